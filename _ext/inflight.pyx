@@ -46,8 +46,16 @@ from logclient._ext.constants import REASONS, STATUSES
 include "inflight/batches.pyx"
 include "inflight/ledger_lines.pyx"
 
-# One event of a batch, as a core written in Python sees it.
-Event = namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))
+
+class Event(namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))):
+    """One event of a batch, as a core written in Python sees it."""
+
+    __slots__ = ()
+    seq: int
+    created_us: int
+    level: int
+    kind: int
+    body: bytes
 
 
 cdef void _report(lc_inflight *f, list found):
@@ -84,14 +92,14 @@ cdef class Batch:
         raise LookupError("every event of this batch has its outcome")
 
     @property
-    def capsule(self):
+    def capsule(self) -> object:
         """The C batch for a codec, as a capsule; valid until the next ``apply``."""
         return PyCapsule_New(self.find(), b"logclient.batch", NULL)
 
     def __len__(self):
         return self.find().n
 
-    def pending(self, limit=None):
+    def pending(self, limit: int | None = None) -> list[Event]:
         """Return the first `limit` pending events as `Event` tuples, in rising sequence."""
         cdef lc_batch *b = self.find()
         cdef uint32_t i
@@ -126,13 +134,13 @@ cdef class Batch:
                 return
         raise LookupError(f"no pending event {seq} in this batch")
 
-    def statuses(self):
+    def statuses(self) -> dict[int, str]:
         """Return the name of each event's status by sequence."""
         cdef lc_batch *b = self.find()
         cdef uint32_t i
         return {b.seq[i]: STATUSES[b.status[i] & ~SETTLED] for i in range(b.n)}
 
-    def hashes(self):
+    def hashes(self) -> dict[int, int]:
         """Return the hash of each body as carried by sequence; 0 before it was encoded."""
         cdef lc_batch *b = self.find()
         cdef uint32_t i
@@ -212,11 +220,11 @@ cdef class InflightBatches:
         """
         self._begin()
 
-    def pending(self):
+    def pending(self) -> Batch | None:
         """Return the oldest batch with events to send or resend, or None."""
         return self._batch(inflight_pending(&self.f))
 
-    def take(self, uint32_t events, uint64_t size):
+    def take(self, uint32_t events, uint64_t size) -> Batch | None:
         """Detach a new batch, or return None when there is nothing to take.
 
         Args:
@@ -234,7 +242,7 @@ cdef class InflightBatches:
         view.serial = b.serial
         return view
 
-    def encoded(self, Batch batch not None):
+    def encoded(self, Batch batch not None) -> bytes:
         """Count the effects of a core's ``encode`` on a batch.
 
         Returns:
@@ -247,7 +255,7 @@ cdef class InflightBatches:
             raise MemoryError
         return PyBytes_FromStringAndSize(<const char *> self.f.line.data, <Py_ssize_t> self.f.line.size)
 
-    def apply(self, ranges, uint8_t status, uint8_t reason=0):
+    def apply(self, ranges: Iterable[tuple[int, int]], uint8_t status, uint8_t reason=0):
         """Set the status of the events in flight in these ranges.
 
         Args:
@@ -271,7 +279,7 @@ cdef class InflightBatches:
         inflight_requeue(&self.f)
 
     @property
-    def inflight_range(self):
+    def inflight_range(self) -> tuple[int, int, int]:
         """(first sequence, last sequence, number) of the events in flight; zeros when there are none."""
         cdef lc_batch *b = self.f.head
         cdef uint64_t first = 0
@@ -289,7 +297,7 @@ cdef class InflightBatches:
         return first, last, self.f.inflight
 
     @property
-    def max_inflight(self):
+    def max_inflight(self) -> int:
         """Bound on the events in flight while poison is sought; 0: the core's credit alone decides."""
         return self.f.max_inflight
 
@@ -298,7 +306,7 @@ cdef class InflightBatches:
         self.f.max_inflight = events
 
     @property
-    def prompt(self):
+    def prompt(self) -> bool:
         """Whether the pump returns at the first outcome and sends nothing more before that."""
         return self.f.prompt != 0
 
@@ -307,7 +315,7 @@ cdef class InflightBatches:
         self.f.prompt = on
 
     @property
-    def draining(self):
+    def draining(self) -> bool:
         """Whether nothing more is sent; the pump returns ``target`` once nothing is in flight."""
         return self.f.draining != 0
 
@@ -316,12 +324,12 @@ cdef class InflightBatches:
         self.f.draining = on
 
     @property
-    def drained(self):
+    def drained(self) -> bool:
         """Whether the connection can be ended: ``draining``, and nothing is in flight."""
         return self.f.draining and self.f.inflight == 0
 
     @property
-    def takes_none(self):
+    def takes_none(self) -> bool:
         """Whether nothing is taken from the queue: only events that are detached already are sent."""
         return self.f.takes_none != 0
 
@@ -330,7 +338,7 @@ cdef class InflightBatches:
         self.f.takes_none = on
 
     @property
-    def notes_taken(self):
+    def notes_taken(self) -> bool:
         """Whether ``drain_taken`` returns what is taken from the queue."""
         return self.f.notes_taken != 0
 
@@ -338,7 +346,7 @@ cdef class InflightBatches:
     def notes_taken(self, bint on):
         self.f.notes_taken = on
 
-    def drain_taken(self):
+    def drain_taken(self) -> list[tuple[int, int]]:
         """Return the events taken from the queue since the last call, as (first, last)."""
         cdef list found = [(self.f.taken.items[i].first, self.f.taken.items[i].last)
                            for i in range(self.f.taken.n)]
@@ -346,21 +354,21 @@ cdef class InflightBatches:
         return found
 
     @property
-    def allowance(self):
+    def allowance(self) -> int | None:
         """Number of events that may still be sent, not counting those from quarantine; None: any."""
         return None if self.f.allowance == NO_LIMIT else self.f.allowance
 
     @allowance.setter
-    def allowance(self, events):
+    def allowance(self, events: int | None):
         self.f.allowance = NO_LIMIT if events is None else events
 
     @property
-    def outcomes(self):
+    def outcomes(self) -> int:
         """Number of events in flight that got their outcome so far."""
         return self.f.outcomes
 
     @property
-    def listed(self):
+    def listed(self) -> int:
         """The highest sequence with a line for the ledger; 0: there is none."""
         cdef lc_inflight *f = self.f.beside
         cdef uint64_t last = self.f.listed
@@ -370,16 +378,16 @@ cdef class InflightBatches:
         return last
 
     @property
-    def reached(self):
+    def reached(self) -> int:
         """The last sequence, as of ``commit``, up to which every event is settled or in quarantine."""
         return self.f.reached
 
     @property
-    def withheld(self):
+    def withheld(self) -> int:
         """Number of events that are held back while others are tried."""
         return self.f.withheld
 
-    def limit_credit(self, uint32_t events):
+    def limit_credit(self, uint32_t events) -> int:
         """Return how many of the `events` of the core's credit may be encoded now."""
         inflight_limit_credit(&self.f, &events)
         return events
@@ -393,7 +401,7 @@ cdef class InflightBatches:
         self._change_first(self.f.withheld, <uint8_t> WITHHELD, PENDING, <uint8_t> R_NONE)
         self.f.withheld = 0
 
-    def quarantine(self):
+    def quarantine(self) -> list[int]:
         """Move the withheld events out of their batches into quarantine.
 
         Each becomes a batch of its own, so that it keeps no neighbour's memory. If there is no memory for
@@ -420,7 +428,7 @@ cdef class InflightBatches:
         return moved
 
     @property
-    def quarantined(self):
+    def quarantined(self) -> list[int]:
         """The sequences in quarantine, rising."""
         cdef lc_batch *b = self.f.quarantine
         cdef list found = []
@@ -457,7 +465,7 @@ cdef class InflightBatches:
             inflight_encoded(&self.f, b)
             self.f.alone = b
 
-    def fail_quarantined(self, uint64_t seq, uint8_t reason):
+    def fail_quarantined(self, uint64_t seq, uint8_t reason) -> int:
         """Fail one event of the quarantine.
 
         Args:
@@ -494,7 +502,7 @@ cdef class InflightBatches:
             b = b.next
         return done
 
-    def fail(self, uint8_t reason):
+    def fail(self, uint8_t reason) -> int:
         """Fail every event that is detached or queued; return their number."""
         cdef lc_inflight *f = &self.f
         cdef uint64_t count = 0
@@ -580,7 +588,7 @@ cdef class InflightBatches:
                 outcome_add(&m.report, m.expected, first - 1, <uint8_t> DROPPED, h.full_reason)
             m.expected = first
 
-    def commit(self):
+    def commit(self) -> bool:
         """Free settled batches and add the counts to the queue's.
 
         Returns:
@@ -588,7 +596,7 @@ cdef class InflightBatches:
         """
         return inflight_commit(&self.f)
 
-    def take_report(self):
+    def take_report(self) -> list[tuple[int, int, str, str]]:
         """Return the outcomes since the last call as (first, last, status, reason) with names, merged."""
         cdef list found = []
         cdef lc_inflight *f = &self.f
@@ -614,17 +622,17 @@ cdef class InflightBatches:
         self.f.mirrored = 0
 
     @property
-    def has_report(self):
+    def has_report(self) -> bool:
         """Whether ``take_report()`` would return anything."""
         return self.f.report.n > 0
 
     @property
-    def inflight(self):
+    def inflight(self) -> int:
         """Number of events in flight."""
         return self.f.inflight
 
     @property
-    def to_send(self):
+    def to_send(self) -> list[tuple[int, int]]:
         """The events of its batches to send or resend, as (first, last), merged."""
         cdef lc_batch *b = self.f.head
         cdef list found = []
@@ -646,7 +654,7 @@ cdef class InflightBatches:
         return found
 
     @property
-    def waiting(self):
+    def waiting(self) -> int:
         """Number of detached events to send or resend, in a batch or not yet."""
         cdef lc_batch *b = self.f.head
         cdef uint64_t n = self.f.main.staged_events
@@ -656,7 +664,7 @@ cdef class InflightBatches:
         return n
 
     @property
-    def queued(self):
+    def queued(self) -> tuple[int, int]:
         """Events and bytes that no batch has taken, queued or detached, as a pair."""
         events, size = self.queue.queued
         return events + self.f.main.staged_events, size + self.f.main.staged_bytes
