@@ -55,10 +55,11 @@ include "queue/put.pyx"
 include "queue/turn.pyx"
 
 WAKE = LC_WAKE.decode()
+"""The object that wakes a sleeping sender: ``eventfd`` or ``pipe``."""
 POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}
 
 
-def monotonic():
+def monotonic() -> float:
     """Return the clock of the queue and of the senders, in seconds; on POSIX that of ``time.monotonic()``."""
     return lc_monotonic()
 
@@ -97,12 +98,12 @@ cdef class SharedBound:
         return self.s
 
     @property
-    def used(self):
+    def used(self) -> int:
         """Bytes that all queues have claimed."""
         return lc_shared_get(&self.here().used)
 
     @property
-    def limit(self):
+    def limit(self) -> int:
         """Bytes that they may claim. After a change call ``EventQueue.share`` for each queue."""
         return lc_shared_get(&self.s.limit)
 
@@ -187,7 +188,7 @@ cdef class EventQueue:
         lc_correct_claim(h)
         lc_mutex_unlock(&h.mutex)
 
-    def share(self, SharedBound bound):
+    def share(self, SharedBound bound: SharedBound | None):
         """Count the bytes of this queue in a bound of several queues as well.
 
         Events in a spool's files do not count, only chunks of it in memory. A caller that waits for room sees
@@ -202,7 +203,7 @@ cdef class EventQueue:
             self._share()
 
     @property
-    def memory_used(self):
+    def memory_used(self) -> int:
         """Bytes that count in the bound of several queues, and room that was granted to waiting callers."""
         cdef lc_queue *h = self.h
         cdef uint64_t size
@@ -240,7 +241,7 @@ cdef class EventQueue:
         return self.h.needs_sender
 
     def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0,
-             Turn turn=None):
+             Turn turn=None) -> int:
         """Queue a copy of one body. Never block and never raise; safe in signal handlers.
 
         Args:
@@ -263,7 +264,7 @@ cdef class EventQueue:
             turn.h = h
         return lc_put(h, data, <uint32_t> size, level, kind, created_us, NULL if turn is None else &turn.turn)
 
-    def turn(self, uint64_t size):
+    def turn(self, uint64_t size) -> Turn:
         """Return a `Turn` for an event of `size` bytes; its first ``wait`` or ``is_ready`` gets in line."""
         return Turn(self, size)
 
@@ -279,12 +280,12 @@ cdef class EventQueue:
         lc_wake_reopen(&self.h.wake)
 
     @property
-    def forked(self):
+    def forked(self) -> bool:
         """Whether this process was forked since the queue was made."""
         return self.h.generation != lc_forks
 
     @property
-    def unopened(self):
+    def unopened(self) -> bool:
         """Whether the spool is to be opened before the next event: a push returns ``PUT_UNOPENED``."""
         return self.h.unopened != 0
 
@@ -293,7 +294,7 @@ cdef class EventQueue:
         self.h.unopened = value
 
     @property
-    def needs_sender(self):
+    def needs_sender(self) -> bool:
         """Whether each put must be followed by ``Client.ensure_sender()``."""
         return self.h.needs_sender != 0
 
@@ -302,7 +303,7 @@ cdef class EventQueue:
         self.h.needs_sender = value
 
     @property
-    def next_seq(self):
+    def next_seq(self) -> int:
         """The sequence of the next event."""
         cdef lc_queue *h = self.h
         cdef uint64_t value
@@ -312,7 +313,7 @@ cdef class EventQueue:
         return value
 
     @property
-    def queued(self):
+    def queued(self) -> tuple[int, int]:
         """Events and bytes that no batch has taken, as a pair."""
         cdef lc_queue *h = self.h
         cdef uint64_t events, size
@@ -323,7 +324,7 @@ cdef class EventQueue:
         return events, size
 
     @property
-    def free_bytes(self):
+    def free_bytes(self) -> int:
         """Bytes of memory kept for reuse, in addition to that of queued events and events in flight."""
         cdef lc_queue *h = self.h
         cdef uint64_t size
@@ -333,7 +334,7 @@ cdef class EventQueue:
         return size
 
     @property
-    def settled(self):
+    def settled(self) -> int:
         """The last sequence up to which every event has its outcome."""
         cdef lc_queue *h = self.h
         cdef uint64_t value
@@ -342,7 +343,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
         return value
 
-    def fits(self, uint64_t size):
+    def fits(self, uint64_t size) -> bool:
         """Return whether an event of `size` bytes would be taken now."""
         cdef lc_queue *h = self.h
         cdef bint answer
@@ -353,7 +354,7 @@ cdef class EventQueue:
         return answer
 
     @property
-    def waiting_callers(self):
+    def waiting_callers(self) -> int:
         """The number of callers that wait for room."""
         cdef lc_queue *h = self.h
         cdef lc_turn *turn
@@ -438,7 +439,7 @@ cdef class EventQueue:
             lc_leave_fork_safe(h)
             lc_mutex_unlock(&h.mutex)
 
-    def pause_for_fork(self):
+    def pause_for_fork(self) -> bool:
         """Keep a sender that sleeps fork-safe from going on before ``resume_after_fork``.
 
         Returns:
@@ -461,11 +462,11 @@ cdef class EventQueue:
             lc_cond_wake_all(&h.changed)
         lc_mutex_unlock(&h.mutex)
 
-    def fileno(self):
+    def fileno(self) -> int:
         """Return the descriptor that becomes readable on a wake-up; -1 after ``release``."""
         return -1 if self.h.released else lc_wake_fd(&self.h.wake)
 
-    def prepare_wait(self, bint idle):
+    def prepare_wait(self, bint idle) -> bool:
         """Announce that the sender will sleep on ``fileno()``.
 
         Args:
@@ -484,7 +485,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
         return sleep
 
-    def was_woken(self):
+    def was_woken(self) -> bool:
         """Return whether a sleep was ended early: by an urgent event, a flush or a stop."""
         cdef lc_queue *h = self.h
         cdef bint answer
@@ -512,7 +513,7 @@ cdef class EventQueue:
             h.flush_target = seq
         lc_mutex_unlock(&h.mutex)
 
-    def wait_settled(self, uint64_t seq, double seconds):
+    def wait_settled(self, uint64_t seq, double seconds) -> bool:
         """Sleep, without the GIL, until every event up to `seq` has its outcome.
 
         Args:
@@ -545,7 +546,7 @@ cdef class EventQueue:
                 return done
             PyErr_CheckSignals()
 
-    def wait_stored(self, uint64_t seq, double seconds):
+    def wait_stored(self, uint64_t seq, double seconds) -> bool:
         """Sleep, without the GIL, until the disk has every event up to `seq`.
 
         Args:
@@ -620,7 +621,7 @@ cdef class EventQueue:
         h.filtered[why] += 1
         lc_mutex_unlock(&h.mutex)
 
-    def counters(self):
+    def counters(self) -> dict[str, Any]:
         """Return a consistent snapshot of every counter; see ``delivery.stats.Stats``."""
         cdef lc_queue *h = self.h
         cdef lc_queue now

@@ -60,7 +60,7 @@ cdef class Turn:
             lc_cond_wake_all(&h.changed)
         return turn.state == TURN_GRANTED or h.closed
 
-    def is_ready(self):
+    def is_ready(self) -> bool:
         """Return whether to push now.
 
         Returns:
@@ -75,7 +75,7 @@ cdef class Turn:
         lc_mutex_unlock(&h.mutex)
         return ready
 
-    def wait(self, double seconds):
+    def wait(self, double seconds) -> bool:
         """Sleep, without the GIL, until `is_ready` or until `seconds` are over.
 
         Args:
