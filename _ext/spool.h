@@ -28,6 +28,10 @@ typedef struct {
     uint64_t sum; /* XXH64 of all bytes before it, seed 42 */
 } lc_head;
 
+/* What is in files has its sizes from docs/formats.md. A statement, for structures that Cython defines. */
+#define lc_static_assert(holds) _Static_assert(holds, #holds)
+lc_static_assert(sizeof(lc_head) == 120 && offsetof(lc_head, salt) == 96 && offsetof(lc_head, sum) == 112);
+
 #if defined(__linux__) && !defined(LC_LIKE_MACOS)
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -38,6 +38,7 @@ from logclient._ext.queue cimport (
     lc_forks,
     lc_grant_room,
     lc_journal,
+    lc_journal_item,
     lc_list,
     lc_monotonic,
     lc_mutex,
@@ -69,6 +70,7 @@ cdef extern from "spool.h" nogil:
     uint64_t lc_salt()
     void lc_remove(const char *path)
     int lc_exists(const char *path)
+    void lc_static_assert(bint holds)
     ctypedef struct lc_head:
         uint8_t magic[8]
         uint32_t order
@@ -116,6 +118,13 @@ LARGEST_EVENT = PLACES * PLACE - 4096
 
 SUPPORTED = LC_MAPS != 0
 """Whether this system can map files for a spool."""
+
+# As in docs/formats.md.
+lc_static_assert(sizeof(lc_chunk) == CHUNK_HEAD)
+lc_static_assert(sizeof(lc_event) == 24)
+lc_static_assert(sizeof(lc_journal_item) == 24)
+lc_static_assert(sizeof(lc_block) == 16)
+lc_static_assert(sizeof(lc_outcome) == 24)
 
 
 cdef int _by_first(const void *one, const void *other) noexcept nogil:
@@ -383,7 +392,7 @@ cdef class Segments:
         lc_cond_wake_all(&self.s.log_more)
         lc_mutex_unlock(&self.h.mutex)
 
-    def places_for(self, uint64_t size):
+    def places_for(self, uint64_t size) -> int:
         """Return how many segments are to be added so that events in memory of `size` bytes find places."""
         cdef lc_spool *s = self.s
         cdef uint64_t wanted = size // (PLACE - CHUNK_HEAD) * 9 // 8 + 4
@@ -443,7 +452,7 @@ cdef class Segments:
             self._remove_free(self.s.most)
         self.limit(True)
 
-    def let_go(self):
+    def let_go(self) -> bool:
         """If no event lies in the segments, have the next one wait for ``reopen``; return whether that is so.
 
         ``close`` may be called then, although the queue goes on.
@@ -470,22 +479,22 @@ cdef class Segments:
         lc_mutex_unlock(&self.h.mutex)
 
     @property
-    def mapped(self):
+    def mapped(self) -> list[int]:
         """The numbers of the segments that are mapped."""
         return [i for i in range(self.s.most) if self.s.segments[i].base != NULL]
 
     @property
-    def is_used(self):
+    def is_used(self) -> bool:
         """Whether any chunk lies in the segments."""
         return self.s.free_places < self.s.mapped * PLACES
 
     @property
-    def memory_used(self):
+    def memory_used(self) -> int:
         """Bytes of the chunks in memory."""
         return self.s.chunk_bytes
 
     @property
-    def events(self):
+    def events(self) -> int:
         """Events that lie in the segments; while others are in memory, without those in flight."""
         cdef lc_queue *h = self.h
         cdef lc_chunk *c
@@ -504,7 +513,7 @@ cdef class Segments:
         return n
 
     @property
-    def unspooled(self):
+    def unspooled(self) -> int:
         """Events that were put into memory, and not into a segment."""
         return self.s.unspooled
 
@@ -534,7 +543,9 @@ cdef class Segments:
             lc_cond_wake_all(&s.more)
             lc_mutex_unlock(&self.h.mutex)
 
-    def restore(self, list fds not None, list settled not None, uint64_t after, int64_t oldest_us=0):
+    def restore(self, list fds not None: list[tuple[int, int]], list settled not None: list[tuple[int, int]],
+                uint64_t after,
+                int64_t oldest_us=0) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
         """Map the segments of a dead owner, and queue the events without an outcome that lie there.
 
         Args:

@@ -360,7 +360,7 @@ cdef class Log:
             self.g.fd = -1
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Bytes of all files."""
         cdef uint32_t i
         cdef uint64_t size = 0

@@ -26,6 +26,7 @@ cdef class LogReader:
     """
 
     cdef readonly list settled
+    settled: list[tuple[int, int, int, int]]
     cdef readonly bint whole
     cdef lc_file_view *views
     cdef uint32_t count
@@ -33,7 +34,7 @@ cdef class LogReader:
     cdef size_t n
     cdef size_t room
 
-    def __cinit__(self, list files not None):
+    def __cinit__(self, list files not None: list[tuple[int, int, int]]):
         cdef int fd
         cdef size_t size
         cdef uint64_t salt
@@ -108,7 +109,7 @@ cdef class LogReader:
             self.n += 1
         return 0
 
-    def write(self, Segments segments not None, list settled not None):
+    def write(self, Segments segments not None, list settled not None: list[tuple[int, int]]) -> int:
         """Write the events that have no outcome into new segments.
 
         Args:
