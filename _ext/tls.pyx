@@ -103,7 +103,7 @@ cdef class TlsSocket:
         ValueError: the name cannot be used.
     """
 
-    def __cinit__(self, TlsContext context not None, plain, bytes name not None):
+    def __cinit__(self, TlsContext context not None, plain: socket.socket, bytes name not None):
         cdef lc_openssl *o = &context.library.f
         cdef const char *text = name
         cdef X509_VERIFY_PARAM *param
@@ -319,7 +319,7 @@ cdef class TlsSocket:
 
     # -- as ssl.SSLSocket --------------------------------------------------------------------------
 
-    def failure(self):
+    def failure(self) -> OSError | None:
         """Return the exception of the failure after which nothing is sent any more; None: there is none."""
         if self.failed or self.send_failed:
             return self._failure()
@@ -367,7 +367,7 @@ cdef class TlsSocket:
         if kind:
             raise self._failure()
 
-    def send(self, const uint8_t[::1] data):
+    def send(self, const uint8_t[::1] data) -> int:
         """Return how many bytes were taken; some of them may wait for ``flush_sent``.
 
         Raises:
@@ -391,7 +391,7 @@ cdef class TlsSocket:
             raise ssl.SSLWantReadError(SSL_ERROR_WANT_READ, "writing waits for the peer")
         raise ssl.SSLWantWriteError(SSL_ERROR_WANT_WRITE, "writing waits for room")
 
-    def flush_sent(self):
+    def flush_sent(self) -> bool:
         """Pass encrypted bytes to the kernel; return whether none are left.
 
         Raises:
@@ -404,7 +404,7 @@ cdef class TlsSocket:
             raise self._failure()
         return flushed == 1
 
-    def recv(self, size_t size):
+    def recv(self, size_t size) -> bytes:
         """Return up to `size` received bytes; ``b""`` when the peer has closed, with or without a word.
 
         Raises:
@@ -440,7 +440,7 @@ cdef class TlsSocket:
             self.o.ERR_clear_error()
             self.flush()
 
-    def waits_for(self, bint full):
+    def waits_for(self, bint full) -> tuple[bool, bool]:
         """Return whether to wait until the socket is readable, and whether until it is writable.
 
         Args:
@@ -450,20 +450,20 @@ cdef class TlsSocket:
         return bool(bits & TO_READ), bool(bits & TO_WRITE)
 
     @property
-    def has_unread(self):
+    def has_unread(self) -> bool:
         """Whether `recv` may have more although the socket is not readable."""
         return self.unread
 
-    def version(self):
+    def version(self) -> str:
         """Return the version of TLS, as ``TLSv1.3``."""
         return self.o.SSL_get_version(self.ssl).decode("ascii")
 
-    def cipher(self):
+    def cipher(self) -> tuple[str] | None:
         """Return a tuple whose first item is the name of the cipher; None: there is none yet."""
         cdef const SSL_CIPHER *cipher = self.o.SSL_get_current_cipher(self.ssl)
         return None if cipher == NULL else (self.o.SSL_CIPHER_get_name(cipher).decode("ascii"),)
 
-    def getpeercert(self):
+    def getpeercert(self) -> str | None:
         """Return the server's certificate as OpenSSL prints it for people; None: it has shown none."""
         cdef char *text = NULL
         cdef long size
@@ -482,7 +482,7 @@ cdef class TlsSocket:
             self.o.BIO_free(bio)
             self.o.X509_free(certificate)
 
-    def fileno(self):
+    def fileno(self) -> int:
         """Return the descriptor of the socket; -1: closed."""
         return self.fd
 
@@ -497,8 +497,8 @@ cdef class TlsSocket:
         if self.plain is not None:
             self.plain.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object):
         self.close()

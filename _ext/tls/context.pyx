@@ -95,7 +95,7 @@ cdef class TlsContext:
         check_hostname: whether the certificate must be for the name or address that we connect to.
     """
 
-    def __cinit__(self, OpenSsl library not None, like):
+    def __cinit__(self, OpenSsl library not None, like: ssl.SSLContext):
         cdef lc_openssl *o = &library.f
         cdef unsigned int host_flags = X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS
         cdef bint done
@@ -150,7 +150,7 @@ cdef class TlsContext:
             o.SSL_CTX_set_default_verify_paths(self.context)
             o.ERR_clear_error()
 
-    def load_verify_locations(self, cafile=None, capath=None):
+    def load_verify_locations(self, cafile: str | None = None, capath: str | None = None):
         """Trust the authorities of a file, and of a directory with OpenSSL's names.
 
         Raises:
@@ -173,7 +173,7 @@ cdef class TlsContext:
             raise _file_error(o)
         o.ERR_clear_error()
 
-    def load_cert_chain(self, certfile, keyfile, password):
+    def load_cert_chain(self, certfile: str, keyfile: str | None, password: Callable[[], str]):
         """Show this certificate to servers that want one.
 
         Args:
