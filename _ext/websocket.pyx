@@ -61,7 +61,7 @@ cdef class ClientFrames:
             that exceeds its window depends on how the bytes arrive.
     """
 
-    def __cinit__(self, uint64_t max_message, *, deflate=None):
+    def __cinit__(self, uint64_t max_message, *, deflate: tuple[bool, int, bool, int] | None = None):
         self.f.max_message = max_message
         self.f.key = KEYS
         self.f.pong_size = -1
@@ -102,7 +102,7 @@ cdef class ClientFrames:
 
     # -- to send
 
-    def send(self, data):
+    def send(self, data: bytes | bytearray | memoryview):
         """Frame a text message, which is not checked for UTF-8; after the end it is discarded."""
         cdef Py_buffer view
         cdef int done
@@ -120,11 +120,11 @@ cdef class ClientFrames:
             raise MemoryError
 
     @property
-    def unsent(self):
+    def unsent(self) -> int:
         """Bytes of frames to send; an answer to a ping counts as soon as it is due."""
         return self.f.out.size - self.f.sent + (<size_t> self.f.pong_size + 6 if self.f.pong_size >= 0 else 0)
 
-    def data_to_send(self):
+    def data_to_send(self) -> bytes:
         """Return the bytes to send, and forget them."""
         cdef const uint8_t *data = NULL
         parts = []
@@ -155,11 +155,11 @@ cdef class ClientFrames:
         frames_ended(&self.f)
 
     @property
-    def ready(self):
+    def ready(self) -> bool:
         """Whether there are received bytes that `next_message` has not looked at."""
         return self.f.over == OVER_NOT and self.input_at < self.input_size
 
-    def next_message(self):
+    def next_message(self) -> bytes | None:
         """Return the next message, an empty one as a space; None: there is none, or all is over."""
         cdef const uint8_t *at = self.input_data + self.input_at
         cdef const uint8_t *message = NULL
@@ -176,16 +176,16 @@ cdef class ClientFrames:
         return found
 
     @property
-    def over(self):
+    def over(self) -> str:
         """How the connection ended: "" while it has not, ``closed``, ``broken``, ``too big`` or ``ended``."""
         return ("", "closed", "broken", "too big", "ended", "memory")[self.f.over]
 
     @property
-    def code(self):
+    def code(self) -> int:
         """The close code of the server, or ours for what it broke; 1005: its close frame has none."""
         return self.f.code
 
     @property
-    def reason(self):
+    def reason(self) -> bytes:
         """The reason behind the code, as bytes."""
         return PyBytes_FromStringAndSize(<const char *> self.f.reason, self.f.reason_size)
