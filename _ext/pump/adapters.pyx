@@ -166,7 +166,7 @@ cdef class CoreCodec:
     cdef uint32_t progress       # what the codec has not told the pump
     cdef object raised           # by the core
 
-    def __cinit__(self, core, InflightBatches in_flight not None):
+    def __cinit__(self, core: Any, InflightBatches in_flight not None):
         self.core = core
         self.in_flight = in_flight
         self.found = []
@@ -180,7 +180,7 @@ cdef class CoreCodec:
         self.functions.timeout = core_timeout
 
     @property
-    def codec(self):
+    def codec(self) -> object:
         """The codec, in a capsule "logclient.codec"; valid as long as this object."""
         return PyCapsule_New(&self.functions, b"logclient.codec", NULL)
 
@@ -188,7 +188,7 @@ cdef class CoreCodec:
         """Note that the peer has closed its side."""
         self.core.receive_eof()
 
-    def take_events(self, in_flight):
+    def take_events(self, in_flight: InflightBatches) -> tuple[list[Any], Any, bool, int]:
         """See ``Core.take_events``."""
         error, self.raised = self.raised, None
         if error is not None:

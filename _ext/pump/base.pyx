@@ -70,6 +70,9 @@ cdef class CompiledPump:
         limits: see ``delivery.contract.PumpLimits``.
     """
 
+    failure: OSError | None
+    fatal: Any
+
     # -- implemented by subclasses -----------------------------------------------------------------
 
     cdef int _use_link(self, link) except -1:
@@ -98,7 +101,7 @@ cdef class CompiledPump:
 
     # -- shared by all pumps -----------------------------------------------------------------------
 
-    def __cinit__(self, InflightBatches in_flight not None, core, *, uint32_t batch_events=2048,
+    def __cinit__(self, InflightBatches in_flight not None, core: Any, *, uint32_t batch_events=2048,
                   uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0,
                   double report_every=0.1):
         self.in_flight = in_flight
@@ -141,7 +144,7 @@ cdef class CompiledPump:
         self.core.sent(self.wire.size - self.offset)
         self.has_events = True       # a request may need no reply
 
-    def drain_events(self):
+    def drain_events(self) -> list[Any]:
         """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
         if self.has_events:
             self._take_events()
@@ -163,14 +166,14 @@ cdef class CompiledPump:
         self.ledger_fd = fd
         self.ledger_errno = 0
 
-    def take_ledger(self):
+    def take_ledger(self) -> tuple[int, int]:
         """Return (bytes written since the last call, errno of the write that failed or 0)."""
         answer = (self.ledger_bytes, self.ledger_errno)
         self.ledger_bytes = 0
         return answer
 
     @property
-    def errno(self):
+    def errno(self) -> int:
         """The system's error number behind the end ``error``."""
         return self.error
 

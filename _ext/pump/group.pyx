@@ -59,6 +59,7 @@ cdef class PumpGroup:
     """Pumps whose batches come from one queue, and the loop that drives them."""
 
     cdef readonly tuple pumps    # own what `members` refers to
+    pumps: tuple[CompiledPump, ...]
     cdef lc_member members[MOST]
     cdef int n
     cdef int used                # how many have a connection in this run
@@ -86,16 +87,16 @@ cdef class PumpGroup:
         self.n += 1
 
     @property
-    def windows(self):
+    def windows(self) -> int:
         """Batches put on the wire."""
         return sum([pump.windows for pump in self.pumps])
 
     @property
-    def bytes_sent(self):
+    def bytes_sent(self) -> int:
         return sum([pump.bytes_sent for pump in self.pumps])
 
     @property
-    def why(self):
+    def why(self) -> str:
         """Why the GIL is taken for every batch; empty: it is not."""
         return next((pump.why for pump in self.pumps if pump.why), "")
 
@@ -111,7 +112,7 @@ cdef class PumpGroup:
         """Make ``run`` return soon, once."""
         self.poked = True
 
-    def drain_events(self):
+    def drain_events(self) -> list[Any]:
         """Return what was received besides outcomes: replies, and unsolicited messages of the peers."""
         return [event for pump in self.pumps for event in pump.drain_events()]
 
@@ -121,12 +122,12 @@ cdef class PumpGroup:
         for pump in self.pumps:
             pump.set_ledger(fd)
 
-    def take_ledger(self):
+    def take_ledger(self) -> tuple[int, int]:
         """Return (bytes written since the last call, errno of the write that failed or 0)."""
         found = [pump.take_ledger() for pump in self.pumps]
         return sum([size for size, _ in found]), next((error for _, error in found if error), 0)
 
-    def run(self, links, double until):
+    def run(self, links: Sequence[Any], double until) -> list[str]:
         """Move bytes until the monotonic second `until`, or until there is something to report.
 
         Args:

@@ -46,7 +46,8 @@ cdef class WebSocketPump(CompiledPump):
     cdef const uint8_t *rest_end
 
     @classmethod
-    def over(cls, carrier, in_flight, core, **limits):
+    def over(cls, carrier: Callable[..., Any], in_flight: InflightBatches, core: Any,
+             **limits: Any) -> Self:
         """Make a pump over a carrier.
 
         Args:
