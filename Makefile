@@ -18,7 +18,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-SOURCES := $(shell find _ext -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' -o -name '__init__.py') setup.py tools/extensions.py tools/libraries.py
+SOURCES := $(shell find _ext -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' -o -name '__init__.py') setup.py tools/extensions.py tools/libraries.py tools/stubs.py
 
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
@@ -96,7 +96,7 @@ endif
 
 build/.built: $(SOURCES) $(VENV)/.build $(VENV)/.libraries
 	@mkdir -p build
-	@for so in _ext/*.so _ext/*/*.so; do [ -e "$${so%%.*}.pyx" ] || rm -f "$$so"; done
+	@for so in _ext/*.so _ext/*/*.so; do [ -e "$${so%%.*}.pyx" ] || [ "$${so%%.*}" = _ext/_runtime ] || rm -f "$$so"; done
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -161,6 +161,7 @@ fuzz: build deps
 
 lint: $(VENV)/.test $(VENV)/.installed
 	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
+	@$(PY) -m tools.stubs
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@PATH="$(BIN):$$PATH" cython-lint _ext
@@ -175,7 +176,7 @@ lock:
 
 clean:
 	rm -rf build dist *.egg-info logclient/_ext .coverage .hypothesis .mypy_cache .ruff_cache .benchmarks
-	find _ext \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -exec rm -f {} +
+	find _ext \( -name '*.so' -o -name '*.c' -o -name '*.html' -o -name '*.pyi' \) -exec rm -f {} +
 	find logclient tests bench fuzz tools _ext -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

@@ -28,7 +28,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a build front end does not add it
 from tools import extensions as layout  # noqa: E402
-from tools import libraries  # noqa: E402
+from tools import libraries, stubs  # noqa: E402
 
 EXT = ROOT / "_ext"
 BUILD = ROOT / "build"
@@ -112,6 +112,7 @@ def extensions() -> list[Extension]:
         need_compiler()
     lock()
     layout.share_declarations(EXT, PXD)
+    stubs.write(EXT)
     import multiprocessing
 
     from Cython.Build import cythonize

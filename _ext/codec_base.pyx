@@ -55,7 +55,10 @@ cdef class CodecBase(OutcomeList):
     """
 
     compressor = "none"
-    error = None                     # the peer's violation of the protocol, in words
+    """The compressor: ``none``, ``isal 1``, ``zlib 3``; after ``python``, one with the GIL."""
+    error = None
+    """The peer's violation of the protocol, in words."""
+    error: str | None
 
     def __cinit__(self):
         self.box = Outbox()

@@ -100,6 +100,26 @@ cdef class Documents:
 
 @cython.final
 cdef class DocumentReader:
+    """Reads the time, the level, the message and all fields of documents.
+
+    A document is a JSON object. Where its member `nested` is an object, that one's members are fields too, in
+    front of equal names outside. A name ``a.b`` also finds the member ``b`` of an object ``a``.
+
+    Use one reader per thread.
+
+    Args:
+        time: names of members with the time: text as in RFC 3339, or a number of milliseconds since 1970.
+        level: names of members with the level.
+        message: names of members with the message. A list of lists gives their third elements, in lines.
+        nested: the name of the member with further fields; empty: none.
+        levels: names of the levels 0, 1, 2 and so on, at most 10.
+        pairs: whether a document may be a block of pairs of version 1 of Lumberjack.
+        text: whether anything else is a message.
+
+    Raises:
+        ValueError: there are more names than that, or more than 8 for one column.
+    """
+
     cdef lc_wanted wanted[3]
     cdef lc_span nested
     cdef bint pairs

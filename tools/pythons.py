@@ -153,9 +153,9 @@ def run(command: list[str], cwd: Path) -> None:
 def sources() -> list[Path]:
     """List the files that a wheel is made from."""
     names = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
-    files = [ROOT / name for name in (*names, "tools/extensions.py", "tools/libraries.py")]
+    files = [ROOT / name for name in (*names, "tools/extensions.py", "tools/libraries.py", "tools/stubs.py")]
     files += (ROOT / "licenses").glob("*.txt")
-    for pattern in ("*.pyx", "*.pxd", "*.pxi", "*.pyi", "*.h", "*.py"):
+    for pattern in ("*.pyx", "*.pxd", "*.pxi", "*.h", "*.py"):
         files += (ROOT / "_ext").rglob(pattern)
     files += (p for p in (ROOT / "logclient").rglob("*.py") if "_ext" not in p.parts[len(ROOT.parts) :])
     files.append(ROOT / "pyspark_logclient" / "__init__.py")

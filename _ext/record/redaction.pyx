@@ -6,6 +6,15 @@ cdef object REDACTED_TEXT = REDACTED
 
 @cython.final
 cdef class Redaction:
+    """The names of the fields to leave out.
+
+    An entry is compared with the last part of a field's name, letters in either case (``str.casefold``);
+    ``*`` in it stands for any characters. ``message`` is the text of an event and stays.
+
+    Args:
+        names: the entries.
+    """
+
     cdef tuple entries       # exact strings, folded
 
     def __cinit__(self, names: Iterable[str]):

@@ -27,7 +27,6 @@ FILES = {
     "_ext/room/__init__.py": "",
     "_ext/room/base.pxd": "cdef class Base:\n    cdef public int number\n",
     "_ext/room/base.pyx": "cdef class Base:\n    pass\n",
-    "_ext/room/base.pyi": "class Base:\n    number: int\n",
     "_ext/user.pyx": (
         "from logclient._ext.room.base cimport Base\n\n\n"
         "def use():\n    cdef Base it = Base()\n    it.number = 7\n    return it.number\n"
@@ -48,7 +47,7 @@ def tree(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "tools").mkdir()
-    for name in ("__init__.py", "extensions.py", "libraries.py"):
+    for name in ("__init__.py", "extensions.py", "libraries.py", "stubs.py"):
         shutil.copy(ROOT / "tools" / name, tmp_path / "tools")
     (tmp_path / "logclient" / "_ext").symlink_to("../_ext")
     return tmp_path
@@ -128,5 +127,7 @@ def test_a_wheel_holds_sub_packages_and_no_parts(tree: Path) -> None:
         "logclient/_ext/__init__.py",
         "logclient/_ext/room/__init__.py",
         "logclient/_ext/room/base.pyi",
+        "logclient/_ext/user.pyi",
+        "logclient/_ext/whole.pyi",
     }
     assert not [name for name in names if "whole/" in name]

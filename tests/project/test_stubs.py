@@ -1,4 +1,4 @@
-"""The stubs of the extensions agree with the extensions: types are checked against nothing else."""
+"""The stubs that tools/stubs.py writes agree with the extensions: types are checked against nothing else."""
 
 import ast
 import importlib
