@@ -160,6 +160,9 @@ class Stub:
                 if name.startswith("_") or name in self.written:
                     return ""
                 self.written.add(name)
+                applied = [each.decorator for each in node.decorators or []]
+                if any(getattr(decorator, "attribute", "") == "internal" for decorator in applied):
+                    return ""
                 return self.class_(self.classes[name])
             case "CFuncDefNode" if node.overridable:
                 return self.c_function(node, "")
