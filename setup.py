@@ -53,8 +53,9 @@ DIRECTIVES = {
 }
 
 
-# What calls the system, or Python. Loops over bytes are in the other extensions.
-NOT_HOT = re.compile(r"codec_base|constants|pump\..*|tls|udpreceive")
+# What calls the system, or Python; and what bench/ shows to be as fast without -O3. The others have that.
+WITH_O2 = re.compile(r"decoder|logjam|logux|lumberjack|plog|record|tracebacks")
+WITH_O1 = re.compile(r"codec_base|constants|pump\..*|tls|udpreceive")
 
 
 def need_compiler() -> None:
@@ -134,7 +135,9 @@ def extensions() -> list[Extension]:
     def optimize(name: str) -> list[str]:
         if debug:
             return []
-        return ["-O0" if like else "-O1" if NOT_HOT.fullmatch(name) else "-O3"]
+        if like:
+            return ["-O0"]
+        return ["-O1" if WITH_O1.fullmatch(name) else "-O2" if WITH_O2.fullmatch(name) else "-O3"]
 
     # Whoever installs a library compiles what links it anew; other flags concern every extension.
     linked, flagged = BUILD / f"linked{like}.json", BUILD / f"flags{like}.json"
