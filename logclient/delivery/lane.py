@@ -286,12 +286,13 @@ class Lane:
             return
         self._attempt = None
         self.endpoints.attempt_at = 0.0
+        self.due, self.waits = now, True  # at once: the attempt may have taken a wake-up of the sender
         if attempt.is_called_off:
-            self.due, self.waits = now, True  # the wake-up that came with it was for the attempt
             self._seen = 0  # there is still a use for it
             return
         link = self._try(attempt)
         if link is not None:
+            self.due = FOREVER
             self._connected(link)
 
     def _begin_attempt(self, now: float, group: Surroundings) -> bool:
@@ -354,7 +355,6 @@ class Lane:
             self.endpoints.advance()
             what = f"cannot connect to {peer}: {describe_error(error)}"
             self.endpoints.failed(f"{self._diagnostics.url}: {what}", "connect")
-        self.due, self.waits = self.endpoints.not_before, True
         return None
 
     def _connected(self, link: Link) -> None:
