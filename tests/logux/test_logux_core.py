@@ -1700,7 +1700,8 @@ def drive(core: Logux, in_flight: InflightBatches, link: Link, clock: Clock, unt
             if batch is None and not wires:
                 break
         timeout = core.next_timeout(now)
-        if not end and timeout is not None and now >= timeout:
+        due = not end and timeout is not None and now >= timeout
+        if due:
             core.handle_timeout(now)
         _, fatal, closed, _ = core.take_events(in_flight)
         in_flight.commit()
@@ -1710,6 +1711,8 @@ def drive(core: Logux, in_flight: InflightBatches, link: Link, clock: Clock, unt
             return "closed"
         if in_flight.has_report or now >= until:
             return "report"
+        if due:
+            continue  # perhaps with a ping
         link.wait(min(until, timeout or until) - now, False)
         while not end and (data := link.receive()) is not None:
             if data:
