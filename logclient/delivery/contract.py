@@ -435,10 +435,6 @@ class Link:
         """Describe the protection of the connection, and the proven identity of the peer."""
         return {}
 
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the peer has sent something."""
-        raise NotImplementedError
-
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Take these bytes.
 

@@ -172,10 +172,6 @@ class ZmqLink(Link):
         """Describe the protection of the connection."""
         return {"mechanism": self.tls} if self.tls else {}
 
-    def fileno(self) -> int:
-        """Return ZeroMQ's edge-triggered descriptor."""
-        return int(self.socket.FD)
-
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Give these messages to ZeroMQ; return whether it took all of them and of the calls before."""
         for buffer in buffers:
@@ -269,7 +265,7 @@ class ZmqLink(Link):
     def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
         """Return what to wait for; check the state first: ZeroMQ's descriptors are edge-triggered."""
         wanted = zmq.POLLIN | (zmq.POLLOUT if writable else 0)
-        reading = [self.fileno(), int(self.monitor.FD)]
+        reading = [int(self.socket.FD), int(self.monitor.FD)]
         if int(self.socket.EVENTS) & wanted or self.monitor.EVENTS & zmq.POLLIN or self._is_oversized():
             return reading, [], 0.0
         return reading, [], FOREVER if self.tcp < 0 else _CHECK_S

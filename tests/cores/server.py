@@ -237,9 +237,6 @@ class MemoryLink(Link):
         self._gone = how
         self._poke()
 
-    def fileno(self) -> int:
-        return self._read
-
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         self._unsent += [bytes(b) for b in buffers]
         return self.flush()
