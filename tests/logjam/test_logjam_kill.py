@@ -117,7 +117,7 @@ class TestDeviceKilled:
     ) -> None:
         """The control: clients that take a broken connection for a 202 must be caught by the verifier."""
         figures = ship_through_kills(
-            tmp_path, devices(tmp_path), event, monkeypatch, requeue=forget, clients=3
+            tmp_path, devices(tmp_path), event, monkeypatch, take_back=forget, clients=3
         )
         verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
         assert figures.resent == 0

@@ -296,16 +296,16 @@ class TestTraces:
         in_flight.encoded(batch)
         processed = b'["sync", 0, {"type": "logux/processed", "id": "0 %b %d"}, {"id": 1, "time": 1}]'
         core._codec.receive(processed % (core.node_id.encode(), 1), NOW)
-        assert core.take_events(in_flight) == ([], None, False)
+        assert core.take_events(in_flight) == ([], None, False, 1)
         assert in_flight.take_report() == [(2, 2, "acked", "")]
         core._codec.receive(b'["debug","error","x"]', NOW)
         core._codec.receive(b'["error","wrong-format","x"]', NOW)
-        events, fatal, closed = core.take_events(in_flight)
+        events, fatal, closed, _ = core.take_events(in_flight)
         assert [type(event) for event in events] == [Inbound, Inbound] and fatal is None and closed
         core.connection_lost()
         core.connected(NOW)
         core._codec.receive(b'["error","timeout",1]', NOW)
-        events, fatal, closed = core.take_events(in_flight)
+        events, fatal, closed, _ = core.take_events(in_flight)
         assert events == [] and isinstance(fatal, Fatal) and not closed
 
     def test_messages_behind_the_end_are_dropped(self) -> None:
