@@ -87,7 +87,7 @@ class AgentMethods(Generic[R]):
         Returns:
             The request, which has begun. It becomes ``current()`` in its ``with`` statement.
         """
-        request = Request(self._agent, action)
+        request = self._agent._begin(action)
         if request_id is not None:
             request.request_id = request_id
         request.trace_id = trace_id
@@ -260,6 +260,9 @@ class Agent(DocumentOutput, AgentMethods[Any]):
     """
 
     formatter = LineFormatter()
+
+    def _begin(self, action: object) -> Request:
+        return Request(self, action)
 
     @property
     def _agent(self) -> Agent:
