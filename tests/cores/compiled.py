@@ -74,13 +74,15 @@ def load(name: str) -> ModuleType:
     """Load the extension `name` of this folder, built once for each state of its sources."""
     if importlib.util.find_spec("logclient._ext.pump.tcp") is None:
         pytest.skip("no compiled pump on this system")
-    names = ("constants.pxd", "codec.pxd", "hash.pxd", "bits.h")
-    headers = [support.ROOT / "_ext" / header for header in names]
+    compiled = support.ROOT / "_ext"
+    headers = [compiled / name for name in ("constants.pxd", "codec.pxd", "hash.pxd")]
+    included = sorted(compiled.glob("*.h"))
     if not all(header.exists() for header in headers):
         support.missing("no _ext/*.pxd to compile against: the tests run outside the source tree")
     sources = [HERE / f"{name}.pyx", *sorted(HERE.glob("*.pxi"))]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    digest = hashlib.sha256(b"\0".join(p.read_bytes() for p in [*headers, *sources])).hexdigest()[:16]
+    texts = [path.read_bytes() for path in [*headers, *included, *sources]]
+    digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     where = support.ROOT / "build" / "cores" / f"{sys.implementation.cache_tag}-{digest}"
     target = where / f"{name}{suffix}"
     with _locked(where.parent / ".lock"):
@@ -91,7 +93,7 @@ def load(name: str) -> ModuleType:
                 (folder / "__init__.pxd").touch()
             for path in headers:
                 shutil.copy(path, package)
-            for path in [*sources, support.ROOT / "_ext" / "bits.h"]:
+            for path in [*sources, *included]:
                 shutil.copy(path, where)
             flags = "/O2" if sys.platform == "win32" else "-O2 -g0"
             done = subprocess.run(
