@@ -173,21 +173,6 @@ cdef struct lc_reason:
 cdef class LineReader:
     """Reads the lines of ledger files that have the usual form.
 
-    Attributes:
-        spans: rows of index, first, last and position of events.
-        outcomes: rows of index, first, last, outcome and reason.
-        drops: rows of index, time and number of dropped events.
-        when: rows of index, first, last and -1, 0 or 1 for events before, in and after the selected time.
-            There are none without a selected time.
-        index: of the file.
-        lines: the number of lines that the last `read` has read.
-        events: the number of events in these lines.
-        position: the number of events of all files so far.
-        last: the last sequence of the file.
-        begin_us: the first time of creation of all.
-        first_us: likewise, of the selected events; more than `last_us`: there are none.
-        last_us: the last time of creation of the selected events.
-
     Args:
         since_us: events made before are left out, microseconds since 1970; None: no bound.
         until_us: events made then or later are left out; None: no bound.

@@ -725,11 +725,11 @@ class Engine:
             self.queue.close()
             self._keeps_connected = False
             self.lanes.keep_connected(False)
-            self._hurry()
+            self._begin_draining()
 
-    def _hurry(self) -> None:
+    def _begin_draining(self) -> None:
         """Have the sender deliver what is left by the deadline."""
-        self.lanes.hurry(self.ending.deadline)
+        self.lanes.plan_end(self.ending.deadline)
         if not self.running and not self.inline and not self.settled_all:
             self.start_sender()
         self._wake()
@@ -869,7 +869,7 @@ class Engine:
         self._notice_fork()
         begun = self.ending.exit(deadline, time.monotonic(), self._last)
         if begun:
-            self._hurry()
+            self._begin_draining()
         return begun
 
     def finish(self, deadline: float) -> None:

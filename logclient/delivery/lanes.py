@@ -305,7 +305,7 @@ class Lanes:
 
     # -- ends --------------------------------------------------------------------------------------
 
-    def hurry(self, deadline: float) -> None:
+    def plan_end(self, deadline: float) -> None:
         """Try all endpoints at once: delivery ends at the monotonic `deadline`."""
         now = time.monotonic()
         self._books.not_before = 0.0
