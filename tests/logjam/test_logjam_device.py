@@ -207,9 +207,13 @@ class TestReplies:
                 stays.ask(message(2))
                 assert collector.wait_for(events=2)
             assert collector.wait_for(lambda counts: counts.open == 1)
-            collector.release()
+            # libzmq reports the end of a connection before its socket knows; a later connection comes after both.
+            with Producer(collector.port) as later:
+                later.ask(message(3))
+                assert collector.wait_for(events=3)
+                collector.release()
+                assert later.reply() == ACCEPTED
             assert stays.reply() == ACCEPTED
-            assert stays.ship(3) == [ACCEPTED]
         assert collector.counts.acks == 3
         assert collector.counts.replies_lost == 1
 
