@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from logclient.client import Client, Event, Level, open_client
 from logclient.config import parse
-from logclient.delivery.outcomes import Delivery, Outcome, described
+from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
-from logclient.errors import ConfigError, ConnectFailed
+from logclient.errors import ConfigError, ConnectFailed, described
 
 if TYPE_CHECKING:
     from typing import Unpack

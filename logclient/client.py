@@ -23,9 +23,9 @@ from logclient.config.documents import DocumentConfig
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine
 from logclient.delivery.lifecycle import flush_on_sigterm
-from logclient.delivery.outcomes import Delivery, Outcome, described
+from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
-from logclient.errors import ConfigError, EncodeError, QueueFull
+from logclient.errors import ConfigError, EncodeError, QueueFull, described
 from logclient.files import open_to_all, private_directory
 from logclient.records import context, spans
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from logclient.config.options import Options
-    from logclient.delivery.spool.adoption import Estate
+    from logclient.delivery.spool.owner_files import OrphanSpool
     from logclient.records.formats import Form
     from logclient.records.revision import Revision, Step
     from logclient.records.sampling import Sampling
@@ -381,7 +381,7 @@ class Client(FastClient):
 
     def complain(self, kind: str, text: str) -> None:
         """Write a line to the error log, at most once a minute for each kind, never through our Handlers."""
-        watcher = self._engine.diagnostics.watcher
+        watcher = self._engine.books.watcher
         if watcher is not None:
             watcher.failed(text)
         self._engine.error_log.complain(kind, text)
@@ -532,10 +532,10 @@ def _engine_maker(
     make_core: Callable[[bytes], Core],
     route: _Route,
     ledger: tuple[str, dict[str, str]] | None,
-) -> Callable[[Estate | None], Engine]:
+) -> Callable[[OrphanSpool | None], Engine]:
     """Return the function that makes a client's engine, or one for what a dead owner left in its spool."""
 
-    def make(estate: Estate | None) -> Engine:
+    def make(orphan: OrphanSpool | None) -> Engine:
         return Engine(
             make_core,
             route.make_transport(),
@@ -544,8 +544,8 @@ def _engine_maker(
             make_transport=route.make_transport if config.balance else None,
             ledger=ledger,
             url=route.config.redacted,
-            make_adopter=make,
-            estate=estate,
+            make_replayer=make,
+            orphan=orphan,
         )
 
     return make

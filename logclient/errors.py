@@ -55,6 +55,23 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError)
 
 
+def describe_error(error: BaseException) -> str:
+    """Describe an error in a few lower-case words."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    words = error.strerror if isinstance(error, OSError) else None
+    return words.lower() if words else str(error) or type(error).__name__
+
+
+def described(error: BaseException) -> str:
+    """Return name and text of an exception of user code, whose ``__str__`` is user code, too."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class ConfigError(LogclientError, ValueError):
     """A URL or an option that breaks a rule; the message names both."""
 

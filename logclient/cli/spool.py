@@ -220,7 +220,6 @@ def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, m
 
 def _purge(arguments: argparse.Namespace) -> int:
     from logclient.delivery.spool import contents, owner_files
-    from logclient.delivery.spool.purge import purge
 
     found = [owner for owner in contents.read(arguments.folder) if arguments.owner in (None, owner.producer)]
     if arguments.owner is not None and not found:
@@ -236,7 +235,7 @@ def _purge(arguments: argparse.Namespace) -> int:
     code = ExitCode.OK
     for owner in dead:
         files = owner_files.OwnerFiles(arguments.folder, owner.producer)
-        removed, words = purge(files, arguments.ledger)
+        removed, words = contents.purge(files, arguments.ledger)
         if words:
             print(escape(f"logclient: spool: {words}"), file=sys.stderr)
         if not removed:

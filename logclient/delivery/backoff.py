@@ -19,17 +19,17 @@ class Backoff:
     Args:
         shortest: seconds.
         longest: seconds.
-        random: in [0, 1).
+        draw: returns a number in [0, 1); None: `random`.
         certain: the share of the bound that is not random, 0 to 1.
     """
 
     def __init__(
-        self, shortest: float, longest: float, random: Callable[[], float], certain: float = 0.0
+        self, shortest: float, longest: float, draw: Callable[[], float] | None = None, certain: float = 0.0
     ) -> None:
         self.shortest = shortest
         self.longest = longest
         self.attempts = 0
-        self._random = random
+        self._draw = draw or random
         self._certain = certain
 
     @property
@@ -41,7 +41,11 @@ class Backoff:
         """Return the next delay in seconds, and count the attempt."""
         bound = self.bound
         self.attempts += 1
-        return bound * (self._certain + (1.0 - self._certain) * self._random())
+        return bound * (self._certain + (1.0 - self._certain) * self._draw())
+
+    def soon(self) -> float:
+        """Return a delay in seconds that counts no attempt."""
+        return self.bound * self._draw()
 
     def reset(self) -> None:
         """Begin with the shortest delay again."""

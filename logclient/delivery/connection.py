@@ -1,21 +1,136 @@
-"""The record of a connection: its progress, and its losses when it breaks."""
+"""A connection of a lane: the attempt to make it, its progress, and an estimate of what its end has lost."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from logclient.delivery.doubt import Doubt
+from logclient import threads
+from logclient.delivery.attempt import STOP_CHECK_S, Attempt, sleep
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.pump.base import CompiledPump
+    from logclient._ext.queue import EventQueue
+    from logclient.delivery.contract import Link
 
 PROVEN = 1.0
 """Seconds after which a connection that works has proved that its server is up."""
 
 USED = 1.0
 """Seconds after which the end of a connection without traffic is no failure."""
+
+
+KERNEL = 4 << 20
+"""Bytes that the kernel may hold for one connection: the largest send buffer of Linux by default."""
+LATELY = 1.0
+"""Seconds within which a peer that reads has read everything."""
+
+_EVERY = 0.05  # seconds between two samples that are kept
+
+
+class LaneAttempt(Attempt):
+    """An attempt to connect: in the sender's thread, or in one of its own."""
+
+    def __init__(
+        self,
+        connect: Callable[[Attempt], Link],
+        queue: EventQueue,
+        poke: Callable[[], object],
+        warn: Callable[[str], object],
+    ) -> None:
+        self._off = threads.Event()
+        super().__init__(self._off.is_set, warn)
+        self._connect = connect
+        self._queue = queue
+        self._poke = poke
+        self._thread: threads.AnyThread | None = None
+        self._link: Link | None = None
+        self._error: BaseException | None = None
+        self.done = False
+
+    def start(self) -> bool:
+        """Begin in a new thread; return False when none can be started."""
+        self._thread = threads.make_thread(self._run, threads.CONNECT)
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError):
+            self._thread = None
+        return self._thread is not None
+
+    def run_here(self, stopped: Callable[[], bool]) -> None:
+        """Connect in the sender's thread, until ``stopped()``."""
+        before, self.stopped = self.stopped, stopped
+        try:
+            self._run()
+        finally:
+            self.stopped = before
+
+    def _run(self) -> None:
+        try:
+            self._link = self._connect(self)
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._link is not None and self._off.is_set():
+                self._link.close()
+            self.done = True
+            if self._thread is not None:
+                self._poke()
+                self._queue.wake()
+
+    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
+        """Sleep until a descriptor is ready, it is time to ask ``stopped``, or a caller wakes the sender."""
+        wake = self._queue.fileno()
+        if self._thread is None and wake >= 0:
+            self._waits_for = reading + writing
+            self._queue.enter_fork_safe()
+            try:
+                sleep([*reading, wake], writing, min(seconds, STOP_CHECK_S))
+            finally:
+                self._queue.leave_fork_safe()
+                self._waits_for = []
+            # First, so that a wake-up from now on is noticed by the next sleep.
+            self._queue.finish_wait()
+            seconds = 0.0
+        return super().wait(reading, writing, seconds)
+
+    def take(self) -> Link:
+        """Return the connection, or raise what has prevented it."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        assert self._link is not None
+        return self._link
+
+    def call_off(self) -> None:
+        """Have the attempt end soon; its connection is closed."""
+        self._off.set()
+        if self.done and self._link is not None:
+            self._link.close()
+
+    @property
+    def is_called_off(self) -> bool:
+        """Whether it was to end."""
+        return self._off.is_set()
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether it has a thread of its own."""
+        return self._thread is not None
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of its thread."""
+        if self._thread is not None:
+            threads.join(self._thread, max(0.0, timeout))
+
+    def abandon(self) -> None:
+        """In a forked child, release the connection that the parent is making, without sending anything."""
+        if self._link is not None:
+            self._link.abandon()
+        super().abandon()
 
 
 class ConnectionRecord:
@@ -79,3 +194,59 @@ class ConnectionRecord:
     def broke(self, max_buffered: int, waited: bool) -> None:
         """Estimate the loss of a connection without acknowledgements that broke; see ``Doubt.broke``."""
         self.doubt.broke(time.monotonic(), self._handed_so_far, self._pump.bytes_sent, max_buffered, waited)
+
+
+class Doubt:
+    """Counts the events of connections that broke, and estimates how many of them never arrived.
+
+    The estimate for one connection is the least of three numbers: the events that were handed over it; those
+    of the last second in which any were, because a live peer has read the others; and those that
+    transport and kernel can hold. The second number does not count when events still waited for the
+    transport: then the peer has not read for a while, and both are full.
+
+    The estimate is too low where the peer dies with more in its own memory, or where a network loses a
+    trickle of events for longer than a second. It is too high where the peer had read up to the break.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0  # of all connections that broke; any number of them may be missing
+        self.estimate = 0
+        self._looks: deque[tuple[float, int]] = deque([(0.0, 0)])  # time, events handed so far
+        self._before = self._bytes = 0
+
+    def connected(self, now: float, handed: int, size: int) -> None:
+        """Begin a connection; `handed` events and `size` bytes went over those before it."""
+        self._before, self._bytes = handed, size
+        self._looks.clear()
+        self._looks.append((now, handed))
+
+    def look(self, now: float, handed: int) -> None:
+        """Note how many events were handed over by now. Called in every turn."""
+        since, before = self._looks[-1]
+        if handed != before and now - since >= _EVERY:
+            self._looks.append((now, handed))
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while len(self._looks) > 1 and self._looks[1][0] <= now - LATELY:
+            self._looks.popleft()
+
+    def broke(self, now: float, handed: int, size: int, holds: int, waited: bool) -> None:
+        """Count the events of a connection that broke.
+
+        Args:
+            now: monotonic seconds.
+            handed: events, so far.
+            size: bytes, so far.
+            holds: events that the transport may hold, besides the kernel's buffers.
+            waited: whether events waited for the transport to take them.
+        """
+        events = handed - self._before
+        if events <= 0:
+            return
+        if handed != self._looks[-1][1]:
+            self._forget(now)
+        lately = events if waited else handed - self._looks[0][1]
+        mean = max(1, (size - self._bytes) // events)
+        self.events += events
+        self.estimate += min(events, lately, holds + KERNEL // mean)

@@ -55,7 +55,7 @@ core: it counts ``events``, and the pump calls ``take_events`` before it goes on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
 from logclient.errors import ProtocolError
@@ -516,7 +516,7 @@ class Transport:
     # Optional parts.
 
     def load_pump(self) -> Callable[..., Any]:
-        """Import what makes the compiled pump of in-flight batches, a core with a codec and `PumpLimits`.
+        """Import what makes the compiled pump of in-flight batches, a codec, and its limits.
 
         Raises:
             ImportError: there is none; the message is the reason.
@@ -540,25 +540,6 @@ class Transport:
 
 
 # -- the pump ------------------------------------------------------------------------------------------
-
-
-class PumpLimits(TypedDict):
-    """Arguments of every pump.
-
-    Attributes:
-        batch_events: events of the largest batch that is detached from the queue at once.
-        batch_bytes: and its bytes.
-        linger: seconds between two looks at the queue while events flow.
-        progress_timeout: seconds without an acknowledgement that settles something, after which the
-            connection is stalled.
-        report_every: seconds between two reports to the engine.
-    """
-
-    batch_events: int
-    batch_bytes: int
-    linger: float
-    progress_timeout: float
-    report_every: float
 
 
 GOES_ON = frozenset({"until", "report", "target", "stopped"})

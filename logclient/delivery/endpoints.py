@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from logclient.delivery.backoff import Backoff, random
+from logclient.delivery.backoff import Backoff
 
 if TYPE_CHECKING:
     from logclient.config import Config
-    from logclient.delivery.diagnostics import Diagnostics
+    from logclient.delivery.error_log import Diagnostics
     from logclient.errors import CredentialError
 
 
@@ -44,7 +44,7 @@ class Endpoints:
         self._diagnostics = diagnostics
         self._place = 0
         self._refused: dict[int, CredentialBackoff] = {}  # by the endpoint's place
-        self.backoff = Backoff(limits.backoff_min, limits.backoff_max, random)
+        self.backoff = Backoff(limits.backoff_min, limits.backoff_max)
         self.not_before = 0.0
         """The monotonic second of the next attempt."""
         self.failing = False
@@ -107,7 +107,7 @@ class Endpoints:
 
     def retry_soon(self) -> None:
         """Set the next attempt after an end that was expected."""
-        self.not_before = time.monotonic() + self.backoff.bound * random()
+        self.not_before = time.monotonic() + self.backoff.soon()
 
     def failed(self, text: str, kind: str) -> None:
         """Report a failure that another attempt may overcome, and set the next attempt."""
@@ -124,7 +124,7 @@ class Endpoints:
         place = self._place % len(self._endpoints)
         refused = self._refused.get(place)
         if refused is None:
-            slow = Backoff(self._limits.auth_backoff_min, self._limits.auth_backoff_max, random, 0.5)
+            slow = Backoff(self._limits.auth_backoff_min, self._limits.auth_backoff_max, certain=0.5)
             refused = self._refused[place] = CredentialBackoff(slow)
         delay = refused.backoff.delay()
         refused.not_before = time.monotonic() + delay

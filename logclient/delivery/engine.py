@@ -21,26 +21,22 @@ from logclient._ext.pump.group import PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
-from logclient.delivery.bookkeeping import Bookkeeper
+from logclient.delivery.books import Books, Request
 from logclient.delivery.contract import FOREVER, LONGEST, TEST_PRODUCERS, Core, CoreEvent, Transport
-from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.ending import Ending
-from logclient.delivery.lanes import Lanes, Route
+from logclient.delivery.lanes import REPORT_EVERY, Lanes, Route
 from logclient.delivery.outcomes import Delivery, Outcome
-from logclient.delivery.pump import REPORT_EVERY, describe_pump
-from logclient.delivery.requests import Request, Requests
 from logclient.delivery.sender import SLICE, Sender
 from logclient.delivery.stats import COUNTED, Stats
-from logclient.delivery.submissions import Submissions
-from logclient.delivery.watching import Watcher
 from logclient.errors import ConnectFailed, is_shortage
 from logclient.files.ledger import make_ledger
 
 if TYPE_CHECKING:
     from logclient._ext.queue import Turn
     from logclient.config import Config
-    from logclient.delivery.spool.adoption import Adoption, Estate
     from logclient.delivery.spool.owner import Spool
+    from logclient.delivery.spool.owner_files import OrphanSpool
+    from logclient.delivery.spool.replay import Replay
 
 TURN = 1.0
 """Seconds after which a pump comes back even when nothing happened."""
@@ -57,7 +53,7 @@ ORPHAN_TIMEOUT = 50.0
 OVERTIME = 1.0
 """Seconds for a sender to end beyond the deadline that it was given."""
 
-ADOPTER_LINGER_S = 30.0
+REPLAY_DRAIN_S = 30.0
 """How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""
 
 
@@ -74,8 +70,8 @@ class Engine:
         ledger: (directory, fields of its ``open`` lines) or None.
         url: redacted, for stats and messages.
         log: the error log; None: that of the process.
-        make_adopter: makes an engine for what a dead owner left in the spool.
-        estate: what a dead owner left: this engine sends that, and nothing else.
+        make_replayer: makes an engine for what a dead owner left in the spool.
+        orphan: what a dead owner left: this engine sends that, and nothing else.
         on_event: called by the sender with unsolicited messages of the peer.
 
     Attributes:
@@ -87,7 +83,7 @@ class Engine:
         ConfigError: no native thread can be started in this process.
     """
 
-    spool: Spool | Adoption | None
+    spool: Spool | Replay | None
 
     def __init__(
         self,
@@ -100,8 +96,8 @@ class Engine:
         ledger: tuple[str, dict[str, Any]] | None = None,
         url: str = "",
         log: error_log.ErrorLog | None = None,
-        make_adopter: Callable[[Estate], Engine] | None = None,
-        estate: Estate | None = None,
+        make_replayer: Callable[[OrphanSpool], Engine] | None = None,
+        orphan: OrphanSpool | None = None,
         on_event: Callable[[CoreEvent], object] = lambda event: None,
     ) -> None:
         threads.check()
@@ -120,21 +116,18 @@ class Engine:
             full_bytes=batch_bytes,
         )
         self.in_flight = InflightBatches(self.queue)
-        self.diagnostics = Diagnostics(url, self.error_log, self.queue)
-        has_log = limits.spool is not None and limits.spool_sync != "none"
-        self.submissions = Submissions(self.queue, limits.max_events, self.error_log, has_log)
-        self.requests = Requests(on_event)
-        if limits.on_delivery or limits.on_drop or limits.on_error:
-            self.diagnostics.watcher = Watcher(limits, self.submissions.callbacks)
+        self.books = Books(self.in_flight, limits, url, self.error_log, on_event)
+        self.diagnostics = self.books.diagnostics
+        self.submissions = self.books.submissions
         self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())
         self._make_core = make_core
         self._ledger_place = ledger
-        self._make_adopter = make_adopter
-        self._estate = estate
+        self._make_replayer = make_replayer
+        self._orphan = orphan
         self._keeps_connected = False
         self._begin(Route(endpoints, [transport], make_transport), [self.in_flight])
-        if estate is not None:
-            self.spool = self._adopt(estate)
+        if orphan is not None:
+            self.spool = self._begin_replay(orphan)
         elif limits.spool is not None:
             self._open_spool()
         lifecycle.watch(self)
@@ -142,31 +135,17 @@ class Engine:
 
     def _begin(self, route: Route, batches: list[InflightBatches]) -> None:
         """Start anew: in a new client, and in the child of a fork."""
-        limits, ending, diagnostics = self.limits, self.ending, self.diagnostics
+        limits, ending, books = self.limits, self.ending, self.books
         self.given_up = 0
         self.turns = 0
-        self.producer = self._draw_producer() if self._estate is None else self._estate.producer
+        self.producer = self._draw_producer() if self._orphan is None else self._orphan.producer
         self.pump = PumpGroup()
-        self.sender = Sender(ending, self.queue, self.pump, self.submissions.callbacks, diagnostics)
-        diagnostics.last_error = ""
-        self.submissions.begin(self.pump.poke)
-        if diagnostics.watcher is not None:
-            diagnostics.watcher.begin()
-        self.requests.begin()
-        self.books = self._new_books()
+        ledger = make_ledger(self._ledger_place, self.producer, *self._earlier_parts())
+        books.begin(self.producer.hex(), ledger, self.pump)
+        self.sender = Sender(ending, self.queue, self.pump, books)
+        make_core = partial(_new_core, self._make_core, self.producer)  # without the engine, which is to end
         self.lanes = Lanes(
-            route,
-            batches,
-            partial(_new_core, self._make_core, self.producer),  # without the engine, which is to end
-            self.producer,
-            self.pump,
-            limits,
-            ending,
-            self.sender,
-            self.books,
-            self.requests,
-            diagnostics,
-            self._keeps_connected,
+            route, batches, make_core, self.pump, limits, self.sender, books, self._keeps_connected
         )
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
         self._spool_ages = None if limits.spool is None else Ages(limits.spool_age)
@@ -180,26 +159,10 @@ class Engine:
             pass
         return drawn
 
-    def _new_books(self) -> Bookkeeper:
-        record = None
-        if self._estate is not None and self._ledger_place is not None:
-            from logclient.delivery.spool.adoption import read_record
-
-            record = read_record(self._ledger_place[0], self.producer.hex())
-        self._record = record
-        ledger = make_ledger(
-            self._ledger_place, self.producer, *((record.parts, record.size) if record else ())
-        )
-        return Bookkeeper(
-            ledger,
-            self.in_flight,
-            self.pump,
-            self.submissions,
-            self.requests,
-            self.limits,
-            self.diagnostics,
-            self.producer.hex(),
-        )
+    def _earlier_parts(self) -> tuple[int, int] | tuple[()]:
+        """Return how many parts and bytes the ledger of a dead owner has."""
+        record = None if self._orphan is None else self._orphan.record
+        return () if record is None else (record.parts, record.size)
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -276,7 +239,7 @@ class Engine:
             spool_error=self.spool.error if self.spool is not None else "",
             url=self.url,
             tls=next((lane.tls for lane in lanes if lane.tls), ""),
-            pump=describe_pump(lanes[0].pump),
+            pump=lanes[0].described_pump,
             compressor=self.core.compressor,
             producer=self.producer.hex(),
         )
@@ -529,7 +492,7 @@ class Engine:
         self._notice_fork()
         if self.closed:
             raise ConnectFailed(f"{kind}: the client is closed")
-        request = self.requests.add(kind, payload, when_done)
+        request = self.books.requests.add(kind, payload, when_done)
         begun = not self.inline and self.start_sender()
         if begun:
             self._wake()
@@ -626,7 +589,7 @@ class Engine:
         except (OSError, MemoryError, RuntimeError) as error:
             if not is_shortage(error):
                 raise
-            self.lanes.run_short(describe_error(error))
+            self.lanes.run_short(error)
 
     def _expire(self, ages: Ages, until: float, drop: bool) -> float:
         """Fail or drop events that have waited too long; return when to look again, `until` at most."""
@@ -642,32 +605,32 @@ class Engine:
     def _begin_spool(self) -> None:
         """In a new client or a forked child, have the spool opened before the first event."""
         self.spool = None
-        if self.limits.spool is not None and self._estate is None and not self.closed:
+        if self.limits.spool is not None and self._orphan is None and not self.closed:
             from logclient.delivery.spool.owner import Spool  # only Linux has it
 
-            assert self._make_adopter is not None
+            assert self._make_replayer is not None
             ledger = self._ledger_place[0] if self._ledger_place is not None else None
-            self.spool = Spool(self.limits, self.queue, self.diagnostics, self._make_adopter, ledger)
+            self.spool = Spool(self.limits, self.queue, self.diagnostics, self._make_replayer, ledger)
             self.queue.unopened = True
 
     def _open_spool(self) -> None:
         if self.spool is not None:
             self.spool.open(self.producer)
 
-    def _adopt(self, estate: Estate) -> Adoption:
+    def _begin_replay(self, orphan: OrphanSpool) -> Replay:
         """Queue what a dead owner left, and continue its ledger."""
-        from logclient.delivery.spool.adoption import Adoption
+        from logclient.delivery.spool.replay import Replay
 
         age = self.limits.spool_age
-        adoption = Adoption(estate, self.queue, self.in_flight, self._record, self.diagnostics, age)
-        self.books.take_over(adoption.unlisted, adoption.history)
+        replay = Replay(orphan, self.queue, self.in_flight, self.diagnostics, age)
+        self.books.take_over(replay.unlisted, replay.history)
         self.core.take_over(os.urandom(10))
-        return adoption
+        return replay
 
-    def begin_adoption(self) -> None:
+    def begin_replay(self) -> None:
         """Send what a dead owner left, then end."""
         for lane in self.lanes:
-            lane.drain_timeout = ADOPTER_LINGER_S
+            lane.drain_timeout = REPLAY_DRAIN_S
         self.retire(LONGEST)
         self.end_idle()
 

@@ -12,8 +12,14 @@ import math
 import sys
 import time
 from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
 
 from logclient import threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logclient._ext.queue import EventQueue
 
 EVERY = 60.0
 """Seconds between two lines of one kind."""
@@ -137,3 +143,33 @@ def _write(text: str, level: int) -> None:
             sys.stderr.write(f"logclient: {line}\n")
     except Exception:  # a closed stderr, a user's handler: no place is left for the line
         pass
+
+
+class Diagnostics:
+    """The errors of one client: the last one, and lines for the error log.
+
+    Args:
+        queue: lets a caller's thread write the lines that the sender may not write.
+
+    Attributes:
+        on_error: told of every error, as a text.
+    """
+
+    def __init__(self, url: str, log: ErrorLog, queue: EventQueue) -> None:
+        self.url = url
+        self.log = log
+        self.last_error = ""
+        self.on_error: Callable[[str], object] = lambda text: None
+        self._queue = queue
+
+    def complain(self, text: str, kind: str) -> None:
+        """Remember the error, and write a line unless one of its kind was written lately."""
+        self.last_error = text
+        self.on_error(text)
+        self.log.complain(kind, text)
+        if has_deferred():
+            self._queue.needs_sender = True
+
+    def warn(self, url: str, text: str) -> None:
+        """Report something about a connection that is being made all the same."""
+        self.complain(f"{url}: {text}", "renewal")

@@ -3,37 +3,498 @@
 A client has one queue, one sender and one ledger. Its group has one lane; with ``balance`` one for each
 endpoint. The loop gives the next batch to the lane with the fewest bytes in flight. With several lanes, an
 attempt to connect has a thread of its own, so that a server that does not answer delays no other.
+
+A lane makes one connection after the other for a core: it begins it, uses it, and draws the conclusions from
+its end. States of a lane::
+
+    away ──an event, and the back-off is over──> connecting ──ok──> connected: takes from the queue
+     ^                                               │                │
+     │                                               │ failed         │ lost: what has no outcome goes again
+     └───────────────────────────────────────────────┴────────────────┘
+
+The first acknowledgement resets the back-off. Credential errors, the server's or ours, are reported once and
+retried at a slower pace, each endpoint on its own. Fatal errors of configuration or version end in `fatal`.
+
+A client has one lane, which tries its endpoints in turn; with ``balance`` it has one for each endpoint, its
+*home*. What a broken connection leaves without an outcome stays with its lane, which sends it again over a
+short connection to the next server that can be reached: as a *guest*. A guest takes nothing from the queue,
+unless it needs other events to find poison, and goes home when its events have their outcome. So the search
+for poison is that of a client with one connection. The ledger lists these events as ``deferred``, because
+others overtake them.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
-from logclient.delivery.lane import MOVE_WAIT, Lane
-from logclient.errors import ConfigError
+from logclient.delivery.backoff import random
+from logclient.delivery.connection import ConnectionRecord, LaneAttempt
+from logclient.delivery.contract import FOREVER, GOES_ON, Core, Fatal, Link, Transport
+from logclient.delivery.endpoints import Endpoints
+from logclient.delivery.isolation import TRIAL, WITHHOLD
+from logclient.delivery.trials import Trials
+from logclient.errors import ConfigError, CredentialError, describe_error, is_shortage
 
 if TYPE_CHECKING:
+    from logclient._ext.pump.base import CompiledPump
     from logclient._ext.pump.group import PumpGroup
     from logclient.config import Config
-    from logclient.delivery.bookkeeping import Bookkeeper
-    from logclient.delivery.contract import Core, Link, Transport
-    from logclient.delivery.diagnostics import Diagnostics
-    from logclient.delivery.ending import Ending
-    from logclient.delivery.requests import Requests
+    from logclient.delivery.books import Books
     from logclient.delivery.sender import Sender
 
 MOST_ENDPOINTS = 64
 """As many lanes as one loop has room for."""
+
+REPORT_EVERY = 0.1
+"""Seconds between two reports of the loop to the engine."""
 
 SHARE = 0.25
 """Seconds for an attempt to connect in a caller's thread while another server is connected."""
 
 ALONE = 1.0
 """Seconds for it while none is, and there are others to try."""
+
+MOVE_WAIT = 5.0
+"""Seconds that a connection is kept for events in flight when the client moves to another server."""
+
+SOONEST = 0.01
+"""Seconds between two questions whether a trial is due."""
+
+_ENDS = {
+    "silence": "no sign of life from the server in time",
+    "stalled": "the server is alive, but acknowledges nothing",
+    "memory": "out of memory",
+}
+
+
+class Lane:
+    """The connections of one core, one at a time.
+
+    Args:
+        alone: it is the only one of its client, so every endpoint is its home.
+        has_home: its first endpoint is its home; without one, it only sends what it has.
+        handed: the process ends, so there are no trials while other events wait.
+
+    Attributes:
+        keeps_connected: connect even if there is nothing to send.
+        fatal: nothing can be delivered any more, for this reason.
+        connects: connections that were established.
+        disconnects: connections that ended.
+        is_moving: the connection is to be left for another server.
+        due: the monotonic second at which to look again; FOREVER: when an event comes.
+        waits: only the time, or an attempt under way, can bring a connection.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        in_flight: InflightBatches,
+        transport: Transport,
+        endpoints: tuple[Any, ...],
+        limits: Config,
+        books: Books,
+        poke: Callable[[], object],
+        *,
+        alone: bool,
+        has_home: bool,
+        handed: bool,
+        keeps_connected: bool,
+    ) -> None:
+        self.core = core
+        self.in_flight = in_flight
+        self.transport = transport
+        self.pump = _make_pump(transport, in_flight, core, limits)
+        self.endpoints = Endpoints(endpoints, limits, books.diagnostics)
+        self.trials = Trials(in_flight, limits, len(endpoints), books, handed)
+        self.connection = ConnectionRecord(in_flight, self.pump)
+        self.link: Link | None = None
+        self.tls = ""
+        self.fatal: Exception | None = None
+        self.connects = self.disconnects = 0
+        self.keeps_connected = keeps_connected
+        self.is_moving = False
+        self.due = FOREVER
+        self.waits = False
+        self.drain_timeout = FOREVER
+        self._queue = in_flight.queue
+        self._books = books
+        self._diagnostics = books.diagnostics
+        self._poke = poke
+        self._alone = alone
+        self._has_home = has_home
+        self._at_home = False
+        self._seen = self._queue.next_seq  # a later event is a reason to connect
+        self._outcomes = 0  # of events in flight, that were looked at
+        self._progress = 0  # the pump's, that was looked at
+        self._attempt: LaneAttempt | None = None
+
+    def move(self, endpoints: tuple[Any, ...], has_home: bool, transport: Transport) -> None:
+        """Connect to other endpoints from now on; without a home, only to send what it has."""
+        self.endpoints.replace(endpoints)
+        self.transport = transport
+        self.fatal = None
+        self.is_moving = False
+        self._has_home = has_home
+        self._seen = self._queue.next_seq
+
+    @property
+    def described_pump(self) -> str:
+        """``compiled``, or ``python`` and the reason."""
+        return f"python: {self.pump.why}" if self.pump.why else "compiled"
+
+    @property
+    def may_be_reachable(self) -> bool:
+        """Whether its server is reachable as far as is known; True before the first attempt."""
+        return self.link is not None or self.fatal is not None or self.endpoints.hopeful
+
+    # -- connecting --------------------------------------------------------------------------------
+
+    def look(self, now: float, group: Lanes) -> Link | None:
+        """Begin or end a connection where that is due; return the connection, if there is one."""
+        self.due, self.waits = FOREVER, False
+        if self.link is not None and self._is_idle_guest():
+            self.leave(self.link)
+        if self.link is None:
+            self._connect(now, group)
+        if self.link is not None:
+            self.in_flight.notes_taken = not self._at_home
+            self.in_flight.takes_none = not self._at_home and not self._searches
+        return self.link
+
+    @property
+    def _searches(self) -> bool:
+        """Whether it needs connections and other events to find poison."""
+        isolation = self.trials.isolation
+        return isolation.trying or bool(isolation.withheld or isolation.reserve())
+
+    def _is_idle_guest(self) -> bool:
+        """Return whether this connection is to a server of another lane, and is not needed any more."""
+        if self._at_home or self.in_flight.inflight or self._searches:
+            return False
+        return not self.in_flight.to_send
+
+    def _connect(self, now: float, group: Lanes) -> None:
+        if self._attempt is None and not self._begin_attempt(now, group):
+            return
+        attempt = self._attempt
+        assert attempt is not None
+        if not attempt.done:
+            self.waits = True
+            return
+        self._attempt = None
+        self.endpoints.attempt_at = 0.0
+        self.due, self.waits = now, True  # at once: the attempt may have taken a wake-up of the sender
+        if attempt.is_called_off:
+            self._seen = 0  # there is still a use for it
+            return
+        link = self._try(attempt)
+        if link is not None:
+            self.due = FOREVER
+            self._connected(link)
+
+    def _begin_attempt(self, now: float, group: Lanes) -> bool:
+        """Begin to connect if there is a use for it and the back-off is over; return whether it has."""
+        if group.holds_attempts:
+            return False
+        if not self._wants_connection(now):
+            if self.trials.isolation.withheld:  # the others were dropped meanwhile
+                self.trials.give_back()
+            trial = self.trials.isolation.next_trial(0)
+            self.due = FOREVER if trial is None else max(trial, now + SOONEST)
+            return False
+        self.due, self.waits = self._choose(now), True
+        if now < self.due:
+            return False
+        if not self._books.open():
+            self.due = self._books.not_before
+            return False
+        self.due = FOREVER
+        self._seen = self._queue.next_seq
+        self.endpoints.attempt_at = now
+        # No lane in it, which may end before the attempt does.
+        connect = partial(self.transport.connect, self.endpoints.current)
+        warn = partial(self._diagnostics.warn, self._diagnostics.url)
+        attempt = self._attempt = LaneAttempt(connect, self._queue, self._poke, warn)
+        if not (group.needs_thread() and attempt.start()):
+            attempt.run_here(partial(_is_over, attempt, group, now))
+        return True
+
+    def _wants_connection(self, now: float) -> bool:
+        if self._books.requests.waiting or self.keeps_connected or self.trials.is_due(now):
+            return True
+        if self._has_home and self.trials.unsent:
+            return True
+        # Another lane may have taken what came since this one lost its connection.
+        is_home = self._has_home and not self._alone
+        return bool(self.in_flight.to_send) or (is_home and self._queue.next_seq > self._seen)
+
+    def _choose(self, now: float) -> float:
+        """Choose the endpoint to try next; return the monotonic second from which on."""
+        if self._alone or self.in_flight.to_send or self._searches:
+            self.endpoints.skip_refused(now)
+            return self.endpoints.not_before
+        return max(self.endpoints.not_before, self.endpoints.return_to_first())
+
+    def _try(self, attempt: LaneAttempt) -> Link | None:
+        """Take the connection of an attempt that is over; report a failure."""
+        peer = _describe_endpoint(self.endpoints.current)
+        try:
+            return attempt.take()
+        except CredentialError as error:
+            self.endpoints.failing = True
+            self.trials.give_back()
+            self.endpoints.refused(f"{self._diagnostics.url}: {peer}", error)
+        except (OSError, MemoryError, RuntimeError) as error:
+            if not isinstance(error, OSError) and not is_shortage(error):
+                raise
+            self.endpoints.failing = True
+            self.trials.give_back()
+            self.endpoints.advance()
+            what = f"cannot connect to {peer}: {describe_error(error)}"
+            self.endpoints.failed(f"{self._diagnostics.url}: {what}", "connect")
+        return None
+
+    def _connected(self, link: Link) -> None:
+        self.endpoints.failing = False
+        self.connects += 1
+        self.link = link
+        self.tls = link.tls
+        self._at_home = self._alone or (self._has_home and self.endpoints.at_first)
+        self.connection.begin()
+        if link.mtu:
+            self.core.path_mtu(link.mtu, link.headers)
+        self.core.watch_receiver(link.receiver)
+        self.core.connected(time.monotonic(), random)
+        self.pump.connected()
+        self._outcomes = self.in_flight.outcomes
+        self.trials.connected()
+
+    @property
+    def holds_sender(self) -> bool:
+        """Whether the sender's thread is in an attempt to connect."""
+        return self._attempt is not None and not self._attempt.has_thread
+
+    def park(self) -> None:
+        """Have an attempt in a thread of its own end soon, for a move, a fork or the end."""
+        if self._attempt is not None and self._attempt.has_thread:
+            self._attempt.call_off()
+
+    def wait_parked(self, timeout: float) -> None:
+        """Wait for the end of such an attempt."""
+        if self._attempt is not None:
+            self._attempt.join(timeout)
+
+    def abandon(self) -> None:
+        """In a forked child, let go of what the parent goes on with."""
+        if self.link is not None:
+            self.link.abandon()
+        if self._attempt is not None:
+            self._attempt.abandon()
+
+    # -- a connection is used ----------------------------------------------------------------------
+
+    def plan(self, until: float, requested: bool) -> float:
+        """Prepare a run of the pump; return when it is to end, `until` at most.
+
+        Args:
+            until: monotonic seconds.
+            requested: whether the core has something to send that is no event.
+        """
+        look, regulates = self.core.regulate(time.monotonic())
+        until = min(until, look)
+        if requested or regulates:
+            self.pump.send_ready()
+        if self.trials.suspects:
+            until = self.trials.plan(until)
+        if self.is_moving:
+            self.in_flight.draining = True
+        return until
+
+    def conclude(self, link: Link, end: str) -> None:
+        """Draw the conclusions from a run of the pump."""
+        taken = self.in_flight.drain_taken()
+        if taken:  # a guest's: the home lane of this server overtakes them
+            self._books.deferred(taken)
+        backoff = self.endpoints.backoff
+        if link.drains_on_close:
+            self.connection.look()
+        if self.in_flight.outcomes != self._outcomes:
+            self._outcomes = self.in_flight.outcomes
+            self.trials.settled()
+        if self.pump.progress != self._progress:
+            self._progress = self.pump.progress
+            self.endpoints.acknowledged()
+        elif backoff.attempts and self.connection.proven(self.keeps_connected, backoff.bound):
+            backoff.reset()
+        if end not in GOES_ON:
+            self.lost(link, end)
+        elif self.in_flight.drained:
+            if self.is_moving:
+                self.leave(link)
+            else:
+                self._leave_for_trial()
+
+    # -- a connection ends -------------------------------------------------------------------------
+
+    def disconnect(self, deadline: float) -> None:
+        """Close the link; data that the transport holds may drain until `deadline`."""
+        link, self.link = self.link, None
+        self._at_home = False
+        self._seen = self._queue.next_seq
+        if link is not None:
+            link.close(max(0.0, min(deadline - time.monotonic(), self.drain_timeout)))
+            self._books.requests.connection_lost()
+
+    def lost(self, link: Link, end: str) -> None:
+        """End a connection that broke: events without an outcome are sent again on the next one."""
+        peer, unacknowledged = f"{self._diagnostics.url}: {link.peer}", link.drains_on_close
+        waited = bool(self.in_flight.inflight)
+        self.disconnect(0.0)
+        self.disconnects += 1
+        # With nothing under way: that is how servers end an idle connection. But one that took nothing
+        # and ended at once is a failure, or we would connect in a loop.
+        idle = not self.in_flight.inflight and not self.in_flight.waiting and not self.keeps_connected
+        quiet = self.connection.used and idle and end in ("closed", "error")
+        unanswered = 0 if unacknowledged else self.in_flight.inflight
+        words, error, forever = _explain_end(
+            end, self.core, self.pump, unanswered, self.connection.acknowledged
+        )
+        if link.hint and end in ("closed", "error") and not self.pump.progress:
+            words = f"{words}; {link.hint}"
+        flying = self.in_flight.inflight_range
+        self._take_back()
+        refused = isinstance(error, CredentialError)
+        # Without acknowledgements, events in flight have not even been taken by the transport.
+        verdict = self.trials.broke("" if refused or unacknowledged else end, *flying)
+        self.in_flight.commit()
+        if unacknowledged:
+            self.connection.broke(link.max_buffered, waited)
+        if forever:
+            self.fatal = error
+            self._diagnostics.complain(f"{peer}: {words}; nothing more will be sent", "fatal")
+        elif verdict == TRIAL:
+            # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
+            self.endpoints.retry_soon()
+        elif verdict == WITHHOLD:
+            self._diagnostics.complain(f"{peer}: {words}", end)
+        elif isinstance(error, CredentialError):
+            self.endpoints.refused(peer, error)
+        elif not quiet:
+            self.endpoints.advance()
+            self.endpoints.failed(f"{peer}: {words}", end)
+
+    def _take_back(self) -> None:
+        """End the connection for the core; events that it does not fail are sent again."""
+        self.core.connection_lost()
+        self.core.take_events(self.in_flight)  # it may fail some
+        self.in_flight.requeue()
+        if not self._alone and (ranges := self.in_flight.to_send):
+            self._books.deferred(ranges)
+
+    def _leave_for_trial(self) -> None:
+        """Close a connection that works, for a trial on a fresh one."""
+        self.trials.isolation.ended(time.monotonic())
+        self.core.connection_lost()
+        for _ in self.core.events_received():
+            pass
+        self.disconnect(0.0)
+        self.disconnects += 1
+
+    def leave(self, link: Link) -> None:
+        """Close a connection that works; events without an outcome are sent again."""
+        flying = self.in_flight.inflight_range
+        self.disconnect(time.monotonic() + (MOVE_WAIT if link.drains_on_close else 0.0))
+        self.disconnects += 1
+        self._take_back()
+        self.trials.broke("", *flying)
+        self.in_flight.draining = False
+        self.in_flight.commit()
+
+
+def _is_over(attempt: LaneAttempt, group: Lanes, began: float) -> bool:
+    """Return whether an attempt in the sender's thread is to end. Asked many times a second.
+
+    It may take long, so events that are dropped meanwhile are recorded here.
+    """
+    if group.holds_attempts:
+        attempt.call_off()
+    else:
+        group.record_gaps()
+    return attempt.is_called_off or group.is_late(began)
+
+
+def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limits: Config) -> CompiledPump:
+    """Make the transport's pump for this core; adapters stand in for what is not compiled."""
+    batch_events, batch_bytes = limits.batch_limits
+    sizes: dict[str, Any] = {
+        "batch_events": batch_events,
+        "batch_bytes": batch_bytes,
+        "linger": limits.linger,
+        "progress_timeout": limits.progress_timeout,
+        "report_every": REPORT_EVERY,
+    }
+    why = ""
+    codec: Any = core
+    if core.codec is None:
+        from logclient._ext.pump.adapters import CoreCodec
+
+        codec = CoreCodec(core, in_flight)
+        why = "the protocol's core has no compiled half"
+    try:
+        pump: CompiledPump = transport.load_pump()(in_flight, codec, **sizes)
+    except ImportError as error:
+        from logclient._ext.pump.adapters import LinkPump
+
+        pump = LinkPump(in_flight, codec, **sizes)
+        why = why or str(error)
+    pump.why = why
+    return pump
+
+
+def _explain_end(
+    end: str, core: Core, pump: CompiledPump, unanswered: int, acknowledged: bool
+) -> tuple[str, Exception | None, bool]:
+    """Describe the end of a connection.
+
+    Args:
+        end: the result of ``PumpGroup.run``, or a text of its own.
+        core: has the violation that it found.
+        pump: has the error behind the end.
+        unanswered: events in flight, where the server acknowledges events.
+        acknowledged: whether it has acknowledged some on this connection.
+
+    Returns:
+        The text, the error behind it, and whether a new connection is useless.
+    """
+    if end == "protocol":
+        fatal = pump.fatal
+        for event in core.events_received() if fatal is None else ():
+            fatal = event if isinstance(event, Fatal) else fatal
+        if fatal is None:
+            return "the server broke the protocol", None, False
+        return str(fatal.error), fatal.error, fatal.forever
+    if end == "error":
+        if pump.failure is not None:
+            return describe_error(pump.failure), pump.failure, False
+        number = pump.errno
+        return os.strerror(number).lower() if number else "the connection broke", None, False
+    if end != "closed":
+        return _ENDS.get(end, end), None, False
+    if not unanswered:
+        return "the server closed the connection", None, False
+    what = "everything" if acknowledged else "anything"
+    return f"the server closed the connection before it acknowledged {what}", None, False
+
+
+def _describe_endpoint(endpoint: Any) -> str:
+    """Write an endpoint as ``host:port``."""
+    return ":".join(str(part) for part in endpoint) if isinstance(endpoint, tuple) else str(endpoint)
 
 
 class Move(NamedTuple):
@@ -89,28 +550,20 @@ class Lanes:
         route: Route,
         batches: list[InflightBatches],
         make_core: Callable[[], Core],
-        producer: bytes,
         pump: PumpGroup,
         limits: Config,
-        ending: Ending,
         sender: Sender,
-        books: Bookkeeper,
-        requests: Requests,
-        diagnostics: Diagnostics,
+        books: Books,
         keeps_connected: bool,
     ) -> None:
         self.route = route
         self.batches = batches
         self.moving: Move | None = None
         self._make_core = make_core
-        self._producer = producer
         self._pump = pump
         self._limits = limits
-        self._ending = ending
         self._sender = sender
         self._books = books
-        self._requests = requests
-        self._diagnostics = diagnostics
         self._keeps_connected = keeps_connected
         self._queue = batches[0].queue
         self._lanes: list[Lane] = []
@@ -134,14 +587,11 @@ class Lanes:
                 self.route.transports[place],
                 endpoints,
                 self._limits,
-                self._producer,
                 self._books,
-                self._requests,
-                self._diagnostics,
                 self._pump.poke,
                 alone=make_transport is None,
                 has_home=has_home,
-                handed=self._ending.is_handed,
+                handed=self._sender.ending.is_handed,
                 keeps_connected=self._keeps_connected,
             )
             self._pump.add(lane.pump)
@@ -181,7 +631,7 @@ class Lanes:
     @property
     def holds_attempts(self) -> bool:
         """Whether no attempt to connect may begin, or go on."""
-        return self._ending.muted or self._sender.is_stopped or self.moving is not None
+        return self._sender.is_stopped or self.moving is not None
 
     def is_late(self, began: float) -> bool:
         """Return whether an attempt in the sender's thread takes the time of other servers."""
@@ -224,7 +674,7 @@ class Lanes:
 
     def _run(self, lanes: tuple[Lane, ...], links: list[Link | None], until: float) -> None:
         reserve = max(lane.trials.reserve for lane in lanes) if len(lanes) > 1 else 0
-        requested = links[0] is not None and self._requests.start(lanes[0].core)
+        requested = links[0] is not None and self._books.requests.start(lanes[0].core)
         for lane, link in zip(lanes, links, strict=True):
             if link is not None:
                 until = lane.plan(until, requested and lane is lanes[0])
@@ -252,14 +702,15 @@ class Lanes:
             self._queue.wait_for_wake(max(0.0, until - time.monotonic()))
         self._queue.finish_wait()
 
-    def run_short(self, words: str) -> None:
+    def run_short(self, error: BaseException) -> None:
         """End the connections at a shortage of descriptors, threads or memory; without any, wait a while."""
+        words = describe_error(error)
         connected = [(lane, lane.link) for lane in self if lane.link is not None]
         for lane, link in connected:
             lane.lost(link, words)
         if not connected:
             for lane in self:
-                lane.endpoints.failed(f"{self._diagnostics.url}: {words}", "shortage")
+                lane.endpoints.failed(f"{self._books.diagnostics.url}: {words}", "shortage")
 
     # -- a move ------------------------------------------------------------------------------------
 
@@ -295,7 +746,7 @@ class Lanes:
         return until
 
     def _apply_move(self, move: Move) -> None:
-        self._diagnostics.url = move.url
+        self._books.diagnostics.url = move.url
         for transport in self.route.transports:
             transport.close()
         self.route = self.route._replace(endpoints=move.endpoints, transports=list(move.transports))

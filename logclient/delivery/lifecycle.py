@@ -2,8 +2,8 @@
 
 Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
 ``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
-records that are logged later are delivered in the call. ``delivery.hosts`` has the exceptions. SIGTERM's
-default action runs nothing at all: see ``flush_on_sigterm``.
+records that are logged later are delivered in the call. uwsgi, Celery and multiprocessing fork and end in
+their own way. SIGTERM's default action runs nothing at all: see ``flush_on_sigterm``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from logclient.delivery import error_log
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
     from logclient.config import Config
-    from logclient.delivery.error_log import ErrorLog
 
 
 class _Engine(Protocol):
     """The methods called around forks and at exit; ``delivery.engine.Engine`` has them."""
 
     limits: Config
-    error_log: ErrorLog
+    error_log: error_log.ErrorLog
     given_up: int
     queue: EventQueue
 
@@ -120,7 +119,7 @@ def _alive() -> list[Observer]:
     return [observer for reference in tuple(_observers) if (observer := reference()) is not None]
 
 
-def given_up(log: ErrorLog, events: int, text: str) -> None:
+def given_up(log: error_log.ErrorLog, events: int, text: str) -> None:
     """Report that a client ended before all of its events were delivered.
 
     If the line is held back, because another client has reported that in this minute, its events are counted
@@ -320,6 +319,54 @@ def _in_signal_handler() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+# -- hosts that fork, run threads or end processes in their own way --------------------------------------
+# Nothing is imported for them: a host that this process runs in has loaded its module.
+
+_asked: dict[str, int] = {}  # the process that has asked each of them to call at its end
+
+
+def call_at_end(callback: Callable[[], object]) -> None:
+    """Call ``callback()`` at the end of a child of multiprocessing or Celery.
+
+    Children of ``multiprocessing`` skip atexit before Python 3.13 and run its finalizers instead. Celery's
+    pool processes run neither, but send a signal of Celery.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and _asked.get("multiprocessing") != os.getpid():
+        _asked["multiprocessing"] = os.getpid()
+        util.Finalize(None, callback, exitpriority=-100)
+    signals = sys.modules.get("celery.signals")
+    if signals is not None and "celery" not in _asked:  # forks inherit it
+        _asked["celery"] = os.getpid()
+
+        def process_ends(**_: Any) -> None:
+            callback()
+
+        signals.worker_process_shutdown.connect(process_ends, weak=False)
+
+
+def forks_unseen() -> bool:
+    """Return whether this is a uwsgi process that will fork without running Python's hooks.
+
+    uwsgi forks in C and, without ``py-call-uwsgi-fork-hooks``, does not run Python's hooks. A child of a
+    process in which another thread holds the GIL at that moment waits for it for ever. So uwsgi's master gets
+    no sender, and delivers events that it logs before a fork in the call.
+    """
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi is None or "py-call-uwsgi-fork-hooks" in getattr(uwsgi, "opt", ()):
+        return False
+    try:
+        return not (uwsgi.worker_id() or uwsgi.mule_id() or uwsgi.i_am_the_spooler())
+    except AttributeError:  # another module of that name
+        return False
+
+
+def threads_starve() -> bool:
+    """Return whether uwsgi holds the GIL between requests."""
+    uwsgi = sys.modules.get("uwsgi")
+    return uwsgi is not None and getattr(uwsgi, "has_threads", 1) == 0
 
 
 def flush_on_sigterm(timeout: float = 2.0) -> None:

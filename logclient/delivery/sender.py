@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from logclient import threads
 from logclient._ext.record import mark_sender_thread
-from logclient.delivery import hosts, lifecycle
+from logclient.delivery import lifecycle
 from logclient.delivery.contract import FOREVER, LONGEST
 
 if TYPE_CHECKING:
     from logclient._ext.pump.group import PumpGroup
     from logclient._ext.queue import EventQueue
-    from logclient.delivery.diagnostics import Diagnostics
+    from logclient.delivery.books import Books
     from logclient.delivery.ending import Ending
-    from logclient.delivery.outcomes import CallbackThread
 
 SLICE = 0.05
 """Seconds between two checks whether the condition has come for which a caller delivers."""
@@ -56,27 +55,21 @@ class Sender:
     """The role, its thread, and callers that deliver.
 
     Attributes:
+        ending: the state in which delivery is.
         ident: the thread that has the role; 0: none has.
         thread: the last one that was started.
         give_up_at: when a caller that delivers has no more time: a monotonic second.
     """
 
-    def __init__(
-        self,
-        ending: Ending,
-        queue: EventQueue,
-        pump: PumpGroup,
-        callbacks: CallbackThread,
-        diagnostics: Diagnostics,
-    ) -> None:
+    def __init__(self, ending: Ending, queue: EventQueue, pump: PumpGroup, books: Books) -> None:
         self.ident = 0
         self.thread: threads.AnyThread | None = None
         self.give_up_at = FOREVER
-        self._ending = ending
+        self.ending = ending
         self._queue = queue
         self._pump = pump
-        self._callbacks = callbacks
-        self._diagnostics = diagnostics
+        self._callbacks = books.submissions.callbacks
+        self._diagnostics = books.diagnostics
         self._role = threads.Lock()
         self._starting = threads.Lock()
         self._thread_ended = threads.Event()
@@ -84,18 +77,19 @@ class Sender:
     @property
     def inline(self) -> bool:
         """Whether callers deliver the events that they wait for, because there is no thread for it."""
-        return self._ending.threadless or self._ending.is_handed or hosts.forks_unseen()
+        return self.ending.threadless or self.ending.is_handed or lifecycle.forks_unseen()
 
     @property
     def is_stopped(self) -> bool:
         """Whether the sender must not begin anything that takes long."""
-        return self._ending.stopping or time.monotonic() >= min(self._ending.deadline, self.give_up_at)
+        ending = self.ending
+        return ending.muted or ending.stopping or time.monotonic() >= min(ending.deadline, self.give_up_at)
 
     # -- the thread --------------------------------------------------------------------------------
 
     def start(self, work: Work, wait: bool = False) -> bool:
         """Start the sender's thread unless it runs; return False when none can be started."""
-        ending = self._ending
+        ending = self.ending
         # Between the two hooks of a fork no thread may be started. And a log call in a destructor or signal
         # handler may come while this very thread starts one.
         if ending.forking or not self._starting.acquire(blocking=wait):
@@ -108,8 +102,8 @@ class Sender:
             if time.monotonic() < ending.start_at:
                 self._queue.needs_sender = True
                 return False
-            hosts.call_at_end(lifecycle.at_exit)
-            if hosts.threads_starve():
+            lifecycle.call_at_end(lifecycle.at_exit)
+            if lifecycle.threads_starve():
                 self._diagnostics.complain(
                     "uwsgi runs no threads between requests, so records wait for the next one: "
                     "set enable-threads = true",
@@ -141,7 +135,7 @@ class Sender:
     def _run(self, work: Work) -> None:
         """Be the sender's thread."""
         lifecycle.start_next()
-        ending = self._ending
+        ending = self.ending
         with self._role:
             self.ident = threads.get_ident()
             mark_sender_thread(True)
@@ -175,7 +169,7 @@ class Sender:
             deadline = time.monotonic() + max(0.0, min(timeout, LONGEST))
             if self._thread_ended.wait(deadline - time.monotonic()):
                 threads.join(thread, max(0.0, deadline - time.monotonic()))
-        return not self._ending.running
+        return not self.ending.running
 
     # -- callers -----------------------------------------------------------------------------------
 
@@ -218,11 +212,11 @@ class Sender:
                     continue
                 with self.acting(deadline):
                     work.turn(min(deadline, time.monotonic() + SLICE))
-                    if self._ending.is_handed:
+                    if self.ending.is_handed:
                         work.turned_at_exit(done, deadline)
         if self.inline:
             self._callbacks.drain(deadline)
-            self._ending.waited(time.monotonic() - begin)
+            self.ending.waited(time.monotonic() - begin)
         return done()
 
     # -- a fork ------------------------------------------------------------------------------------
@@ -235,22 +229,22 @@ class Sender:
         Args:
             pause: pause a sender that only waits instead, which costs next to nothing.
         """
-        self._ending.forking = True  # first: from now on no thread starts
+        self.ending.forking = True  # first: from now on no thread starts
         self._queue.needs_sender = True
         paused = lifecycle.in_sender(self.ident) or (pause and self._queue.pause_for_fork())
-        self._ending.fork_begins(paused)
+        self.ending.fork_begins(paused)
         if not paused:
             self._pump.stop()
-            if self._ending.running:
+            if self.ending.running:
                 self._queue.wake()
 
     def wait_parked(self, timeout: float) -> None:
         """Wait for the thread that was asked to end."""
-        if self._ending.stopping:
+        if self.ending.stopping:
             self.join(timeout)
 
     def unpark(self) -> None:
         """Go on in the parent after a fork."""
-        self._ending.fork_over()
+        self.ending.fork_over()
         self._pump.resume()
         self._queue.resume_after_fork()

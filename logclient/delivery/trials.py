@@ -17,9 +17,7 @@ from logclient.delivery.isolation import NOTHING, WITHHOLD, Isolation
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient.config import Config
-    from logclient.delivery.bookkeeping import Bookkeeper
-    from logclient.delivery.diagnostics import Diagnostics
-    from logclient.delivery.isolation import Suspect
+    from logclient.delivery.books import Books
 
 
 class Trials:
@@ -30,18 +28,15 @@ class Trials:
         in_flight: InflightBatches,
         limits: Config,
         endpoints: int,
-        producer: bytes,
-        books: Bookkeeper,
-        diagnostics: Diagnostics,
+        books: Books,
         exiting: bool,
     ) -> None:
         self.deadline = FOREVER
         """The monotonic second from which other events go before trials."""
         self.isolation = Isolation(endpoints, random, limits)
         self._in_flight = in_flight
-        self._producer = producer.hex()
         self._books = books
-        self._diagnostics = diagnostics
+        self._diagnostics = books.diagnostics
         self._stopped = exiting
 
     def stop(self) -> None:
@@ -98,7 +93,12 @@ class Trials:
         isolation = self.isolation
         others = self.unsent
         for suspect in isolation.undecided(now):
-            self._report_undecided(suspect)
+            self._diagnostics.complain(
+                f"{self._diagnostics.url}: event {self._books.producer}{suspect.seq:012x} ended "
+                f"{suspect.trials} connections, other events {suspect.control_breaks} of "
+                f"{suspect.controls}: undecided, it stays in quarantine and is tried now and then",
+                "undecided",
+            )
         allowed = self._allowed(now, others)
         if allowed and isolation.due(now, others):
             isolation.leave(now, others)
@@ -157,7 +157,7 @@ class Trials:
 
     def _condemn(self, seq: int) -> None:
         url = self._diagnostics.url
-        what = f"{url}: the server ends the connection on event {self._producer}{seq:012x}"
+        what = f"{url}: the server ends the connection on event {self._books.producer}{seq:012x}"
         # A kind of its own: one line for each poison, and no other line holds it back.
         if self.isolation.keep:
             text = f"{what} and takes others: it stays in quarantine (poison=keep)"
@@ -165,11 +165,3 @@ class Trials:
             size = self._in_flight.fail_quarantined(seq, R_POISON)
             text = f"{what} ({size} bytes) and takes others: it failed (poison)"
         self._diagnostics.complain(text, f"poison {seq}")
-
-    def _report_undecided(self, suspect: Suspect) -> None:
-        self._diagnostics.complain(
-            f"{self._diagnostics.url}: event {self._producer}{suspect.seq:012x} ended {suspect.trials} "
-            f"connections, other events {suspect.control_breaks} of {suspect.controls}: undecided, it stays "
-            "in quarantine and is tried now and then",
-            "undecided",
-        )

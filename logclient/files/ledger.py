@@ -7,12 +7,19 @@ written is reported and never stops delivery.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
-from typing import Any
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from logclient.errors import is_shortage
+from logclient.files import open_regular
+
+Ranges = list[tuple[int, int]]
+"""First and last sequence of each."""
 
 ROTATE_AT = 256 << 20
 """Bytes of a part after which a new one is begun."""
@@ -120,6 +127,26 @@ class Ledger:
             except OSError:
                 pass  # no descriptor left: this part grows on
 
+    def write_outcomes(self, outcomes: dict[tuple[str, str], Ranges]) -> None:
+        """Write the lines of outcomes, by status and reason."""
+        for (status, reason), seqs in outcomes.items():
+            if status == "dropped":
+                self.write("dropped", reason=reason, seqs=merged(seqs))
+            elif status != "stored":  # whoever sends those lists their outcome
+                self.write("outcome", status=status, reason=reason, seqs=merged(seqs))
+
+    def write_close(self, last: int, counts: dict[str, Any]) -> None:
+        """Write the ``close`` line: the counters of a queue, for the events up to `last`."""
+        self.write(
+            "close",
+            last=last,
+            acked=counts["acked"],
+            handed=counts["handed"],
+            failed=counts["failed"],
+            dropped={r: n for r, n in counts["dropped"].items() if r != "closed"},
+            bytes=self.size,
+        )
+
     def stop(self, error: int) -> None:
         """Stop writing; note that in the ledger if it still takes a line."""
         self.stopped = os.strerror(error)
@@ -150,3 +177,121 @@ def _remove_empty(path: str) -> None:
             os.unlink(path)
     except OSError:
         pass
+
+
+class History(NamedTuple):
+    """What happened to a producer's events before this process took them over.
+
+    Attributes:
+        counts: the number of events by status and reason.
+        complete: whether every event that is not queued here is among them.
+    """
+
+    counts: dict[tuple[str, str], int]
+    complete: bool
+
+    def add_to(self, counts: dict[str, Any]) -> dict[str, Any]:
+        """Return the counters of a queue with these added."""
+        total = {**counts, "failed": dict(counts["failed"]), "dropped": dict(counts["dropped"])}
+        for (status, reason), n in self.counts.items():
+            if status in ("failed", "dropped"):
+                total[status][reason] = total[status].get(reason, 0) + n
+            elif status in total:
+                total[status] += n
+        return total
+
+
+class Record(NamedTuple):
+    """What the ledger of a dead owner says.
+
+    Attributes:
+        parts: how many there are.
+        last: the highest sequence that it lists.
+        listed: the highest sequence that went on the wire.
+        settled: the sequences with an outcome, merged.
+        counts: the number of events by status and reason.
+        size: bytes of all parts.
+    """
+
+    parts: int
+    last: int
+    listed: int
+    settled: Ranges
+    counts: dict[tuple[str, str], int]
+    size: int
+
+
+def read_record(directory: str, producer: str) -> Record:
+    """Read the parts of a ledger as far as they are whole; the last line may be torn.
+
+    A last part without a line does not count: its owner was killed before it wrote one.
+
+    Raises:
+        OSError: there is no descriptor or memory left; a later attempt may succeed.
+    """
+    parts = listed = last = size = part_size = 0
+    settled: Ranges = []
+    counts: dict[tuple[str, str], int] = {}
+    while True:
+        path = os.path.join(directory, f"{producer}-{parts + 1:04d}.ledger")
+        try:
+            fd = open_regular(path)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            break
+        parts += 1
+        part_size = 0
+        with os.fdopen(fd, "rb") as file:
+            for line in file:
+                part_size += len(line)
+                if not line.endswith(b"\n"):
+                    break
+                # Other kinds of lines are long, and of no use here.
+                if not line.startswith((b'{"t":"batch"', b'{"t":"outcome"', b'{"t":"dropped"')):
+                    continue
+                with suppress(ValueError, KeyError, TypeError):
+                    entry = json.loads(line)
+                    ranges = [(int(first), int(end)) for first, end in entry["seqs"]]
+                    highest = max((end for _, end in ranges), default=0)
+                    last = max(last, highest)
+                    if entry["t"] == "batch":
+                        listed = max(listed, highest)
+                        continue
+                    kind = ("dropped" if entry["t"] == "dropped" else entry["status"], entry["reason"])
+                    counts[kind] = counts.get(kind, 0) + sum(end - first + 1 for first, end in ranges)
+                    settled += ranges
+        size += part_size
+    if parts and not part_size:
+        parts -= 1
+    return Record(parts, last, listed, merged(settled), counts, size)
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sort ranges and join those that touch or overlap: acknowledgements may come in any order."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def without(ranges: Ranges, taken: Ranges) -> Ranges:
+    """Return the parts of merged ranges that are in no range of `taken`, which is merged too."""
+    found: Ranges = []
+    for first, last in ranges:
+        for begin, end in taken:
+            if end < first:
+                continue
+            if begin > last:
+                break
+            if begin > first:
+                found.append((first, begin - 1))
+            first = end + 1
+            if first > last:
+                break
+        if first <= last:
+            found.append((first, last))
+    return found

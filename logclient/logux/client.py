@@ -14,8 +14,8 @@ from logclient.config import Config
 from logclient.delivery import error_log
 from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
-from logclient.delivery.outcomes import CallbackThread, Delivery, described
-from logclient.errors import EncodeError, EncodeTypeError
+from logclient.delivery.outcomes import CallbackThread, Delivery
+from logclient.errors import EncodeError, EncodeTypeError, described
 from logclient.logux.config import LoguxConfig
 from logclient.logux.core import Logux
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
@@ -77,7 +77,7 @@ class Client(client.Client):
         self._inbox.engine = self._engine
         if state is not None:
             self._engine.on_end = partial(_release, state, self._engine.submissions.callbacks)
-        self._engine.requests.on_event = _weakly(self._inbox)
+        self._engine.books.requests.on_event = _weakly(self._inbox)
         # Actions are never truncated.
         plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
         self._actions = Encoder(**plain, carriers=("id",), identity=config.identity)

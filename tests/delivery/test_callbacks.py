@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from logclient.delivery import submissions
+from logclient.delivery import outcomes
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import silent
@@ -116,7 +116,7 @@ def test_a_dead_callback_thread_is_replaced() -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """The number of submitted events and callbacks that are allowed beyond `max_events`."""
-    monkeypatch.setattr(submissions, "MAX_UNREPORTED_DELIVERIES", 20)
+    monkeypatch.setattr(outcomes, "MAX_UNREPORTED_DELIVERIES", 20)
     return 20
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.delivery.doubt import KERNEL, Doubt
+from logclient.delivery.connection import KERNEL, Doubt
 
 pytestmark = pytest.mark.unit
 

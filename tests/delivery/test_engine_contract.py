@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from logclient.delivery import connection, endpoints
+from logclient.delivery import backoff, connection, endpoints
 from logclient.delivery import engine as engine_module
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.stats import Stats
@@ -787,7 +787,7 @@ class RecordedBackoff(Backoff):
 
     made: list[RecordedBackoff]
 
-    def __init__(self, shortest: float, longest: float, random: Callable[[], float]) -> None:
+    def __init__(self, shortest: float, longest: float) -> None:
         super().__init__(shortest, longest, lambda: 1.0)
         self.delays: list[float] = []
         self.resets = 0
@@ -861,7 +861,7 @@ def test_a_proven_connection_resets_the_backoff(
 ) -> None:
     """Without acknowledgements, a connection that took events and lasted resets the back-off."""
     monkeypatch.setattr(connection, "PROVEN", 0.02)
-    monkeypatch.setattr(endpoints, "random", lambda: 1.0)  # the longest waits
+    monkeypatch.setattr(backoff, "random", lambda: 1.0)  # the longest waits
     rig = make(backoff_min=0.01, backoff_max=1000.0)
     # It was down for long: the next wait would be one of 40 s.
     rig.engine.lanes.first.endpoints.backoff.attempts = 12

@@ -18,8 +18,8 @@ import pytest
 
 from logclient import threads
 from logclient.delivery import engine as engine_module
+from logclient.delivery import lanes as lanes_module
 from logclient.delivery import lifecycle
-from logclient.delivery import pump as pump_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
@@ -574,7 +574,7 @@ def submit_event(rig: Rig) -> Delivery:
 @pytest.fixture
 def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender makes no periodic reports: outcomes are reported only because a caller waits."""
-    for module in (engine_module, pump_module):
+    for module in (engine_module, lanes_module):
         monkeypatch.setattr(module, "REPORT_EVERY", 1000.0)
     monkeypatch.setattr(engine_module, "TURN", 1000.0)
 
@@ -668,7 +668,7 @@ def test_memory_is_bounded_while_submits_overlap(build: Make, monkeypatch: pytes
             parts = [
                 rig.engine,
                 rig.engine.submissions,
-                rig.engine.requests,
+                rig.engine.books.requests,
                 rig.engine.lanes.first.endpoints,
             ]
             found = [pair for part in parts for pair in vars(part).items()]

@@ -88,7 +88,7 @@ class TestServers:
             for n in range(20):
                 client.send({"n": n})
         with Collector(keep=True) as server, logclient.connect(NOBODY, **spool) as client:
-            wait_until(lambda: (adopter := client._engine.spool._adopter) and not adopter.ended)
+            wait_until(lambda: (replayer := client._engine.spool._replayer) and not replayer.ended)
             client.reconfigure(server.url)
             wait_until(lambda: server.counts.events == 20)
             assert _ids(server) == dict.fromkeys(range(20), 1)

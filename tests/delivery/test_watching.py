@@ -111,7 +111,7 @@ def test_a_slow_function_bounds_memory_and_delays_nobody(monkeypatch: pytest.Mon
         for n in range(20):
             client.send({"n": n})
             assert client.flush(PATIENCE) == 0
-        watcher = client._engine.diagnostics.watcher
+        watcher = client._engine.books.watcher
         wait_until(lambda: watcher.omitted == 15)
         go_on.set()
     assert [len(some) for some in calls] == [1, 5]

@@ -22,7 +22,7 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.config import parse, registry
-from logclient.delivery.doubt import KERNEL
+from logclient.delivery.connection import KERNEL
 from logclient.errors import ConfigError, ConnectFailed, ExitCode
 from tests.oracle.logjam_document import judge
 from tests.support import clean_environment

@@ -92,7 +92,7 @@ FIRST = {
     "verify/report": "verify_report",
     "verify/sources": "verify_captures verify_capture",
     "delivery": "engine_traces engine_reports",
-    "delivery/requests": "logjam_client",
+    "delivery/books": "logjam_client engine_reports",
     "delivery/isolation": "isolation",
     "delivery/lifecycle": "engine_lifecycle",
     "delivery/outcomes": "callbacks",

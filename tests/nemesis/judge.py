@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from logclient.delivery.spool.adoption import read_record, without
+from logclient.files.ledger import read_record, without
 from tests.nemesis.scene import Evidence, Life, Strike
 from tests.nemesis.schedule import ONE_WAY, Schedule
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import logclient
-from logclient.delivery.spool import adoption, contents, owner
-from logclient.files import open_regular
+from logclient.delivery.spool import contents, owner, owner_files
+from logclient.files import ledger, open_regular
 from logclient.files.capture import CaptureReader
 from logclient.logux.core import Logux
 from logclient.logux.messages import Connect, Sync, parse
@@ -81,7 +81,8 @@ def test_a_shortage_of_descriptors_delays_an_adoption(
     with Scene(tmp_path) as scene:
         producer = _killed_with_a_ledger(scene, 700)
         monkeypatch.setattr(owner, "LOOK_EVERY", 0.01)
-        monkeypatch.setattr(adoption, "open_regular", open_or_fail)
+        monkeypatch.setattr(owner_files, "open_regular", open_or_fail)
+        monkeypatch.setattr(ledger, "open_regular", open_or_fail)
         scene.drain()
         assert opened > at
         assert scene.parts(producer.name) == [1, 2]
@@ -233,7 +234,7 @@ def test_a_child_that_logs_nothing_leaves_no_trace(tmp_path: Path) -> None:
 def test_events_that_grew_too_old_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Scene(tmp_path) as scene:
         producer = scene.run(events=100)
-        monkeypatch.setattr("logclient.delivery.spool.adoption.time.time", lambda: 4e9)
+        monkeypatch.setattr("logclient.delivery.spool.replay.time.time", lambda: 4e9)
         scene.drain()
         assert not scene.arrived()
         close = scene.lines(producer.name)[-1]

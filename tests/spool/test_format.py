@@ -20,10 +20,9 @@ from logclient._ext.hash import xxh64
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient._ext.spool import HEAD, SEGMENT, LogReader, Segments
-from logclient.delivery.bookkeeping import merged
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.adoption import read_estate, without
-from logclient.delivery.spool.owner_files import LOG_MAGIC, Head
+from logclient.delivery.spool.owner_files import LOG_MAGIC, Head, read_orphan
+from logclient.files.ledger import merged, without
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE
 
@@ -382,7 +381,7 @@ def _sign(data: bytearray, place: os.stat_result, salt: int | None = None) -> No
     struct.pack_into("=Q", data, 112, xxh64(bytes(data[:112])))
 
 
-class Estate:
+class OrphanSpool:
     """The files of a dead owner in a folder of their own, of this boot or an earlier one."""
 
     def __init__(self, folder: Path, original: Original, *, boot: bytes) -> None:
@@ -421,18 +420,18 @@ class Estate:
         """Read it and send what is there; return whether it was refused instead."""
         assert self.files.lock()
         try:
-            estate, _ = read_estate(self.files, owner_files.boot_id(), None)
+            orphan, _ = read_orphan(self.files, owner_files.boot_id(), None)
         except ValueError:
             return True
         finally:
             self.files.unlock()
-        if estate is None:
+        if orphan is None:
             return False
         try:
-            settled = merged((first, last) for first, last, _, _ in estate.journal.outcomes)
-            read = [(number, os.pread(fd, SEGMENT, 0)) for number, fd in estate.segments]
+            settled = merged((first, last) for first, last, _, _ in orphan.journal.outcomes)
+            read = [(number, os.pread(fd, SEGMENT, 0)) for number, fd in orphan.segments]
         finally:
-            estate.close()
+            orphan.close()
         restored = Restored(self.folder, read, settled)
         assert {n for first, last in restored.pending for n in range(first, last + 1)} <= sequences
         return False
@@ -460,16 +459,16 @@ def test_damaged_heads_journals_and_locks_are_refused_or_read(
     for name, (which, (at, size)) in DAMAGES.items():
         for sign in (True, False):
             for value in chance.sample(_values(size, chance), 2):
-                estate = Estate(tmp_path / "estate", original, boot=known)
+                orphan = OrphanSpool(tmp_path / "orphan", original, boot=known)
                 if name.startswith("outcome"):
-                    estate.damage(estate.paths[0], 1024, (121).to_bytes(8, sys.byteorder), sign=False)
-                estate.damage(estate.paths[which], at, value, sign=sign)
-                refused += estate.check(SEQUENCES)
+                    orphan.damage(orphan.paths[0], 1024, (121).to_bytes(8, sys.byteorder), sign=False)
+                orphan.damage(orphan.paths[which], at, value, sign=sign)
+                refused += orphan.check(SEQUENCES)
     for size in (0, 1, 15, 16, 17, 4096):
         for lock in (bytes(size), b"\xff" * size, chance.randbytes(size), (known * 256)[:size]):
-            estate = Estate(tmp_path / "estate", original, boot=known)
-            estate.lock.write_bytes(lock)
-            assert not estate.check(SEQUENCES)
+            orphan = OrphanSpool(tmp_path / "orphan", original, boot=known)
+            orphan.lock.write_bytes(lock)
+            assert not orphan.check(SEQUENCES)
     assert refused > (10 if boot == "this" else 0)
 
 

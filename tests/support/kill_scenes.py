@@ -19,7 +19,7 @@ import pytest
 
 import logclient
 from logclient._ext.constants import ACKED
-from logclient.delivery.lane import Lane
+from logclient.delivery.lanes import Lane
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 from tests.support.processes import Killable, url_of

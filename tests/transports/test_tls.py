@@ -300,9 +300,9 @@ class TestRefusals:
         self, theirs: Authority, ours: Authority, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Half of each bound is certain, the other half random."""
-        from logclient.delivery import endpoints
+        from logclient.delivery import backoff
 
-        monkeypatch.setattr(endpoints, "random", lambda: 0.5)
+        monkeypatch.setattr(backoff, "random", lambda: 0.5)
         tls = context("1.3", theirs.issue("server"))
         with (
             Collector(tls=tls) as collector,
@@ -311,13 +311,13 @@ class TestRefusals:
             ) as client,
         ):
             delays: list[float] = []
-            delay = endpoints.Backoff.delay
+            delay = backoff.Backoff.delay
 
             def watched(self: Any) -> float:
                 delays.append(delay(self))
                 return delays[-1]
 
-            monkeypatch.setattr(endpoints.Backoff, "delay", watched)
+            monkeypatch.setattr(backoff.Backoff, "delay", watched)
             ship(client, 1)
             wait_until(lambda: len(delays) >= 5)
             client.close(0)

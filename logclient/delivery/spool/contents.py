@@ -1,4 +1,4 @@
-"""What lies in the files of a spool, for people: read with ``pread``; nothing is mapped or changed.
+"""What lies in the files of a spool, for people: read with ``pread``, not mapped. Only `purge` changes them.
 
 The files of an owner that is alive change while they are read: its figures are those of a moment, and its
 events are not tested. docs/formats.md ("Spool") has the offsets.
@@ -6,32 +6,29 @@ events are not tested. docs/formats.md ("Spool") has the offsets.
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Generator, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logclient._ext.hash import xxh64
 from logclient._ext.spool import CHUNK_STRUCT, HEAD, SEGMENT, SUPPORTED
-from logclient.delivery.bookkeeping import merged
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.adoption import Outcome, Ranges, without
-from logclient.delivery.spool.owner_files import (
-    LOG_MAGIC,
-    VERSION,
-    Head,
-    Journal,
-    OwnerFiles,
-    decode_outcomes,
-)
+from logclient.delivery.spool.owner_files import LOG_MAGIC, VERSION, Outcome, OwnerFiles
+from logclient.delivery.spool.replay import settle
 from logclient.errors import LedgerError
-from logclient.files import open_regular
+from logclient.files import open_regular, private_directory
+from logclient.files.ledger import Ranges, make_ledger, merged, read_record, without
 
 PLACE = 65536
 SETTLED = 0x80
 LEVELS = 5
 LAST_SEQUENCE = (1 << 48) - 1
 """What an id has room for."""
+
+_ABOUT = ("protocol", "url", "identity", "mode", "host")
+"""Fields of an ``open`` line that later parts repeat."""
 
 LOG_HEAD = 120
 EVENTS, OUTCOMES = 1, 2
@@ -161,7 +158,7 @@ class _Reader:
         self.alive = alive
         self.size = 0
         self.damages: list[Damage] = []
-        self.head: Head | None = None
+        self.head: owner_files.Head | None = None
         self.is_copy = False
         self.place = 0, 0  # device and inode of the file that was read last
         self.outcomes: list[Outcome] = []
@@ -177,7 +174,7 @@ class _Reader:
         """Return what a file has; None: it is gone, or cannot be read."""
         try:
             fd = open_regular(path)
-        except FileNotFoundError:  # the owner, or its adopter, goes on
+        except FileNotFoundError:  # the owner, or its replayer, goes on
             return None
         except OSError as error:
             self.damage(path, error.strerror or str(error), "all events of its owner stay unsent")
@@ -196,9 +193,9 @@ class _Reader:
             os.close(fd)
         return bytes(data)
 
-    def read_head(self, path: str, data: bytes, magic: bytes) -> Head | None:
+    def read_head(self, path: str, data: bytes, magic: bytes) -> owner_files.Head | None:
         try:
-            return Head.decode(data, magic)
+            return owner_files.Head.decode(data, magic)
         except ValueError as error:
             self.damage(path, str(error), "all events of its owner stay unsent", "newer" in str(error))
             return None
@@ -222,7 +219,7 @@ class _Reader:
         self.is_copy |= (head.boot, head.device, head.inode) != (self.boot, *self.place)
         self.head = self.head or head
         if number == 0:
-            journal = Journal.decode(data)
+            journal = owner_files.Journal.decode(data)
             self.outcomes += journal.outcomes
             if not journal.complete and not self.alive:
                 self.damage(path, "its journal is full or makes no sense", "some outcomes", newer=False)
@@ -270,7 +267,7 @@ class _Reader:
                 break
             begin = at + _BLOCK.size
             if kind == OUTCOMES:
-                self.outcomes += decode_outcomes(data[begin:end])
+                self.outcomes += owner_files.decode_outcomes(data[begin:end])
             elif kind == EVENTS:
                 for event in read_events(data, begin, end, 0):
                     self.found.setdefault(event.seq, event)
@@ -344,3 +341,78 @@ def read_events(data: bytes, at: int, end: int, last: int) -> Generator[Event, N
         yield Event(seq, created_us, size, bool(level & SETTLED))
         at += room
     return at
+
+
+def purge(files: OwnerFiles, directory: str | None) -> tuple[bool, str]:
+    """Remove the files of a dead owner.
+
+    Args:
+        files: of the owner.
+        directory: of the ledgers, where its events are listed as dropped first; None: they are not.
+
+    Returns:
+        Whether they are gone, and words about what could not be done.
+
+    Raises:
+        LedgerError: the directory of the ledgers is refused.
+    """
+    if not files.lock():
+        gone = not os.path.exists(files.lock_path)
+        return gone, "" if gone else f"{files.lock_path}: is locked by now: its files stay"
+    try:
+        words = "" if directory is None else _list_dropped(files, private_directory(directory, "ledger"))
+        if words.startswith("the ledger"):
+            return False, f"{files.lock_path}: {words}: its files stay"
+        files.remove()
+        return not os.path.exists(files.lock_path), f"{files.lock_path}: {words}" if words else ""
+    finally:
+        files.unlock()
+
+
+def _list_dropped(files: OwnerFiles, directory: str) -> str:
+    """Continue the ledger of a dead owner: every event without an outcome was dropped.
+
+    Returns:
+        What could not be done.
+    """
+    record = read_record(directory, files.producer)
+    if not record.parts:
+        return f"{directory} has no ledger of it: its events are listed nowhere"
+    try:
+        orphan, _ = owner_files.read_orphan(files, owner_files.boot_id(), directory)
+    except (OSError, ValueError) as error:
+        return f"its events are not listed, {error}"
+    if orphan is None:
+        return ""
+    try:
+        owner = read_owner(files, owner_files.boot_id(), alive=False)
+        last = max([record.last, *(end for _, end in owner.pending), owner.last])
+        kinds, history = settle(orphan, owner.pending, [], last, bool(owner.damages))
+    finally:
+        orphan.close()
+    ledger = make_ledger(
+        (directory, _about(directory, files.producer)), orphan.producer, record.parts, record.size
+    )
+    assert ledger is not None
+    if ledger.open() >= 0:
+        ledger.write_outcomes(kinds)
+        if owner.pending:
+            purged = "dropped", "purged"
+            ledger.write_outcomes({purged: owner.pending})
+            history.counts[purged] = sum(end - first + 1 for first, end in owner.pending)
+        if history.complete:
+            none: dict[str, Any] = {"acked": 0, "handed": 0, "stored": 0, "failed": {}, "dropped": {}}
+            ledger.write_close(last, history.add_to(none))
+    ledger.close()
+    return f"the ledger stopped: {ledger.stopped}" if ledger.stopped else ""
+
+
+def _about(directory: str, producer: str) -> dict[str, Any]:
+    """Return what the ``open`` line of the first part says of the producer."""
+    fd = open_regular(os.path.join(directory, f"{producer}-0001.ledger"))
+    with os.fdopen(fd, "rb") as file:
+        try:
+            fields = json.loads(file.readline())
+        except ValueError:
+            fields = {}
+    return {name: fields[name] for name in _ABOUT if name in fields}

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient._ext.spool import SEGMENT, SUPPORTED, Log, Segments
-from logclient.delivery import hosts
-from logclient.delivery.diagnostics import describe_error
+from logclient.delivery import lifecycle
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.adoption import Estate, read_estate
-from logclient.delivery.spool.owner_files import OwnerFiles
-from logclient.errors import LedgerError, is_shortage
+from logclient.delivery.spool.owner_files import OrphanSpool, OwnerFiles
+from logclient.errors import LedgerError, describe_error, is_shortage
 from logclient.files import private_directory
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
     from logclient.config import Config
-    from logclient.delivery.diagnostics import Diagnostics
+    from logclient.delivery.error_log import Diagnostics
 
 LOOK_EVERY = 5.0
 """Seconds between two looks for dead owners, and for segments that are not needed."""
@@ -47,7 +45,7 @@ TRY_AGAIN = 10.0
 """Seconds after which a disk that was full is tried again."""
 
 
-class Adopter(Protocol):
+class Replayer(Protocol):
     """Sends what a dead owner left: an engine of its own.
 
     Attributes:
@@ -60,7 +58,7 @@ class Adopter(Protocol):
     def ended(self) -> bool:
         """Whether it has sent all, or given up."""
 
-    def begin_adoption(self) -> None:
+    def begin_replay(self) -> None:
         """Begin to send."""
 
     def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
@@ -83,7 +81,7 @@ class Spool:
         config: Config,
         queue: EventQueue,
         diagnostics: Diagnostics,
-        adopt: Callable[[Estate], Adopter],
+        adopt: Callable[[OrphanSpool], Replayer],
         ledger: str | None,
     ) -> None:
         assert config.spool is not None
@@ -112,7 +110,7 @@ class Spool:
         self._closed = False
         self._ending = False
         self._full_until = 0.0
-        self._adopter: Adopter | None = None
+        self._replayer: Replayer | None = None
         self._refused: set[str] = set()
         self.error = ""  # why it stopped
 
@@ -220,7 +218,7 @@ class Spool:
         segments = self._segments
         if self._is_over or segments is None:
             return
-        if hosts.forks_unseen():  # no thread would come along into a child: callers do its work
+        if lifecycle.forks_unseen():  # no thread would come along into a child: callers do its work
             with self._growing:
                 self._serve(segments, 0.0)
             return
@@ -280,23 +278,23 @@ class Spool:
         with self._lock:
             if self._is_over:
                 return
-            if self._adopter is not None:
-                if not self._adopter.ended:
+            if self._replayer is not None:
+                if not self._replayer.ended:
                     return
-                self._adopter = None
-            estate = self._next_estate()
-            if estate is None:
+                self._replayer = None
+            orphan = self._next_orphan()
+            if orphan is None:
                 return
             try:
-                self._adopter = self._adopt(estate)
-                self._adopter.on_end = self._look_now.set
-                self._adopter.begin_adoption()
+                self._replayer = self._adopt(orphan)
+                self._replayer.on_end = self._look_now.set
+                self._replayer.begin_replay()
             except (OSError, RuntimeError, MemoryError) as error:
-                estate.close()
-                estate.files.unlock()
-                self._report(f"cannot adopt {estate.files.lock_path}: {error}")
+                orphan.close()
+                orphan.files.unlock()
+                self._report(f"cannot adopt {orphan.files.lock_path}: {error}")
 
-    def _next_estate(self) -> Estate | None:
+    def _next_orphan(self) -> OrphanSpool | None:
         """Lock and read the files of the oldest owner that has ended."""
         own = self._files.producer if self._files is not None else ""
         try:
@@ -307,7 +305,7 @@ class Spool:
             if files.producer == own or files.producer in self._refused or not files.lock():
                 continue
             try:
-                estate, words = read_estate(files, self._boot, self._ledger)
+                orphan, words = owner_files.read_orphan(files, self._boot, self._ledger)
             except (OSError, ValueError) as error:
                 if not is_shortage(error):
                     self._refused.add(files.producer)
@@ -316,8 +314,8 @@ class Spool:
                 continue
             if words:
                 self._report(f"{files.lock_path}: {words}")
-            if estate is not None:
-                return estate
+            if orphan is not None:
+                return orphan
             files.remove()
         return None
 
@@ -357,16 +355,16 @@ class Spool:
         """End: stop adopting, and remove the files unless events are left in them.
 
         Args:
-            deadline: the monotonic second by which an adopter must end.
+            deadline: the monotonic second by which an replayer must end.
         """
         self._closed = True
         self._look_now.set()
         if self._segments is not None:
             self._segments.wake()
         with self._lock:
-            adopter, self._adopter = self._adopter, None
-        if adopter is not None:
-            adopter.close(max(0.0, min(deadline - time.monotonic(), 1.0)))
+            replayer, self._replayer = self._replayer, None
+        if replayer is not None:
+            replayer.close(max(0.0, min(deadline - time.monotonic(), 1.0)))
         segments, files = self._segments, self._files
         if segments is None or files is None:
             return
@@ -426,8 +424,8 @@ class Spool:
     def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
         """Send what dead owners left to other endpoints from now on."""
         with self._lock:
-            if self._adopter is not None:
-                self._adopter.move(endpoints, make_transport, url)
+            if self._replayer is not None:
+                self._replayer.move(endpoints, make_transport, url)
 
     # -- forks -------------------------------------------------------------------------------------
 
@@ -458,7 +456,7 @@ class Spool:
         self._look_now = threads.Event()
         self._closed = True
         self._thread = self._log_thread = self._look_thread = None
-        self._adopter = None
+        self._replayer = None
         if self._log is not None:
             self._log.abandon()
         if self._segments is not None:

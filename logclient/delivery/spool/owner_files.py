@@ -16,8 +16,13 @@ from typing import NamedTuple
 
 from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.hash import xxh64
-from logclient._ext.spool import CHUNK_STRUCT, HEAD, JOURNAL, SEGMENT
+from logclient._ext.queue import EventQueue
+from logclient._ext.spool import CHUNK_STRUCT, HEAD, JOURNAL, SEGMENT, LogReader, Segments
 from logclient.files import open_regular
+from logclient.files.ledger import Ranges, Record, merged, read_record
+
+Outcome = tuple[int, int, str, str]
+"""First and last sequence, status, reason."""
 
 MAGIC = b"lcspool\x01"
 LOG_MAGIC = bytes.fromhex("6c6373706c6f6701")
@@ -96,7 +101,7 @@ class Journal(NamedTuple):
         unspooled: whether the owner had events in memory only.
     """
 
-    outcomes: list[tuple[int, int, str, str]]
+    outcomes: list[Outcome]
     complete: bool
     unspooled: bool
 
@@ -110,7 +115,7 @@ class Journal(NamedTuple):
         return cls(found, not full and len(found) == n, bool(unspooled))
 
 
-def decode_outcomes(data: bytes) -> list[tuple[int, int, str, str]]:
+def decode_outcomes(data: bytes) -> list[Outcome]:
     """Read outcomes as the journal and the log have them; those that make no sense are left out."""
     return [
         (first, last, STATUSES[status], REASONS[reason])
@@ -277,3 +282,154 @@ def refusal(directory: str) -> str:
     if kind in COPYING:
         return f"{kind} copies pages when they are written, so a full disk would end the process"
     return ""
+
+
+class OrphanSpool(NamedTuple):
+    """What a dead owner left.
+
+    Attributes:
+        files: locked by this process.
+        producer: 10 bytes.
+        segments: (number, descriptor); whoever takes the orphan closes them.
+        journal: outcomes that its ledger may not have.
+        whole: whether every event that it had is there, in the journal, or in its ledger.
+        record: what its ledger says; None: it has none.
+    """
+
+    files: OwnerFiles
+    producer: bytes
+    segments: list[tuple[int, int]]
+    journal: Journal
+    whole: bool
+    record: Record | None
+
+    def close(self) -> None:
+        """Close the descriptors; the lock stays."""
+        for _, fd in self.segments:
+            os.close(fd)
+        self.segments.clear()
+
+
+def read_orphan(files: OwnerFiles, boot: bytes, ledger: str | None) -> tuple[OrphanSpool | None, str]:
+    """Read the heads of a dead owner's segments; after another boot, make new ones from its log.
+
+    Segments that were written since this machine started are what their owner left: the page cache has them.
+    After another start, or in a copy, only what a checksum of the log confirms is used.
+
+    Args:
+        files: locked.
+        boot: of this machine.
+        ledger: the directory of ledgers; None: there is none.
+
+    Returns:
+        What it left, or None, and words about what could not be used.
+
+    Raises:
+        OSError: a file cannot be read, or the disk is full.
+        ValueError: a file is damaged, or of a newer version.
+    """
+    words = ""
+    outcomes: list[Outcome] = []
+    record = None if ledger is None else read_record(ledger, files.producer)
+    logs = _read_logs(files)
+    try:
+        old = any(head.boot != boot for head, _, _ in logs)
+        if old and files.restored() != boot:
+            known = False  # whatever the power cut has made of the segments
+        else:
+            known = all(
+                head is None or (head.boot, head.device, head.inode) == (boot, found.st_dev, found.st_ino)
+                for head, found in _read_heads(files).values()
+            )
+        if not known and files.restored() != boot:
+            outcomes, words = _restore(files, boot, logs, [] if record is None else record.settled)
+        heads = _read_heads(files)
+    finally:
+        for _, fd, _ in logs:
+            os.close(fd)
+    whole = files.restored() != boot
+    journal = Journal(outcomes, True, False)
+    orphan = OrphanSpool(files, bytes.fromhex(files.producer), [], journal, whole, record)
+    try:
+        for number, (head, _) in heads.items():
+            if head is None:
+                files.remove_segment(number)
+                continue
+            fd = open_regular(files.segment_path(number), os.O_RDWR)
+            orphan.segments.append((number, fd))
+            if number == 0 and not outcomes:
+                orphan = orphan._replace(journal=Journal.decode(os.pread(fd, HEAD, 0)))
+    except BaseException:
+        orphan.close()
+        raise
+    return (orphan if orphan.segments else None), words
+
+
+def _read_heads(files: OwnerFiles) -> dict[int, tuple[Head | None, os.stat_result]]:
+    """Return the head of each segment; None: its owner was killed before it used it."""
+    found: dict[int, tuple[Head | None, os.stat_result]] = {}
+    for number in files.segments():
+        path = files.segment_path(number)
+        fd = open_regular(path)
+        try:
+            data, place = os.pread(fd, HEAD, 0), os.fstat(fd)
+        finally:
+            os.close(fd)
+        if not any(data[:8]):
+            found[number] = None, place
+            continue
+        name = os.path.basename(path)
+        try:
+            head = Head.decode(data)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+        if place.st_size != SEGMENT or head.number != number or head.producer.hex() != files.producer:
+            raise ValueError(f"{name} is not what its head says")
+        found[number] = head, place
+    return found
+
+
+def _read_logs(files: OwnerFiles) -> list[tuple[Head, int, int]]:
+    """Open the log's files up to the first whose head is not whole: (head, descriptor, bytes)."""
+    found: list[tuple[Head, int, int]] = []
+    for number in files.logs():
+        fd = open_regular(files.log_path(number))
+        try:
+            head = Head.decode(os.pread(fd, HEAD, 0), LOG_MAGIC)
+        except ValueError as error:
+            os.close(fd)
+            if "newer" in str(error):
+                for _, other, _ in found:
+                    os.close(other)
+                raise ValueError(f"{os.path.basename(files.log_path(number))} {error}") from None
+            continue  # the machine ended before its first sync
+        found.append((head, fd, os.fstat(fd).st_size))
+    return found
+
+
+def _restore(
+    files: OwnerFiles, boot: bytes, logs: list[tuple[Head, int, int]], settled: Ranges
+) -> tuple[list[Outcome], str]:
+    """Put new segments, made from the log, in place of those of an earlier boot.
+
+    Returns:
+        The outcomes that the log has, and words about what is lost.
+    """
+    old = files.segments()
+    for number in old:
+        files.remove_segment(number)
+    if not logs:
+        files.mark_restored(boot)
+        return [], f"{len(old)} segments of an earlier boot are lost: no log confirms what they hold"
+    reader = LogReader([(fd, size, head.salt) for head, fd, size in logs])
+    size = sum(size for _, _, size in logs)
+    queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
+    most = 2 * size // SEGMENT + 8
+    producer = bytes.fromhex(files.producer)
+    segments = Segments(queue, files.directory, producer, boot, os.getpid(), most, True, 0)
+    try:
+        reader.write(segments, merged([*settled, *((first, last) for first, last, _, _ in reader.settled)]))
+    finally:
+        segments.close()
+    files.mark_restored(boot)
+    return [(first, last, STATUSES[s], REASONS[r]) for first, last, s, r in reader.settled], ""

@@ -1,0 +1,319 @@
+"""The books of one client: the ledger, deliveries, requests, its errors."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from logclient import threads
+from logclient.delivery.backoff import Backoff
+from logclient.delivery.contract import Core, CoreEvent, Reply
+from logclient.delivery.error_log import Diagnostics
+from logclient.delivery.outcomes import Submissions
+from logclient.delivery.watching import Watcher
+from logclient.errors import ConnectFailed, describe_error
+from logclient.files.ledger import History, Ledger, Ranges, merged
+
+if TYPE_CHECKING:
+    from logclient._ext.inflight import InflightBatches
+    from logclient._ext.pump.group import PumpGroup
+    from logclient.config import Config
+    from logclient.delivery.error_log import ErrorLog
+
+
+class Request:
+    """One request.
+
+    Args:
+        kind: as in ``Core.call``.
+        payload: its content.
+        when_done: called by the sender after the answer.
+
+    Attributes:
+        done: it is answered, or has failed.
+        reply: the answer.
+        error: the reason for a missing answer.
+        seconds: from its first byte to its answer.
+    """
+
+    def __init__(self, kind: str, payload: Any, when_done: Callable[[], object] = lambda: None) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.reply: Any = None
+        self.error: Exception | None = None
+        self.seconds = 0.0
+        self.done = False
+        self._when_done = when_done
+        self._started = 0.0
+        self._answered = threads.Event()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is done; return whether it is."""
+        return self._answered.wait(timeout)
+
+    def start(self, core: Core) -> int | None:
+        """Pass it to the core; return its token, or None when the core does not take it."""
+        self._started = time.monotonic()
+        try:
+            return core.call(self.kind, self.payload)
+        except ValueError as error:
+            self.settle(error=error)
+            return None
+
+    def settle(self, reply: Any = None, error: Exception | None = None) -> None:
+        """Settle it; later calls have no effect."""
+        if not self.done:
+            self.reply, self.error = reply, error
+            self.seconds = time.monotonic() - self._started
+            self.done = True
+            self._answered.set()
+            self._when_done()
+
+
+class Requests:
+    """The requests of one client, and unsolicited messages of the server.
+
+    Any thread makes them; the sender starts them, and settles them with the answer (``Core.call``, `Reply`).
+    Requests under way end with their connection; those not yet started wait for the next one.
+
+    Attributes:
+        on_event: called by the sender with events that answer no request.
+    """
+
+    def __init__(self, on_event: Callable[[CoreEvent], object]) -> None:
+        self.on_event = on_event
+        self.begin()
+
+    def begin(self) -> None:
+        """Start empty: in a new client, and in the child of a fork."""
+        self._waiting: deque[Request] = deque()
+        self._started: dict[int, Request] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether one is still to be started."""
+        while self._waiting and self._waiting[0].done:  # its caller waits no longer
+            self._waiting.popleft()
+        return bool(self._waiting)
+
+    def add(self, kind: str, payload: Any, when_done: Callable[[], object]) -> Request:
+        """Have the sender start a request."""
+        request = Request(kind, payload, when_done)
+        self._waiting.append(request)
+        return request
+
+    def start(self, core: Core) -> bool:
+        """Start those that wait; return whether the core has something to send for it."""
+        started = False
+        while self.waiting:
+            request = self._waiting.popleft()
+            token = request.start(core)
+            if token is not None:
+                self._started[token] = request
+                started = True
+        return started
+
+    def received(self, event: CoreEvent) -> None:
+        """Settle the request that this event answers, or pass it on."""
+        request = self._started.pop(event.token, None) if isinstance(event, Reply) else None
+        if request is not None and isinstance(event, Reply):
+            request.settle(event.payload)
+        else:
+            self.on_event(event)
+
+    def connection_lost(self) -> None:
+        """Fail the requests that are under way."""
+        started, self._started = self._started, {}
+        for request in started.values():
+            request.settle(error=ConnectFailed("the connection ended before the answer"))
+
+
+class Books:
+    """The books of one client. The sender alone writes in them; callers submit, request and complain.
+
+    Args:
+        limits: the configuration.
+        url: redacted, for messages.
+        log: the error log.
+        on_event: called with unsolicited messages of the peer.
+
+    Attributes:
+        diagnostics: the client's errors.
+        submissions: deliveries, and callers that wait for outcomes.
+        requests: to the server.
+        watcher: tells the application of outcomes and errors; None: it does not want to know.
+        ledger: of the producer; None: there is none.
+        producer: 20 hexadecimal digits.
+        not_before: when to try again to open the ledger, a monotonic second.
+        history: what happened to a producer's events before this process took them over.
+    """
+
+    def __init__(
+        self,
+        in_flight: InflightBatches,
+        limits: Config,
+        url: str,
+        log: ErrorLog,
+        on_event: Callable[[CoreEvent], object],
+    ) -> None:
+        self.diagnostics = Diagnostics(url, log, in_flight.queue)
+        has_log = limits.spool is not None and limits.spool_sync != "none"
+        self.submissions = Submissions(in_flight.queue, limits.max_events, log.complain, has_log)
+        self.requests = Requests(on_event)
+        self.watcher: Watcher | None = None
+        if limits.on_delivery or limits.on_drop or limits.on_error:
+            self.watcher = Watcher(limits, self.submissions.callbacks)
+            self.diagnostics.on_error = self.watcher.failed
+        self._in_flight = in_flight
+        self._limits = limits
+
+    def begin(self, producer: str, ledger: Ledger | None, pump: PumpGroup) -> None:
+        """Start anew: in a new client, and in the child of a fork.
+
+        Args:
+            producer: 20 hexadecimal digits.
+            ledger: None: there is none.
+            pump: writes ``batch`` lines itself, and has the events of the core.
+        """
+        self.producer = producer
+        self.ledger = ledger
+        self.history: History | None = None
+        self.not_before = 0.0
+        self._pump = pump
+        self._backoff = Backoff(self._limits.backoff_min, self._limits.backoff_max)
+        # By status and reason: outcomes that wait for the ledger. Nothing is sent meanwhile, so they are of
+        # events that were dropped or given up, in no more ranges than the queue has events.
+        self._unlisted: dict[tuple[str, str], Ranges] = {}
+        self.diagnostics.last_error = ""
+        self.submissions.begin(pump.poke)
+        if self.watcher is not None:
+            self.watcher.begin()
+        self.requests.begin()
+
+    def open(self) -> bool:
+        """Open the ledger unless it is open or has stopped.
+
+        Returns:
+            False when the machine has no descriptor for it. Then nothing may be sent: an event that arrives
+            without being listed looks like one that was never sent.
+        """
+        ledger = self.ledger
+        if ledger is None or ledger.fd >= 0 or ledger.stopped:
+            return True
+        try:
+            self._pump.set_ledger(ledger.open())
+        except OSError as error:
+            url = self.diagnostics.url
+            words = f"{url}: nothing is sent, the ledger cannot be opened: {describe_error(error)}"
+            self.not_before = time.monotonic() + self._backoff.delay()
+            self.diagnostics.complain(words, "ledger")
+            return False
+        self._backoff.reset()
+        if ledger.stopped:
+            self._complain(ledger)
+        else:
+            self._list_outcomes(ledger)
+        return True
+
+    def _complain(self, ledger: Ledger) -> None:
+        self.diagnostics.complain(f"the ledger stopped, delivery goes on: {ledger.stopped}", "ledger")
+
+    def record(self) -> None:
+        """Record everything since the last call."""
+        self._take_written()
+        for event in self._pump.drain_events():
+            self.requests.received(event)
+        self._record_outcomes()
+        self.submissions.notify_watchers()
+
+    def _record_outcomes(self) -> None:
+        outcomes = self._in_flight.take_report()
+        if not outcomes:
+            return
+        self.submissions.restore_flush_target()
+        ledger = self.ledger
+        if ledger is not None and not ledger.stopped:
+            for first, last, status, reason in outcomes:
+                self._unlisted.setdefault((status, reason), []).append((first, last))
+            if self.open():
+                self._list_outcomes(ledger)
+                self._in_flight.recorded()
+            else:
+                self._unlisted = {kind: merged(seqs) for kind, seqs in self._unlisted.items()}
+        else:
+            self._in_flight.recorded()
+        self.submissions.settle(outcomes)
+        if self.watcher is not None:
+            self.watcher.settled(self.producer, outcomes)
+
+    def _list_outcomes(self, ledger: Ledger) -> None:
+        """Write the lines of the outcomes that are not listed yet."""
+        lines, self._unlisted = self._unlisted, {}
+        ledger.write_outcomes(lines)
+        if lines and ledger.stopped:
+            self._pump.set_ledger(-1)
+            self._complain(ledger)
+
+    def take_over(self, lines: dict[tuple[str, str], Ranges], history: History) -> None:
+        """Go on with a producer whose process has ended.
+
+        Args:
+            lines: outcomes that its ledger has not, by status and reason.
+            history: what its ledger and these lines say.
+        """
+        self.history = history
+        if self.ledger is not None:
+            self._unlisted = {kind: list(seqs) for kind, seqs in lines.items()}
+        if self.open() and not self._unlisted:
+            self._in_flight.recorded()
+
+    def deferred(self, ranges: Ranges) -> None:
+        """List events, as (first, last), that others overtake from now on."""
+        if self.ledger is not None and not self.ledger.stopped:
+            self.ledger.write("deferred", seqs=merged(ranges))
+
+    def _take_written(self) -> None:
+        """Count the pump's bytes in the ledger."""
+        ledger = self.ledger
+        if ledger is None or ledger.fd < 0:
+            return
+        size, error = self._pump.take_ledger()
+        if size or error:
+            before = ledger.fd
+            ledger.wrote(size, error)
+            if ledger.fd != before:
+                self._pump.set_ledger(ledger.fd)
+            if ledger.stopped:
+                self._complain(ledger)
+
+    def write_totals(self) -> None:
+        """Write the ``close`` line; a process that still logs while it exits writes another.
+
+        Its totals are of the sequences that have their outcome. An event that a caller has just put while the
+        process exits is delivered, listed and totalled in its own call, if the process lives so long.
+        """
+        self._take_written()
+        ledger = self.ledger
+        if self._unlisted:
+            self.open()
+        if ledger is None or ledger.fd < 0:
+            return
+        counts = self._in_flight.queue.counters()
+        if self._in_flight.listed > counts["settled"]:
+            return  # it was sent, perhaps over a connection that broke, and its caller is not done
+        if counts["stored"]:
+            return  # another client goes on
+        if self.history is not None:
+            if not self.history.complete:
+                return
+            counts = self.history.add_to(counts)
+        ledger.write_close(counts["settled"], counts)
+
+    def close(self) -> None:
+        """Write the totals and close the ledger."""
+        self.write_totals()
+        if self.ledger is not None:
+            self._pump.set_ledger(-1)
+            self.ledger.close()
