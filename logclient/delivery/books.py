@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
+from logclient.delivery import error_log
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.contract import Core, CoreEvent, Reply
-from logclient.delivery.error_log import Diagnostics
 from logclient.delivery.outcomes import Submissions
 from logclient.delivery.watching import Watcher
 from logclient.errors import ConnectFailed, describe_error
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.pump.group import PumpGroup
     from logclient.config import Config
-    from logclient.delivery.error_log import ErrorLog
 
 
 class Request:
@@ -82,8 +81,8 @@ class Requests:
         on_event: called by the sender with events that answer no request.
     """
 
-    def __init__(self, on_event: Callable[[CoreEvent], object]) -> None:
-        self.on_event = on_event
+    def __init__(self) -> None:
+        self.on_event: Callable[[CoreEvent], object] = lambda event: None
         self.begin()
 
     def begin(self) -> None:
@@ -137,7 +136,6 @@ class Books:
         limits: the configuration.
         url: redacted, for messages.
         log: the error log.
-        on_event: called with unsolicited messages of the peer.
 
     Attributes:
         diagnostics: the client's errors.
@@ -151,17 +149,12 @@ class Books:
     """
 
     def __init__(
-        self,
-        in_flight: InflightBatches,
-        limits: Config,
-        url: str,
-        log: ErrorLog,
-        on_event: Callable[[CoreEvent], object],
+        self, in_flight: InflightBatches, limits: Config, url: str, log: error_log.ErrorLog
     ) -> None:
-        self.diagnostics = Diagnostics(url, log, in_flight.queue)
+        self.diagnostics = error_log.Diagnostics(url, log, in_flight.queue)
         has_log = limits.spool is not None and limits.spool_sync != "none"
         self.submissions = Submissions(in_flight.queue, limits.max_events, log.complain, has_log)
-        self.requests = Requests(on_event)
+        self.requests = Requests()
         self.watcher: Watcher | None = None
         if limits.on_delivery or limits.on_drop or limits.on_error:
             self.watcher = Watcher(limits, self.submissions.callbacks)

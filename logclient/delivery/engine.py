@@ -22,7 +22,7 @@ from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
 from logclient.delivery.books import Books, Request
-from logclient.delivery.contract import FOREVER, LONGEST, TEST_PRODUCERS, Core, CoreEvent, Transport
+from logclient.delivery.contract import FOREVER, LONGEST, TEST_PRODUCERS, Core, Transport
 from logclient.delivery.ending import Ending
 from logclient.delivery.lanes import REPORT_EVERY, Lanes, Route
 from logclient.delivery.outcomes import Delivery, Outcome
@@ -72,7 +72,6 @@ class Engine:
         log: the error log; None: that of the process.
         make_replayer: makes an engine for what a dead owner left in the spool.
         orphan: what a dead owner left: this engine sends that, and nothing else.
-        on_event: called by the sender with unsolicited messages of the peer.
 
     Attributes:
         given_up: events that were not delivered in time.
@@ -98,7 +97,6 @@ class Engine:
         log: error_log.ErrorLog | None = None,
         make_replayer: Callable[[OrphanSpool], Engine] | None = None,
         orphan: OrphanSpool | None = None,
-        on_event: Callable[[CoreEvent], object] = lambda event: None,
     ) -> None:
         threads.check()
         self.limits = limits
@@ -116,7 +114,7 @@ class Engine:
             full_bytes=batch_bytes,
         )
         self.in_flight = InflightBatches(self.queue)
-        self.books = Books(self.in_flight, limits, url, self.error_log, on_event)
+        self.books = Books(self.in_flight, limits, url, self.error_log)
         self.diagnostics = self.books.diagnostics
         self.submissions = self.books.submissions
         self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from logclient._ext.hash import xxh64
 from logclient._ext.spool import CHUNK_STRUCT, HEAD, SEGMENT, SUPPORTED
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.owner_files import LOG_MAGIC, VERSION, Outcome, OwnerFiles
+from logclient.delivery.spool.owner_files import LOG_MAGIC, VERSION
 from logclient.delivery.spool.replay import settle
 from logclient.errors import LedgerError
 from logclient.files import open_regular, private_directory
@@ -113,7 +113,7 @@ class Owner(NamedTuple):
     oldest_us: int
     pending: Ranges
     last: int
-    outcomes: list[Outcome]
+    outcomes: list[owner_files.Outcome]
     damages: list[Damage]
 
 
@@ -140,7 +140,7 @@ def read(directory: str) -> Iterator[Owner]:
         yield read_owner(files, boot, is_alive(files))
 
 
-def is_alive(files: OwnerFiles) -> bool:
+def is_alive(files: owner_files.OwnerFiles) -> bool:
     """Return whether a process holds the lock, by a try that is given back at once."""
     if files.locked:
         return False
@@ -152,7 +152,7 @@ def is_alive(files: OwnerFiles) -> bool:
 class _Reader:
     """Reads the files of one owner."""
 
-    def __init__(self, files: OwnerFiles, boot: bytes, alive: bool) -> None:
+    def __init__(self, files: owner_files.OwnerFiles, boot: bytes, alive: bool) -> None:
         self.files = files
         self.boot = boot
         self.alive = alive
@@ -161,7 +161,7 @@ class _Reader:
         self.head: owner_files.Head | None = None
         self.is_copy = False
         self.place = 0, 0  # device and inode of the file that was read last
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[owner_files.Outcome] = []
         self.found: dict[int, Event] = {}
 
     def damage(self, path: str, what: str, lost: str, newer: bool = False) -> None:
@@ -302,7 +302,7 @@ class _Reader:
         )
 
 
-def read_owner(files: OwnerFiles, boot: bytes, alive: bool) -> Owner:
+def read_owner(files: owner_files.OwnerFiles, boot: bytes, alive: bool) -> Owner:
     """Read the files of one owner.
 
     Segments of this start of the machine say what waits. After another start, or in a copy, the log does.
@@ -343,7 +343,7 @@ def read_events(data: bytes, at: int, end: int, last: int) -> Generator[Event, N
     return at
 
 
-def purge(files: OwnerFiles, directory: str | None) -> tuple[bool, str]:
+def purge(files: owner_files.OwnerFiles, directory: str | None) -> tuple[bool, str]:
     """Remove the files of a dead owner.
 
     Args:
@@ -369,7 +369,7 @@ def purge(files: OwnerFiles, directory: str | None) -> tuple[bool, str]:
         files.unlock()
 
 
-def _list_dropped(files: OwnerFiles, directory: str) -> str:
+def _list_dropped(files: owner_files.OwnerFiles, directory: str) -> str:
     """Continue the ledger of a dead owner: every event without an outcome was dropped.
 
     Returns:

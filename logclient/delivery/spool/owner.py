@@ -17,7 +17,6 @@ from logclient import threads
 from logclient._ext.spool import SEGMENT, SUPPORTED, Log, Segments
 from logclient.delivery import lifecycle
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.owner_files import OrphanSpool, OwnerFiles
 from logclient.errors import LedgerError, describe_error, is_shortage
 from logclient.files import private_directory
 
@@ -81,7 +80,7 @@ class Spool:
         config: Config,
         queue: EventQueue,
         diagnostics: Diagnostics,
-        adopt: Callable[[OrphanSpool], Replayer],
+        adopt: Callable[[owner_files.OrphanSpool], Replayer],
         ledger: str | None,
     ) -> None:
         assert config.spool is not None
@@ -95,7 +94,7 @@ class Spool:
         self._ledger = ledger
         self._lock = threads.RLock()
         self._opener = 0  # the thread that opens or leaves the files
-        self._files: OwnerFiles | None = None
+        self._files: owner_files.OwnerFiles | None = None
         self._segments: Segments | None = None
         self._producer = b""
         self._boot = b""
@@ -150,7 +149,7 @@ class Spool:
         private_directory(directory, "spool")
         if words := owner_files.refusal(directory):
             raise LedgerError(f"spool: {directory}: {words}")
-        files = OwnerFiles(directory, producer.hex())
+        files = owner_files.OwnerFiles(directory, producer.hex())
         files.create()
         self._files = files
         self._producer = producer
@@ -294,7 +293,7 @@ class Spool:
                 orphan.files.unlock()
                 self._report(f"cannot adopt {orphan.files.lock_path}: {error}")
 
-    def _next_orphan(self) -> OrphanSpool | None:
+    def _next_orphan(self) -> owner_files.OrphanSpool | None:
         """Lock and read the files of the oldest owner that has ended."""
         own = self._files.producer if self._files is not None else ""
         try:
@@ -395,7 +394,7 @@ class Spool:
             finally:
                 self._opener = 0
 
-    def _close_files(self, segments: Segments, files: OwnerFiles, used: bool) -> None:
+    def _close_files(self, segments: Segments, files: owner_files.OwnerFiles, used: bool) -> None:
         """Close the files, and remove them unless events are left in them."""
         self._close_log(segments, used)
         segments.close()
