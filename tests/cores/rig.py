@@ -113,8 +113,8 @@ class Rig:
             ),
             url="test://server",
             log=self.reporter,
-            on_event=self.received.append,
         )
+        self.engine.books.requests.on_event = self.received.append
         self.bodies: dict[int, bytes] = {}
         self.finished = False
 
