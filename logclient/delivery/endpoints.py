@@ -42,8 +42,8 @@ class Endpoints:
         self._endpoints = endpoints
         self._limits = limits
         self._diagnostics = diagnostics
-        self._place = 0
-        self._refused: dict[int, CredentialBackoff] = {}  # by the endpoint's place
+        self._index = 0
+        self._refused: dict[int, CredentialBackoff] = {}  # by the endpoint's index
         self.backoff = Backoff(limits.backoff_min, limits.backoff_max)
         self.not_before = 0.0
         """The monotonic second of the next attempt."""
@@ -55,7 +55,7 @@ class Endpoints:
     @property
     def current(self) -> Any:
         """The endpoint that is connected, or to be tried next."""
-        return self._endpoints[self._place % len(self._endpoints)]
+        return self._endpoints[self._index % len(self._endpoints)]
 
     @property
     def hopeful(self) -> bool:
@@ -71,18 +71,18 @@ class Endpoints:
     @property
     def at_first(self) -> bool:
         """Whether `current` is the first endpoint."""
-        return self._place % len(self._endpoints) == 0
+        return self._index % len(self._endpoints) == 0
 
     def return_to_first(self) -> float:
         """Go on to the first endpoint; return the monotonic second from which on it may be tried."""
-        self._place = 0
+        self._index = 0
         refused = self._refused.get(0)
         return 0.0 if refused is None else refused.not_before
 
     def replace(self, endpoints: tuple[Any, ...]) -> None:
         """Begin anew with other endpoints."""
         self._endpoints = endpoints
-        self._place = 0
+        self._index = 0
         self._refused.clear()
         self.backoff.reset()
         self.not_before = 0.0
@@ -90,20 +90,20 @@ class Endpoints:
 
     def advance(self) -> None:
         """Go on to the next endpoint."""
-        self._place += 1
+        self._index += 1
 
     def skip_refused(self, now: float) -> None:
         """Go on to the next endpoint that may be tried now."""
         for _ in self._endpoints:
-            refused = self._refused.get(self._place % len(self._endpoints))
+            refused = self._refused.get(self._index % len(self._endpoints))
             if refused is None or refused.not_before <= now:
                 break
-            self._place += 1
+            self._index += 1
 
     def acknowledged(self) -> None:
         """Reset all back-off of the current endpoint: it has acknowledged something."""
         self.backoff.reset()
-        self._refused.pop(self._place % len(self._endpoints), None)
+        self._refused.pop(self._index % len(self._endpoints), None)
 
     def retry_soon(self) -> None:
         """Set the next attempt after an end that was expected."""
@@ -121,14 +121,14 @@ class Endpoints:
             peer: the client's URL and the peer, for messages.
             error: the refusal.
         """
-        place = self._place % len(self._endpoints)
-        refused = self._refused.get(place)
+        index = self._index % len(self._endpoints)
+        refused = self._refused.get(index)
         if refused is None:
             slow = Backoff(self._limits.auth_backoff_min, self._limits.auth_backoff_max, certain=0.5)
-            refused = self._refused[place] = CredentialBackoff(slow)
+            refused = self._refused[index] = CredentialBackoff(slow)
         delay = refused.backoff.delay()
         refused.not_before = time.monotonic() + delay
-        self._place += 1
+        self._index += 1
         # With another endpoint to try, the usual pace; else until the first of them is due.
         if self.all_refused:
             self.not_before = min(one.not_before for one in self._refused.values())

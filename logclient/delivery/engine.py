@@ -119,7 +119,7 @@ class Engine:
         self.submissions = self.books.submissions
         self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())
         self._make_core = make_core
-        self._ledger_place = ledger
+        self._ledger_target = ledger
         self._make_replayer = make_replayer
         self._orphan = orphan
         self._keeps_connected = False
@@ -138,7 +138,7 @@ class Engine:
         self.turns = 0
         self.producer = self._draw_producer() if self._orphan is None else self._orphan.producer
         self.pump = PumpGroup()
-        ledger = make_ledger(self._ledger_place, self.producer, *self._earlier_parts())
+        ledger = make_ledger(self._ledger_target, self.producer, *self._earlier_parts())
         books.begin(self.producer.hex(), ledger, self.pump)
         self.sender = Sender(ending, self.queue, self.pump, books)
         make_core = partial(_new_core, self._make_core, self.producer)  # without the engine, which is to end
@@ -607,7 +607,7 @@ class Engine:
             from logclient.delivery.spool.owner import Spool  # only Linux has it
 
             assert self._make_replayer is not None
-            ledger = self._ledger_place[0] if self._ledger_place is not None else None
+            ledger = self._ledger_target[0] if self._ledger_target is not None else None
             self.spool = Spool(self.limits, self.queue, self.diagnostics, self._make_replayer, ledger)
             self.queue.unopened = True
 

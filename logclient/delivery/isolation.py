@@ -212,9 +212,9 @@ class Isolation:
             self._candidates = self._pick(now)
             for suspect in self._candidates:
                 suspect.since = suspect.since or now
-            place = int(self._random() * (len(self._candidates) + 1))
-            self.kind = SUSPECT if place < len(self._candidates) else CONTROL
-            self._drawn = self._candidates[place] if self.kind == SUSPECT else None
+            index = int(self._random() * (len(self._candidates) + 1))
+            self.kind = SUSPECT if index < len(self._candidates) else CONTROL
+            self._drawn = self._candidates[index] if self.kind == SUSPECT else None
         return self._drawn.seq if self._drawn is not None else 0
 
     def _pick(self, now: float) -> list[Suspect]:

@@ -532,10 +532,10 @@ class Route(NamedTuple):
         if len(set(self.endpoints)) < len(self.endpoints):
             raise ConfigError("balance: each server once")
 
-    def order(self, place: int) -> tuple[tuple[Any, ...], bool]:
+    def order(self, index: int) -> tuple[tuple[Any, ...], bool]:
         """Return the endpoints in the order of one lane, and whether the first is its home."""
-        first = place % len(self.endpoints)
-        return self.endpoints[first:] + self.endpoints[:first], place < len(self.endpoints)
+        first = index % len(self.endpoints)
+        return self.endpoints[first:] + self.endpoints[:first], index < len(self.endpoints)
 
 
 class Lanes:
@@ -574,17 +574,17 @@ class Lanes:
         """Add the lanes that are missing. One that lost its home by a move stays."""
         make_transport = self.route.make_transport
         wanted = 1 if make_transport is None else max(len(self.route.endpoints), len(self.batches))
-        for place in range(len(self._lanes), wanted):
-            if place == len(self.batches):
+        for index in range(len(self._lanes), wanted):
+            if index == len(self.batches):
                 self.batches.append(InflightBatches(self._queue, self.batches[0]))
-            if place == len(self.route.transports):
+            if index == len(self.route.transports):
                 assert make_transport is not None
                 self.route.transports.append(make_transport())
-            endpoints, has_home = self.route.order(place)
+            endpoints, has_home = self.route.order(index)
             lane = Lane(
                 self._make_core(),
-                self.batches[place],
-                self.route.transports[place],
+                self.batches[index],
+                self.route.transports[index],
                 endpoints,
                 self._limits,
                 self._books,
@@ -750,8 +750,8 @@ class Lanes:
         for transport in self.route.transports:
             transport.close()
         self.route = self.route._replace(endpoints=move.endpoints, transports=list(move.transports))
-        for place, lane in enumerate(self):
-            lane.move(*self.route.order(place), self.route.transports[place])
+        for index, lane in enumerate(self):
+            lane.move(*self.route.order(index), self.route.transports[index])
         self._add_lanes()
 
     # -- ends --------------------------------------------------------------------------------------

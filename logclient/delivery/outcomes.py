@@ -18,7 +18,7 @@ from logclient.errors import described
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue, Turn
 
-LINGER = 1.0
+IDLE_TIMEOUT = 1.0
 """Seconds that an idle callback thread waits for more."""
 
 SLICE = 0.05
@@ -234,7 +234,7 @@ class CallbackThread:
         self._helpers: set[int] = set()  # threads of the application that run one meanwhile
         self._alone = False  # no thread can be started, now or ever: the interpreter ends
         self._thread: threads.AnyThread | None = None
-        self._linger = LINGER
+        self._idle_timeout = IDLE_TIMEOUT
 
     def after_fork(self) -> None:
         """Start anew in a forked child: the thread and the waiting callbacks are the parent's."""
@@ -270,7 +270,7 @@ class CallbackThread:
         """Queue a callback. Never waits, never runs it in the calling thread."""
         with self.lock:
             self._waiting.append((callback, given))
-            self._linger = LINGER
+            self._idle_timeout = IDLE_TIMEOUT
             self._start()
             self._more.set()
 
@@ -324,7 +324,7 @@ class CallbackThread:
         thread = self._thread
         if thread is not None and not self._in_thread:
             with self.lock:
-                self._linger = 0.0
+                self._idle_timeout = 0.0
                 self._more.set()
 
     def wait_parked(self, timeout: float) -> None:
@@ -374,20 +374,20 @@ class CallbackThread:
             if not self._in_thread:
                 return False
             job = self._waiting.popleft() if self._waiting else None
-            linger = self._linger
+            idle_timeout = self._idle_timeout
             if job is not None:
                 self._running += 1
-            elif linger:
+            elif idle_timeout:
                 self._more.clear()
             else:
                 self._thread = None
                 return False
         if job is not None:
             self._call(*job)
-        elif not self._more.wait(linger):
+        elif not self._more.wait(idle_timeout):
             with self.lock:
                 if not self._waiting:
-                    self._linger = 0.0
+                    self._idle_timeout = 0.0
         return True
 
     def _run_here(self, callback: Callable[..., object], given: tuple[Any, ...]) -> None:

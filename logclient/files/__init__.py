@@ -40,7 +40,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 def private_directory(path: str | os.PathLike[str], what: str) -> str:
     """Make a directory with mode 0700, or check an existing one; return its name.
 
-    Only this user may put files into it and choose its place: a link is followed when it belongs to this
+    Only this user may put files into it and choose its target: a link is followed when it belongs to this
     user or root. The errors say `what` it is for.
 
     Raises:
@@ -49,14 +49,14 @@ def private_directory(path: str | os.PathLike[str], what: str) -> str:
     name = os.fspath(path)
     try:
         os.makedirs(name, mode=0o700, exist_ok=True)
-        place, found = os.lstat(name), os.stat(name)
+        link, found = os.lstat(name), os.stat(name)
     except OSError as error:
         raise LedgerError(f"{what}: {name}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
         raise LedgerError(f"{what}: {name}: is not a directory")
     us = os.geteuid()
-    if stat.S_ISLNK(place.st_mode) and place.st_uid not in (us, 0):
-        raise LedgerError(f"{what}: {name}: is a link that belongs to uid {place.st_uid}, not to us")
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (us, 0):
+        raise LedgerError(f"{what}: {name}: is a link that belongs to uid {link.st_uid}, not to us")
     if found.st_uid != us:
         raise LedgerError(f"{what}: {name}: belongs to uid {found.st_uid}, not to us")
     # The group we are in ourselves may write: many systems give each user one, and a umask of 002.

@@ -26,15 +26,15 @@ ROTATE_AT = 256 << 20
 
 
 def make_ledger(
-    place: tuple[str, dict[str, Any]] | None, producer: bytes, parts: int | None = None, size: int = 0
+    target: tuple[str, dict[str, Any]] | None, producer: bytes, parts: int | None = None, size: int = 0
 ) -> Ledger | None:
     """Make the ledger of a producer, or continue one of so many parts and bytes of another process.
 
-    Its place is the directory, and the fields of the ``open`` lines; None: there is no ledger.
+    Its target is the directory, and the fields of the ``open`` lines; None: there is no ledger.
     """
-    if place is None:
+    if target is None:
         return None
-    directory, about = place
+    directory, about = target
     if parts is not None:
         about = {**about, "continues": True}
     return Ledger(directory, producer.hex(), {**about, "pid": os.getpid()}, parts or 0, size)

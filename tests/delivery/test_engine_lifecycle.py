@@ -315,7 +315,7 @@ def test_without_threads_the_caller_runs_callbacks(build: Make, no_threads: list
     seen: list[Outcome | None] = []
     delivery = rig.engine.submit(b"one", 2, 0)
     rig.bodies[1] = b"one"
-    rig.engine.submissions.callbacks._linger = 1000 * PATIENCE
+    rig.engine.submissions.callbacks._idle_timeout = 1000 * PATIENCE
     assert_returns(lambda: delivery.add_done_callback(lambda d: seen.append(d.result(0))), "it lingers")
     assert seen == [Outcome("acked")]
 

@@ -160,7 +160,7 @@ class _Reader:
         self.damages: list[Damage] = []
         self.head: owner_files.Head | None = None
         self.is_copy = False
-        self.place = 0, 0  # device and inode of the file that was read last
+        self.file_id = 0, 0  # device and inode of the file that was read last
         self.outcomes: list[owner_files.Outcome] = []
         self.found: dict[int, Event] = {}
 
@@ -180,9 +180,9 @@ class _Reader:
             self.damage(path, error.strerror or str(error), "all events of its owner stay unsent")
             return None
         try:
-            place = os.fstat(fd)
-            self.place = place.st_dev, place.st_ino
-            self.size += place.st_blocks * 512
+            status = os.fstat(fd)
+            self.file_id = status.st_dev, status.st_ino
+            self.size += status.st_blocks * 512
             data = bytearray()
             while part := os.pread(fd, 1 << 22, len(data)):
                 data += part
@@ -216,7 +216,7 @@ class _Reader:
         if what:
             self.damage(path, what, "all events of its owner stay unsent")
             return
-        self.is_copy |= (head.boot, head.device, head.inode) != (self.boot, *self.place)
+        self.is_copy |= (head.boot, head.device, head.inode) != (self.boot, *self.file_id)
         self.head = self.head or head
         if number == 0:
             journal = owner_files.Journal.decode(data)

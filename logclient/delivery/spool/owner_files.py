@@ -372,20 +372,20 @@ def _read_heads(files: OwnerFiles) -> dict[int, tuple[Head | None, os.stat_resul
         path = files.segment_path(number)
         fd = open_regular(path)
         try:
-            data, place = os.pread(fd, HEAD, 0), os.fstat(fd)
+            data, status = os.pread(fd, HEAD, 0), os.fstat(fd)
         finally:
             os.close(fd)
         if not any(data[:8]):
-            found[number] = None, place
+            found[number] = None, status
             continue
         name = os.path.basename(path)
         try:
             head = Head.decode(data)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
-        if place.st_size != SEGMENT or head.number != number or head.producer.hex() != files.producer:
+        if status.st_size != SEGMENT or head.number != number or head.producer.hex() != files.producer:
             raise ValueError(f"{name} is not what its head says")
-        found[number] = head, place
+        found[number] = head, status
     return found
 
 
