@@ -136,17 +136,19 @@ class Delivery:
         Raises:
             ValueError: the client has no ``spool_sync``.
         """
-        while self._outcome is None:
-            if not lifecycle.cannot_wait(0) and self._runner.wait_stored(self.seq, timeout):
-                return self._outcome is None or self._outcome.status not in ("failed", "dropped")
-            if self._outcome is None:
+        if self._outcome is None:
+            owner = self._runner.owner()
+            there = owner and not lifecycle.cannot_wait(0) and owner.wait_stored(self.seq, timeout)
+            if not there and self._outcome is None:
                 return False
-        return self._outcome.status not in ("failed", "dropped")
+        outcome = self._outcome
+        return outcome is None or outcome.status not in ("failed", "dropped")
 
     def _request_flush(self) -> None:
         """Have the event sent, and its outcome reported, without delay: a caller waits for it."""
-        if self._outcome is None:
-            self._runner.request_flush(self.seq)
+        owner = self._runner.owner()
+        if owner is not None and self._outcome is None:
+            owner.request_flush(self.seq)
 
     def cancel(self) -> bool:
         """Return False: an event cannot be taken back."""
@@ -204,24 +206,16 @@ class CallbackThread:
 
     Args:
         report: called with (kind, text) about exceptions of callbacks.
-        request_flush: returns the function to call with the sequence of an event whose outcome a caller
-            waits for; None: its owner is gone.
-        wait_stored: returns the function that waits, for so many seconds, until the disk has an event.
-        is_crowded: returns the function that decides whether ``queue_or_run`` must run a callback in the
-            calling thread.
+        owner: returns the submissions that the callbacks are of; None: they are gone.
     """
 
     def __init__(
         self,
         report: Callable[[str, str], object],
-        request_flush: Callable[[], Callable[[int], object] | None] = lambda: None,
-        is_crowded: Callable[[], Callable[[], bool] | None] = lambda: None,
-        wait_stored: Callable[[], Callable[[int, float | None], bool] | None] = lambda: None,
+        owner: Callable[[], Submissions | None] = lambda: None,
     ) -> None:
+        self.owner = owner
         self._report = report
-        self._wait_stored = wait_stored
-        self._request_flush = request_flush
-        self._is_crowded = is_crowded
         self._begin()
 
     def _begin(self) -> None:
@@ -239,17 +233,6 @@ class CallbackThread:
     def after_fork(self) -> None:
         """Start anew in a forked child: the thread and the waiting callbacks are the parent's."""
         self._begin()
-
-    def request_flush(self, seq: int) -> None:
-        """Have the outcome of this event reported as soon as it is there."""
-        request_flush = self._request_flush()
-        if request_flush is not None:
-            request_flush(seq)
-
-    def wait_stored(self, seq: int, timeout: float | None) -> bool:
-        """Wait until the disk has this event; return whether it has."""
-        wait_stored = self._wait_stored()
-        return wait_stored is not None and wait_stored(seq, timeout)
 
     @property
     def waiting(self) -> int:
@@ -276,8 +259,8 @@ class CallbackThread:
 
     def queue_or_run(self, callback: Callable[..., object], *given: Any) -> None:
         """Queue a callback; or run it here, if too many wait or no thread can run it."""
-        is_crowded = self._is_crowded()
-        if is_crowded is not None and is_crowded() and not self.here:
+        owner = self.owner()
+        if owner is not None and owner.is_crowded() and not self.here:
             with self.lock:
                 self._running += 1
             self._run_here(callback, given)
@@ -432,13 +415,8 @@ class Submissions:
         self._queue = queue
         self.has_log = has_log
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
-        # Weak references: an engine without references is freed at once, also at exit.
-        self.callbacks = CallbackThread(
-            complain,
-            weakref.WeakMethod(self.request_flush),
-            weakref.WeakMethod(self.is_crowded),
-            weakref.WeakMethod(self.wait_stored),
-        )
+        # A weak reference: an engine without references is freed at once, also at exit.
+        self.callbacks = CallbackThread(complain, weakref.ref(self))
 
     def begin(self, poke: Callable[[], object]) -> None:
         """Start empty: in a new client, and in the child of a fork. ``poke()`` makes the pump return soon."""

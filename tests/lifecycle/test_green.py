@@ -299,7 +299,10 @@ def test_a_callback_may_run_in_a_greenlet() -> None:
     """Where too many callbacks wait the caller runs its own. Other greenlets still wait for its end."""
     text = """
 from logclient.delivery.outcomes import CallbackThread
-callbacks = CallbackThread(say, is_crowded=lambda: lambda: True)
+class Crowd:
+    def is_crowded(self):
+        return True
+callbacks = CallbackThread(say, Crowd)
 done = []
 def slow():
     sleep(0.2)
