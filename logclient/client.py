@@ -220,7 +220,7 @@ class Client(FastClient):
         for kind, risk in _risks(config):
             self.complain(kind, f"{config.redacted}: {risk}")
         # A client without references still delivers its events; then its sender ends.
-        weakref.finalize(self, self._engine.orphan).atexit = False
+        weakref.finalize(self, self._engine.finalize).atexit = False
 
     def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
         """Return the function that makes a producer's core, also after a fork. It never holds the client."""

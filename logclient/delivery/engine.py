@@ -75,7 +75,7 @@ class Engine:
 
     Attributes:
         given_up: events that were not delivered in time.
-        on_start: called before the sender's thread is started.
+        on_start: called whenever a sender is needed, also when one runs already.
         on_end: called when the client has ended, before its last callbacks have run.
 
     Raises:
@@ -321,7 +321,7 @@ class Engine:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if self.inline:  # there is no other thread to make room
-                return self._drive(lambda: self.queue.fits(size), min(left, self.ending.patience))
+                return self.sender.drive(self, lambda: self.queue.fits(size), min(left, self.ending.patience))
             # In slices: the process may begin to exit meanwhile, or the sender has ended.
             slice_ = min(left, CHECK)
             if threads.wait_until(turn.is_ready, slice_) if threads.is_green() else turn.wait(slice_):
@@ -432,12 +432,18 @@ class Engine:
             return True
         if lifecycle.cannot_wait(self.sender.ident):
             return False
-        if not self.inline and self.start_sender():
+        deadline = time.monotonic() + timeout
+        while not self.inline and self.start_sender():
             self.queue.wake()
+            left = deadline - time.monotonic()
+            slice_ = min(left, CHECK)  # in slices: the sender may have ended
             if threads.is_green():
-                return threads.wait_until(lambda: self._reached(target), timeout)
-            return self.queue.wait_settled(target, timeout)
-        return self._drive_to(target, timeout)
+                settled = threads.wait_until(lambda: self._reached(target), slice_)
+            else:
+                settled = self.queue.wait_settled(target, slice_)
+            if settled or left <= slice_:
+                return settled
+        return self._drive_to(target, deadline - time.monotonic())
 
     def _reached(self, target: int) -> bool:
         """Return whether every event up to `target` has its outcome; if not, the pump returns when it has."""
@@ -445,10 +451,7 @@ class Engine:
         return self.queue.settled >= target
 
     def _drive_to(self, target: int, timeout: float) -> bool:
-        return self._drive(lambda: self._reached(target), timeout)
-
-    def _drive(self, done: Callable[[], bool], timeout: float) -> bool:
-        return self.sender.drive(self, done, timeout)
+        return self.sender.drive(self, lambda: self._reached(target), timeout)
 
     # -- callers: requests -------------------------------------------------------------------------
 
@@ -473,7 +476,7 @@ class Engine:
                     break
                 self.start_sender()  # it may have ended
         else:
-            self._drive(lambda: request.done, timeout)
+            self.sender.drive(self, lambda: request.done, timeout)
         return self.finish_request(request, timeout)
 
     def begin_request(
@@ -714,7 +717,7 @@ class Engine:
         if patience and self.lanes.may_be_reachable:
             self.sender.join(patience)
 
-    def orphan(self) -> None:
+    def finalize(self) -> None:
         """Deliver the queued events within `ORPHAN_TIMEOUT` seconds, then end: the client is unreferenced."""
         if not self.ending.is_open:
             return

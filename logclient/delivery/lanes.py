@@ -775,12 +775,6 @@ class Lanes:
         self.batches[0].commit()
         return left
 
-    def disconnect(self, deadline: float) -> None:
-        """Close all connections; data that transports hold may drain until `deadline`."""
-        for lane in self:
-            lane.park()
-            lane.disconnect(deadline)
-
     def drain(self, deadline: float) -> None:
         """Wait for the data in a transport without acknowledgements; later events connect anew."""
         for lane in self:
@@ -788,7 +782,9 @@ class Lanes:
                 lane.disconnect(deadline)
 
     def close(self, deadline: float) -> None:
-        """Disconnect, and release the resources kept between connections."""
-        self.disconnect(deadline)
+        """Disconnect, and release what is kept between connections; data may drain until `deadline`."""
+        for lane in self:
+            lane.park()
+            lane.disconnect(deadline)
         for transport in self.route.transports:
             transport.close()

@@ -82,7 +82,7 @@ _observers: list[weakref.ref[Observer]] = []
 PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
 
-SHARE = 0.5
+OVERTIME = 0.5
 """Seconds beyond the deadline at exit, in which senders record the events that they give up."""
 
 
@@ -174,14 +174,14 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
         _drive([(engine, by) for engine, by in asked if not engine.running])
         last = max((by for _, by in asked), default=0.0)
         for engine, by in asked:
-            engine.wait_left(by, last - by + SHARE)
+            engine.wait_left(by, last - by + OVERTIME)
     except BaseException as error:
         interrupt = error
         end = time.monotonic()
         for engine in found:
             engine.begin_exit(end)
         for engine in found:
-            engine.wait_left(end, SHARE)
+            engine.wait_left(end, OVERTIME)
     left = [(engine, n) for engine in found if (n := engine.undelivered(before[engine]))]
     for engine in found:
         engine.leave_spool()
@@ -199,7 +199,7 @@ def _drive(waiting: list[tuple[_Engine, float]]) -> None:
     """Deliver for engines that have no thread, in turn, so that none takes the time of another."""
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
         # A single engine gets all of the time, and none gets less than a connection takes.
-        share = max(SHARE / 2, (last - now) / len(waiting))
+        share = max(OVERTIME / 2, (last - now) / len(waiting))
         waiting = [(engine, by) for engine, by in waiting if not engine.wait_left(min(by, now + share), 0.0)]
 
 

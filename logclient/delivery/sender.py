@@ -88,7 +88,7 @@ class Sender:
     # -- the thread --------------------------------------------------------------------------------
 
     def start(self, work: Work, wait: bool = False) -> bool:
-        """Start the sender's thread unless it runs; return False when none can be started."""
+        """Start the thread, unless it runs or a fork goes on; return False when none can be started."""
         ending = self.ending
         # Between the two hooks of a fork no thread may be started. And a log call in a destructor or signal
         # handler may come while this very thread starts one.

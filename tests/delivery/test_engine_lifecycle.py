@@ -359,6 +359,26 @@ def test_a_dead_sender_is_replaced(build: Make) -> None:
     assert stats.acked + stats.handed == 7
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_flush_that_waits_replaces_a_dead_sender(build: Make) -> None:
+    rig = build(FIFO)
+    rig.many(5)
+    rig.settle()
+    original = rig.engine.core.encode
+    flushing = threading.Event()
+
+    def broken(*args: Any) -> int:
+        rig.engine.core.encode = original  # type: ignore[method-assign]
+        flushing.wait(PATIENCE)
+        raise RuntimeError("a bug")
+
+    rig.engine.core.encode = broken  # type: ignore[method-assign]
+    rig.put()
+    rig.engine.on_start = flushing.set
+    assert rig.engine.flush(PATIENCE) == 0
+    assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
+
+
 def test_a_memory_error_ends_only_the_connection(build: Make) -> None:
     rig = build(FIFO)
     original = rig.engine.core.encode
@@ -392,7 +412,7 @@ def test_an_orphaned_engine_delivers_and_ends(
     rig = build(setup)
     rig.server.down()
     rig.many(10)
-    rig.engine.orphan()
+    rig.engine.finalize()
     rig.server.up()
     thread = rig.engine.sender.thread
     assert thread is not None
@@ -410,7 +430,7 @@ def test_an_orphan_has_the_full_time_at_exit(build: Make, monkeypatch: pytest.Mo
     rig.server.script = silent
     rig.many(5)
     rig.server.events(5)
-    rig.engine.orphan()
+    rig.engine.finalize()
     late = threading.Timer(1.5, rig.server.peers[0].ack)
     late.start()
     rig.engine.finish(time.monotonic() + PATIENCE)
@@ -505,7 +525,7 @@ def test_an_orphaned_engine_ends_despite_keep_connected(build: Make) -> None:
     rig = build(Setup("by_id"))
     rig.engine.keep_connected(True)
     wait_for_peer(rig, 1)
-    rig.engine.orphan()
+    rig.engine.finalize()
     rig.until(lambda _: rig.engine.closed and not rig.engine.running)
 
 
