@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """One request.
-
-    Args:
-        kind: as in ``Core.call``.
-        payload: its content.
-        when_done: called by the sender after the answer.
+    """One request: see ``Core.call``. The sender calls `when_done` after the answer.
 
     Attributes:
         done: it is answered, or has failed.

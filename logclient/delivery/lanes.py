@@ -507,17 +507,11 @@ class Move(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Where the connections of a client go.
-
-    Attributes:
-        endpoints: of the URL, in its order.
-        transports: one for each lane, at first one.
-        make_transport: makes that of a further lane; None: one lane has all endpoints.
-    """
+    """Where the connections of a client go."""
 
     endpoints: tuple[Any, ...]
-    transports: list[Transport]
-    make_transport: Callable[[], Transport] | None
+    transports: list[Transport]  # one for each lane, at first one
+    make_transport: Callable[[], Transport] | None  # for a further lane; None: one lane has all endpoints
 
     def check(self) -> None:
         """Check that each endpoint can have a lane.

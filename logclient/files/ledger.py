@@ -180,15 +180,10 @@ def _remove_empty(path: str) -> None:
 
 
 class History(NamedTuple):
-    """What happened to a producer's events before this process took them over.
+    """What happened to a producer's events before this process took them over."""
 
-    Attributes:
-        counts: the number of events by status and reason.
-        complete: whether every event that is not queued here is among them.
-    """
-
-    counts: dict[tuple[str, str], int]
-    complete: bool
+    counts: dict[tuple[str, str], int]  # by status and reason
+    complete: bool  # every event that is not queued here is among them
 
     def add_to(self, counts: dict[str, Any]) -> dict[str, Any]:
         """Return the counters of a queue with these added."""
@@ -202,23 +197,14 @@ class History(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What the ledger of a dead owner says.
-
-    Attributes:
-        parts: how many there are.
-        last: the highest sequence that it lists.
-        listed: the highest sequence that went on the wire.
-        settled: the sequences with an outcome, merged.
-        counts: the number of events by status and reason.
-        size: bytes of all parts.
-    """
+    """What the ledger of a dead owner says."""
 
     parts: int
-    last: int
-    listed: int
-    settled: Ranges
-    counts: dict[tuple[str, str], int]
-    size: int
+    last: int  # the highest sequence that it lists
+    listed: int  # the highest sequence that went on the wire
+    settled: Ranges  # merged
+    counts: dict[tuple[str, str], int]  # by status and reason
+    size: int  # bytes of all parts
 
 
 def read_record(directory: str, producer: str) -> Record:

@@ -41,35 +41,21 @@ _BLOCK = struct.Struct("=QII")
 
 
 class Event(NamedTuple):
-    """An event in a file.
-
-    Attributes:
-        seq: its sequence.
-        created_us: microseconds since 1970.
-        size: bytes of its body.
-        settled: whether it is marked as one that has its outcome.
-    """
+    """An event in a file."""
 
     seq: int
     created_us: int
-    size: int
-    settled: bool
+    size: int  # bytes of its body
+    settled: bool  # it is marked as one that has its outcome
 
 
 class Damage(NamedTuple):
-    """Something that cannot be read.
-
-    Attributes:
-        path: of the file.
-        what: the rule that is broken.
-        lost: what cannot be sent.
-        mend: what to do.
-    """
+    """Something that cannot be read."""
 
     path: str
-    what: str
-    lost: str
-    mend: str
+    what: str  # the rule that is broken
+    lost: str  # what cannot be sent
+    mend: str  # what to do
 
     @property
     def line(self) -> str:
@@ -78,63 +64,35 @@ class Damage(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """What one owner has in the spool.
+    """What one owner has in the spool."""
 
-    Attributes:
-        producer: 20 hexadecimal digits.
-        alive: whether a process holds its lock.
-        version: of its files; 0: none is readable.
-        pid: of its process; 0: unknown.
-        mode: ``always``, ``overflow``, or empty: unknown.
-        boot: ``this`` or an ``earlier`` start of the machine, or empty: unknown.
-        segments: how many there are.
-        logs: how many files its log has.
-        bytes: of all files on the disk.
-        events: that wait.
-        body_bytes: of these events.
-        oldest_us: when the oldest was made, in microseconds since 1970; 0: there is none.
-        pending: sequences of these events.
-        last: the highest sequence that is known.
-        outcomes: that its ledger may not have.
-        damages: what cannot be read.
-    """
-
-    producer: str
-    alive: bool
-    version: int
-    pid: int
-    mode: str
-    boot: str
+    producer: str  # 20 hexadecimal digits
+    alive: bool  # a process holds its lock
+    version: int  # of its files; 0: none is readable
+    pid: int  # 0: unknown
+    mode: str  # always, overflow, or empty: unknown
+    boot: str  # this, an earlier one, or empty: unknown
     segments: int
-    logs: int
-    bytes: int
-    events: int
-    body_bytes: int
-    oldest_us: int
-    pending: Ranges
-    last: int
-    outcomes: list[owner_files.Outcome]
+    logs: int  # files of its log
+    bytes: int  # of all files on the disk
+    events: int  # that wait
+    body_bytes: int  # of these events
+    oldest_us: int  # when the oldest was made; 0: there is none
+    pending: Ranges  # sequences of these events
+    last: int  # the highest sequence that is known
+    outcomes: list[owner_files.Outcome]  # that its ledger may not have
     damages: list[Damage]
 
 
 def check_directory(directory: str) -> None:
-    """Refuse what can be no spool.
-
-    Raises:
-        LedgerError: this system has no spools.
-        OSError: the directory cannot be read.
-    """
+    """Refuse what can be no spool, by LedgerError or OSError."""
     if not SUPPORTED:
         raise LedgerError("spool: only Linux can map its files")
     os.listdir(directory)
 
 
 def read(directory: str) -> Iterator[Owner]:
-    """Read the files of all owners, the oldest first.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
+    """Read the files of all owners, the oldest first."""
     boot = owner_files.boot_id()
     for files in owner_files.owners(directory):
         yield read_owner(files, boot, is_alive(files))
@@ -324,13 +282,9 @@ def read_owner(files: owner_files.OwnerFiles, boot: bytes, alive: bool) -> Owner
 
 
 def read_events(data: bytes, at: int, end: int, last: int) -> Generator[Event, None, int]:
-    """Yield events that lie one behind the other; the generator's value is where they end.
+    """Yield events that lie one behind the other, with rising sequences above `last`.
 
-    Args:
-        data: of a file.
-        at: where the first begins.
-        end: where the last one ends at most.
-        last: a sequence below that of the first.
+    The generator's value is where they end.
     """
     while end - at >= _EVENT.size:
         seq, created_us, size, level, _, _ = _EVENT.unpack_from(data, at)
@@ -344,11 +298,7 @@ def read_events(data: bytes, at: int, end: int, last: int) -> Generator[Event, N
 
 
 def purge(files: owner_files.OwnerFiles, directory: str | None) -> tuple[bool, str]:
-    """Remove the files of a dead owner.
-
-    Args:
-        files: of the owner.
-        directory: of the ledgers, where its events are listed as dropped first; None: they are not.
+    """Remove the files of a dead owner, once its events are listed as dropped in the ledgers' directory.
 
     Returns:
         Whether they are gone, and words about what could not be done.
@@ -370,11 +320,7 @@ def purge(files: owner_files.OwnerFiles, directory: str | None) -> tuple[bool, s
 
 
 def _list_dropped(files: owner_files.OwnerFiles, directory: str) -> str:
-    """Continue the ledger of a dead owner: every event without an outcome was dropped.
-
-    Returns:
-        What could not be done.
-    """
+    """Continue the ledger of a dead owner: list events without an outcome as dropped; return what failed."""
     record = read_record(directory, files.producer)
     if not record.parts:
         return f"{directory} has no ledger of it: its events are listed nowhere"

@@ -45,28 +45,16 @@ COPYING = frozenset(("bcachefs", "btrfs", "zfs"))
 
 
 class Head(NamedTuple):
-    """The head of a segment.
+    """The head of a segment, or of a file of the log."""
 
-    Attributes:
-        boot: the boot of the machine on which it was written: 16 bytes.
-        producer: its owner: 10 bytes.
-        device: of the file's file system, and
-        inode: of the file: a copy of the file has others.
-        number: of the segment.
-        always: whether every event of the owner was spooled.
-        pid: of the owner's process, for people.
-        salt: of a log: the seed of its checksums.
-        created_us: microseconds since 1970.
-    """
-
-    boot: bytes
-    producer: bytes
-    device: int
-    inode: int
+    boot: bytes  # of the machine: 16 bytes
+    producer: bytes  # its owner: 10 bytes
+    device: int  # of the file's file system
+    inode: int  # a copy of the file has another
     number: int
-    always: bool
-    pid: int
-    salt: int
+    always: bool  # every event of the owner was spooled
+    pid: int  # for people
+    salt: int  # of a log: the seed of its checksums
     created_us: int
 
     @classmethod
@@ -93,17 +81,11 @@ class Head(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """Outcomes that the owner had not written to its ledger.
-
-    Attributes:
-        outcomes: (first sequence, last sequence, status, reason).
-        complete: whether it has all of them.
-        unspooled: whether the owner had events in memory only.
-    """
+    """Outcomes that the owner had not written to its ledger."""
 
     outcomes: list[Outcome]
-    complete: bool
-    unspooled: bool
+    complete: bool  # it has all of them
+    unspooled: bool  # the owner had events in memory only
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
@@ -125,12 +107,7 @@ def decode_outcomes(data: bytes) -> list[Outcome]:
 
 
 class OwnerFiles:
-    """The files of one owner.
-
-    Args:
-        directory: of the spool.
-        producer: of the owner: 20 hexadecimal digits.
-    """
+    """The files of one owner in the directory of a spool."""
 
     def __init__(self, directory: str, producer: str) -> None:
         self.directory = directory
@@ -156,11 +133,7 @@ class OwnerFiles:
         return os.path.join(self.directory, f"{self.producer}.{number:06d}.seg")
 
     def create(self) -> None:
-        """Make the lock file, and lock it: its name appears only once it is locked.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Make the lock file, and lock it: its name appears only once it is locked."""
         fresh = self.lock_path + ".new"
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -241,11 +214,7 @@ class OwnerFiles:
 
 
 def owners(directory: str) -> Iterator[OwnerFiles]:
-    """Yield the files of all owners in a spool's directory, the oldest first.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
+    """Yield the files of all owners in a spool's directory, the oldest first."""
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -285,23 +254,14 @@ def refusal(directory: str) -> str:
 
 
 class OrphanSpool(NamedTuple):
-    """What a dead owner left.
+    """What a dead owner left."""
 
-    Attributes:
-        files: locked by this process.
-        producer: 10 bytes.
-        segments: (number, descriptor); whoever takes the orphan closes them.
-        journal: outcomes that its ledger may not have.
-        whole: whether every event that it had is there, in the journal, or in its ledger.
-        record: what its ledger says; None: it has none.
-    """
-
-    files: OwnerFiles
+    files: OwnerFiles  # locked by this process
     producer: bytes
-    segments: list[tuple[int, int]]
+    segments: list[tuple[int, int]]  # number, descriptor; whoever takes the orphan closes them
     journal: Journal
-    whole: bool
-    record: Record | None
+    whole: bool  # every event that it had is there, in the journal, or in its ledger
+    record: Record | None  # what its ledger says
 
     def close(self) -> None:
         """Close the descriptors; the lock stays."""

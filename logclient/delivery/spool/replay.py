@@ -111,10 +111,10 @@ def settle(
         pending: sequences without an outcome.
         expired: sequences that are dropped, because they are too old.
         last: the highest sequence that is known.
-        damaged: whether some events could not be read.
+        damaged: some events could not be read.
 
     Returns:
-        Outcomes that its ledger has not, by status and reason, and all outcomes.
+        Outcomes that its ledger has not, and all outcomes.
     """
     journal, record = orphan.journal, orphan.record
     complete = orphan.whole and journal.complete and not journal.unspooled and not damaged
