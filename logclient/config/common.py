@@ -301,9 +301,6 @@ class Config:
             scheme: Of the URL.
             values: All options by name; may be changed.
             given: Names of those that are no defaults.
-
-        Raises:
-            ConfigError: Options contradict each other.
         """
         if values["backoff_min"] > values["backoff_max"]:
             raise ConfigError("backoff_min: must not be above backoff_max")

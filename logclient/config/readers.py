@@ -10,8 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from logclient.config.echo import echo
-from logclient.config.hosts import dns_name
+from logclient.config.hosts import dns_name, echo
 from logclient.config.secrets import read_secret
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from logclient.config.echo import echo
+from logclient.config.hosts import echo
 
 __all__ = ["Secret", "read_secret"]
 

@@ -61,8 +61,6 @@ from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
 from logclient.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from logclient._ext.inflight import Batch, InflightBatches
     from logclient.delivery.attempt import Attempt
 
@@ -197,7 +195,7 @@ class Core:
 
     def describe_silence(self) -> str:
         """Describe a silence that has lasted too long."""
-        raise NotImplementedError
+        return "silence: no answer in time"
 
     def take_over(self, name: bytes) -> None:
         """Continue for a producer whose process has ended; called before the first connection.
@@ -489,16 +487,13 @@ class Link:
 
 
 class Transport:
-    """Makes connections of one kind."""
+    """Makes connections of one kind.
 
-    @classmethod
-    def from_config(cls, config: Any) -> Self:
-        """Make a transport from a ``logclient.config.Config``.
+    Its class is called with the client's ``Config``. It raises ConfigError for an option that breaks a rule.
+    """
 
-        Raises:
-            ConfigError: an option outside its range.
-        """
-        raise NotImplementedError
+    def __init__(self, config: Any) -> None:
+        """Read the options of connections."""
 
     def connect(self, endpoint: Any, attempt: Attempt) -> Link:
         """Connect to one endpoint.

@@ -16,7 +16,6 @@ from logclient.errors import ConfigError
 from logclient.logjam import document
 from logclient.logjam.core import LOGS
 from logclient.logjam.document import ERROR, INFO
-from logclient.logjam.output import DocumentOutput
 
 __all__ = ["Active", "Measure", "Request", "current", "error_name", "innermost", "running"]
 
@@ -31,7 +30,7 @@ innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("logc
 """The request of this context, which may have ended."""
 
 
-def current(agent: DocumentOutput | None = None) -> Request | None:
+def current(agent: Any = None) -> Request | None:
     """Return the innermost request of this context that has not ended.
 
     Args:
@@ -66,7 +65,7 @@ class Request:
         ended: whether it has ended.
     """
 
-    def __init__(self, agent: DocumentOutput, action: object = None) -> None:
+    def __init__(self, agent: Any, action: object = None) -> None:
         self.agent = agent
         self.action = action
         self.code: int | None = None
@@ -433,7 +432,7 @@ class Measure:
         self._request.add_time(self._name, time.perf_counter() - self._began)
 
 
-def running(request: Request | None, agent: DocumentOutput | None) -> Request | None:
+def running(request: Request | None, agent: Any) -> Request | None:
     """Return the request, or the next one around it, that takes lines of this process and this agent."""
     pid = os.getpid()
     while request is not None and (

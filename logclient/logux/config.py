@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from logclient.config.common import Config
 from logclient.config.documents import DocumentConfig
-from logclient.config.echo import echo
+from logclient.config.hosts import echo
 from logclient.config.option import option, redeclared
 from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret, size
 from logclient.config.secrets import Secret, read_secret

@@ -42,7 +42,7 @@ rare ones, and usual ones in an unusual form.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from logclient._ext.constants import R_DENIED, R_ERROR, R_REJECTED, R_UNKNOWN_TYPE
 from logclient._ext.inflight import Batch, InflightBatches
@@ -58,7 +58,6 @@ from logclient.delivery.contract import (
 )
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.config import LoguxConfig
-from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
 from logclient.logux.headers import MAX_SEQUENCE, HeaderHistory
 from logclient.logux.messages import (
     MAX_NUMBER,
@@ -68,6 +67,7 @@ from logclient.logux.messages import (
     Connected,
     Debug,
     Error,
+    Headers,
     Message,
     Ping,
     Pong,
@@ -89,7 +89,6 @@ from logclient.logux.messages import (
     version,
     wrong_format,
 )
-from logclient.logux.messages import Headers as HeadersMessage
 
 __all__ = ["ALPHABET", "Logux"]
 
@@ -98,6 +97,42 @@ _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
 _MAX_TEXT = 256  # characters of a server's text in our messages
 _MAX_NODE_ID = 1024  # characters of a server's node id, which becomes part of the id of each of its actions
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"  # of client ids
+
+
+# Events of the core besides outcomes, as payloads of `Inbound`. A message with headers is its own.
+
+
+class Action(NamedTuple):
+    """An action from the server. In ``meta``, ``id`` is a text and ``time`` is in ms of this host's clock."""
+
+    action: dict[str, Any]
+    meta: dict[str, Any]
+
+
+class DebugText(NamedTuple):
+    """A text for developers, sent by a server in development mode."""
+
+    text: str
+
+
+class Opened(NamedTuple):
+    """The server has accepted the connection. It knows nothing of earlier connections."""
+
+    server_id: str
+
+
+class Received(NamedTuple):
+    """Every action of the server up to this ``added`` has arrived and was reported."""
+
+    added: int | float
+
+
+class Undone(NamedTuple):
+    """The server has undone an action of ours, finally: the ``logux/undo`` as it was sent."""
+
+    seq: int
+    action: dict[str, Any]
+    meta: dict[str, Any]
 
 
 def _letters(number: int, digits: int) -> str:
@@ -117,7 +152,7 @@ class Logux(Core):
     def __init__(self, config: LoguxConfig, producer: bytes) -> None:
         super().__init__(self._make_codec(config, producer))
         self._config = config
-        self.wall: Callable[[], float] = _no_clock
+        self.wall: Callable[[], float] = lambda: 0.0  # without an engine, ids begin in 1970
         self.server_id = ""
         """The server's node id, once there was a connection."""
         self.unknown = 0
@@ -415,8 +450,8 @@ class Logux(Core):
     def _take(self, message: Message, now: float) -> None:
         if isinstance(message, Error):
             self._error(message)
-        elif isinstance(message, HeadersMessage):
-            self._events.append(Inbound(Headers(message.data)))
+        elif isinstance(message, Headers):
+            self._events.append(Inbound(message))
         elif isinstance(message, Debug):
             self._events.append(Inbound(DebugText(hide(message.data, self._secret))))
         elif isinstance(message, Connected) and self._codec.state == _CONNECTING:
@@ -596,8 +631,3 @@ def _parse_large_undo(data: bytes) -> Sync | None:
         return None
     undos = isinstance(message, Sync) and all(one["type"] == "logux/undo" for one, _ in message.entries)
     return message if isinstance(message, Sync) and undos else None
-
-
-def _no_clock() -> float:
-    """Stand in for the wall clock in a core without an engine: ids begin in 1970."""
-    return 0.0

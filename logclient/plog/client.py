@@ -352,7 +352,7 @@ class Client(_DocumentClient):
             ConnectFailed: no answer within `timeout` seconds. Datagrams may be lost, so ask again.
             ValueError: the payload does not fit into a datagram.
         """
-        return self.pong(*self._ask("ping", payload, timeout))
+        return self.pong(*self._engine.request("ping", payload, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
@@ -369,7 +369,7 @@ class Client(_DocumentClient):
             ConnectFailed: no answer within `timeout` seconds.
             ProtocolError: the answer is no statistics.
         """
-        found: Stat = self._ask("stat", None, timeout)[0]
+        found: Stat = self._ask("stat", None, timeout)
         return found
 
     def envi(self, timeout: float = 2.0) -> str:
@@ -381,7 +381,7 @@ class Client(_DocumentClient):
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
         """
-        return str(self._ask("envi", None, timeout)[0])
+        return str(self._ask("envi", None, timeout))
 
     def kill(self, *, really: bool = False, timeout: float = 2.0) -> None:
         """End the server process.
@@ -418,18 +418,15 @@ class Client(_DocumentClient):
         assert isinstance(core, Plog)
         return core.commands
 
-    def _ask(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
+    def _ask(self, kind: str, payload: Any, timeout: float) -> Any:
         end = time.monotonic() + timeout
-        alone = kind == "ping" or threads.acquire(self._questions, timeout)
-        if not alone:
+        if not threads.acquire(self._questions, timeout):
             raise ConnectFailed(f"{kind}: another one is still without an answer")
         try:
             left = max(0.0, round(end - time.monotonic(), 3))
-            found, seconds = self._engine.request(kind, payload, left)
+            return _answered(self._engine.request(kind, payload, left)[0])
         finally:
-            if kind != "ping":
-                self._questions.release()
-        return _answered(found), seconds
+            self._questions.release()
 
 
 def _answered(found: Any) -> Any:

@@ -232,10 +232,6 @@ class Plog(Core):
         """Requests without a reply, and events in flight."""
         return len(self._requests) + int(self._codec.unsent)
 
-    def describe_silence(self) -> str:
-        """Describe a silent server."""
-        return "silence: no reply in time"  # never shown: only commands have replies
-
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin with a new socket."""
         super().connected(now, random)
@@ -414,10 +410,6 @@ class Lines(Core):
     def awaited(self) -> int:
         """Events in flight."""
         return int(self._codec.unsent)
-
-    def describe_silence(self) -> str:
-        """Describe a silent server."""
-        return "silence: nothing is awaited"  # never shown: the server does not answer
 
     def call(self, kind: str, payload: Any = None) -> int:
         """Refuse every command: there are none over TCP."""

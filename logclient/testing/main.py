@@ -15,7 +15,6 @@ from logclient import config
 from logclient.config import readers
 from logclient.config.url import split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
-from logclient.exits import signals_handled
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
 
@@ -216,8 +215,9 @@ def run(
     as_json: bool = False,
     run_name: str | None = None,
     out: TextIO | None = None,
+    stopped: threading.Event | None = None,
 ) -> int:
-    """Listen on each URL until SIGTERM or SIGINT, or for some seconds; then close the captures.
+    """Listen on each URL until `stopped` is set, or for some seconds; then close the captures.
 
     When all collectors listen, a JSON line is printed for each one: ``{"url", "port"}``. A Logjam device
     also has ``publish``, the endpoint for consumers; ``stats``, the endpoint of its statistics; ``push``, if
@@ -231,8 +231,8 @@ def run(
     """
     out = sys.stdout if out is None else out
     collectors = _collectors(urls, capture=capture, faults=faults, fault_log=fault_log, run=run_name)
-    stopped = threading.Event()
-    with signals_handled(lambda *_: stopped.set()), ExitStack() as running:
+    stopped = stopped or threading.Event()
+    with ExitStack() as running:
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:

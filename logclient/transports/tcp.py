@@ -221,22 +221,13 @@ def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
 
 
 class Tcp(Transport):
-    """Connects over TCP.
-
-    Args:
-        connect_timeout: seconds for one address.
-    """
+    """Connects over TCP."""
 
     secure = False
     link: type[TcpLink] = TcpLink
 
-    def __init__(self, connect_timeout: float) -> None:
-        self.connect_timeout = connect_timeout
-
-    @classmethod
-    def from_config(cls, config: Any) -> Tcp:
-        """Make a transport from a ``logclient.config.Config``."""
-        return cls(config.connect_timeout)
+    def __init__(self, config: Any) -> None:
+        self.connect_timeout = config.connect_timeout  # seconds for one address
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
         """Connect to the first address of `endpoint` that answers.

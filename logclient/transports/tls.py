@@ -1,7 +1,7 @@
 """TLS over TCP, and the link in Python for it, with the standard library's ``ssl``.
 
 Where the OpenSSL that ``ssl`` has loaded can be reached, connections are made with it directly, for the
-compiled pump (``tls_pump``). Both have the same settings, and end with the same errors.
+compiled pump (``_ext/tls.pyx``). Both have the same settings, and end with the same errors.
 
 Certificates and keys are read anew for the next connection after a file has changed, so that a renewed one
 takes effect by itself. If it cannot be used at that moment, the last ones are used, with a report. A refused
@@ -18,7 +18,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,9 +26,8 @@ from logclient.config import Secret, dns_name
 from logclient.delivery.attempt import Attempt, renew
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
-from logclient.transports.certificates import read_certificate
 from logclient.transports.tcp import Connect, Tcp
-from logclient.transports.tls_link import AnySocket, TlsLink, refused
+from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, read_certificate, refused
 
 if TYPE_CHECKING:
     from logclient._ext.tls import OpenSsl, TlsContext
@@ -82,12 +81,6 @@ class _NativeSocket:
             return b""
         return data
 
-    def __enter__(self) -> _NativeSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 Wrap = Callable[[socket.socket, bytes], AnySocket]
 """Adds TLS to a plain socket, for a name."""
@@ -110,65 +103,33 @@ class _Loaded(NamedTuple):
 class Tls(Tcp):
     """Connects with TLS 1.2 or newer.
 
-    Args:
-        connect_timeout: seconds for one address, the handshake included.
-        ca: file or directory of trusted authorities; None: the system's.
-        cert: file with our certificate; None: we have none.
-        key: file with its key; None: the same file.
-        password: of the key.
-        server_name: the name that the server's certificate must have; None: the endpoint's host.
-        verify: False: accept any certificate.
-
     Raises:
         ConfigError: a file cannot be used.
     """
 
     secure = True
 
-    def __init__(
-        self,
-        connect_timeout: float,
-        *,
-        ca: str | None = None,
-        cert: str | None = None,
-        key: str | None = None,
-        password: Secret | None = None,
-        server_name: str | None = None,
-        verify: bool = True,
-    ) -> None:
-        super().__init__(connect_timeout)
-        self._ca = ca
-        self._own = (cert, key, password)
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._ca: str | None = config.ca
+        self._own: tuple[str | None, str | None, Secret | None] = (
+            config.cert,
+            config.key,
+            config.tls_password,
+        )
         # As bytes: see encode_hostname.
-        self._server_name = None
-        if server_name is not None:
-            self._server_name = dns_name(server_name)
-        self._verify = verify
+        self._server_name = None if config.server_name is None else dns_name(config.server_name)
+        self._verify = config.verify == "full"
         self._library: OpenSsl | None = None
         self._why = ""  # there is none
         try:
-            from logclient.transports import tls_pump
-
-            self._library = tls_pump.find()
+            self._library = find_openssl()
         except ImportError as error:
             self._why = str(error)
         self._loaded: _Loaded | None = None
         self._inherited: _Loaded | None = None  # of a fork's parent, whose threads may have held its locks
-        if password is None or password.is_known:
+        if self._own[2] is None or self._own[2].is_known:
             self._load()
-
-    @classmethod
-    def from_config(cls, config: Any) -> Tls:
-        """Make a transport from a ``logclient.config.Config``."""
-        return cls(
-            config.connect_timeout,
-            ca=config.ca,
-            cert=config.cert,
-            key=config.key,
-            password=config.tls_password,
-            server_name=config.server_name,
-            verify=config.verify == "full",
-        )
 
     def prepare(self, attempt: Attempt) -> Wrap:
         """Return a function that adds TLS to a socket: with the files as they are, or as they were last.
@@ -243,7 +204,6 @@ class Tls(Tcp):
 
     def _wrap_compiled(self, library: OpenSsl, check_hostname: bool) -> Wrap:
         from logclient._ext.tls import TlsSocket
-        from logclient.transports.tls_pump import make_context
 
         context = make_context(library)
         context.check_hostname = check_hostname
@@ -314,23 +274,42 @@ class Tls(Tcp):
                 words = "the peer does not speak TLS: is the port right, and TLS enabled there?"
                 raise CredentialError(words) from None
             raise refused(error, certified) from None
-        if self._library is None:
-            return TlsLink(sock, peer, certified, self._verify)
-        from logclient.transports.tls_pump import CompiledTlsLink
-
-        return CompiledTlsLink(sock, peer, certified, self._verify)
+        kind = TlsLink if self._library is None else CompiledTlsLink
+        return kind(sock, peer, certified, self._verify)
 
     def _names(self, connect: Connect, wanted: bytes, attempt: Attempt, deadline: float) -> str:
         """Connect once more, without a check of names, and return the names of the server's certificate."""
         try:
             wrap = self._wrap(check_hostname=False)
-            with _shake(wrap, connect(), wanted, attempt, deadline) as sock:
-                found = read_certificate(sock)
+            with closing(_shake(wrap, connect(), wanted, attempt, deadline)) as sock:
+                names = read_certificate(sock).get("names", [])
         except (OSError, ValueError):
             return ""
-        names = found.names if found is not None else []
         shown = names[:5] + ["..."] * (len(names) > 5)
         return "".join(c if c.isprintable() else "?" for c in ", ".join(shown))[:200]
+
+
+def find_openssl() -> OpenSsl:
+    """Look up the functions of the OpenSSL that Python uses.
+
+    Raises:
+        ImportError: they cannot be used; the message is the reason.
+    """
+    if os.environ.get("SSLKEYLOGFILE"):
+        raise ImportError("only Python's ssl writes SSLKEYLOGFILE")
+    from logclient._ext.tls import OpenSsl
+
+    return OpenSsl()
+
+
+def make_context(library: OpenSsl) -> TlsContext:
+    """Make a context with the settings of ``ssl.create_default_context``, which trusts nobody yet."""
+    from logclient._ext.tls import TlsContext
+
+    # A place with authorities, even an empty one, keeps Python from loading the system's, which takes long.
+    like = ssl.create_default_context(capath=os.devnull)
+    like.options |= ssl.OP_NO_RENEGOTIATION
+    return TlsContext(library, like)
 
 
 def server_context(

@@ -286,60 +286,27 @@ class ZmqLink(Link):
 class Zmq(Transport):
     """Connects ZeroMQ sockets.
 
-    Args:
-        connect_timeout: seconds for one address, the handshake included.
-        kind: ``DEALER`` or ``PUSH``.
-        hwm: messages that ZeroMQ takes and holds at most.
-        drains_on_close: whether links wait, when they are closed, for messages that are not written. Not
-            needed where requests without a reply are sent again.
-        heartbeat: seconds between ZeroMQ's own pings; 0: none.
-        curve: (the server's public key, our public key, our secret key) as Z85 texts.
-        curve_secret: our secret key, which is read anew for each connection; None: that of `curve`.
-
     Raises:
         ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
     """
 
-    def __init__(
-        self,
-        connect_timeout: float,
-        *,
-        kind: str = "DEALER",
-        hwm: int = 1000,
-        drains_on_close: bool = False,
-        heartbeat: float = 0.0,
-        curve: tuple[str, str, str] | None = None,
-        curve_secret: Secret | None = None,
-    ) -> None:
-        self.connect_timeout = connect_timeout
-        self.kind = kind
-        self.hwm = hwm
-        self.drains_on_close = drains_on_close
-        self.heartbeat = heartbeat
-        self.curve = curve
-        self._curve_secret = curve_secret
-        self._has_keys = curve_secret is None or curve_secret.is_known
+    def __init__(self, config: Any) -> None:
+        push = config.scheme.endswith("+push")
+        self.kind = "PUSH" if push else "DEALER"
+        self.connect_timeout = config.connect_timeout  # seconds for one address, the handshake included
+        self.hwm = config.hwm
+        # Not needed where requests without a reply are sent again.
+        self.drains_on_close = push or config.mode == "async"
+        self.heartbeat = config.heartbeat
+        self._curve_secret: Secret | None = config.curve_secret
+        self._has_keys = self._curve_secret is None or self._curve_secret.is_known
+        self.curve: tuple[str, str, str] | None = None  # the server's public key, our public and secret key
+        if config.curve_server is not None:
+            known = None if self._curve_secret is None else self._curve_secret.reveal() or None
+            self.curve = (config.curve_server, *curve_keys(known))
         self._context: _Context | None = None
         self._pid = 0
         self._monitors = 0
-
-    @classmethod
-    def from_config(cls, config: Any) -> Zmq:
-        """Make a transport from a ``logclient.config.Config``."""
-        push = config.scheme.endswith("+push")
-        curve = secret = None
-        if config.curve_server is not None:
-            secret = config.curve_secret
-            curve = (config.curve_server, *curve_keys(secret.reveal() or None if secret else None))
-        return cls(
-            config.connect_timeout,
-            kind="PUSH" if push else "DEALER",
-            hwm=config.hwm,
-            drains_on_close=push or config.mode == "async",
-            heartbeat=config.heartbeat,
-            curve=curve,
-            curve_secret=secret,
-        )
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
         """Connect to the first address of `endpoint` that answers, and wait for the handshake.

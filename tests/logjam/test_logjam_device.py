@@ -36,7 +36,7 @@ from logclient.errors import (
 from logclient.files.capture import CaptureReader
 from logclient.logjam.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
 from logclient.testing import main
-from tests.support import need
+from tests.support import need, transports
 from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
@@ -45,7 +45,6 @@ from logclient.logjam import zeromq  # noqa: E402
 from logclient.logjam.subscriber import Subscriber  # noqa: E402
 from logclient.testing.logjam import Collector, decode  # noqa: E402
 from logclient.testing.logjam_device import Device  # noqa: E402
-from logclient.transports.zmq import Zmq  # noqa: E402
 from tests.logjam_rig import (  # noqa: E402
     ACCEPTED,
     APP_ENV,
@@ -676,7 +675,8 @@ class TestCurve:
             ):
                 for kind, port in (("DEALER", collector.port), ("PUSH", collector.push_port)):
                     with pytest.raises((CredentialError, ConnectionError), match=error):
-                        Zmq(PATIENCE, kind=kind, curve=curve).connect(("127.0.0.1", port), Attempt()).close()
+                        made = transports.zmq(PATIENCE, kind=kind, curve=curve)
+                        made.connect(("127.0.0.1", port), Attempt()).close()
             assert collector.counts.messages == 0
 
     def test_only_listed_client_keys_are_accepted(self):
@@ -684,9 +684,9 @@ class TestCurve:
         ours, theirs = keys(), keys()
         with Collector(curve_secret=secret, curve_clients=[ours[0]]) as collector:
             address = ("127.0.0.1", collector.port)
-            Zmq(PATIENCE, curve=(public, *ours)).connect(address, Attempt()).close()
+            transports.zmq(PATIENCE, curve=(public, *ours)).connect(address, Attempt()).close()
             with pytest.raises(CredentialError, match="does not accept our CURVE key"):
-                Zmq(PATIENCE, curve=(public, *theirs)).connect(address, Attempt()).close()
+                transports.zmq(PATIENCE, curve=(public, *theirs)).connect(address, Attempt()).close()
             assert collector.reasons == {"curve: a key that is not let in": 1}
 
     @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ EXT = ROOT / "_ext"
 LEAVES_OWN: dict[str, set[str]] = {
     "config": {"config", "errors"},
     "errors": set(),
-    "exits": {"errors", "readable"},
     "files": {"errors", "files"},
     "lazy": set(),
     "readable": set(),
