@@ -7,8 +7,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["lazy_names"]
-
 
 def lazy_names(
     package: str, modules: Mapping[str, str]

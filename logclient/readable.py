@@ -10,8 +10,6 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["BODY_KEPT", "Bytes", "Frame", "Probe", "around", "escape", "fields", "hexdump", "lines", "shown"]
-
 BODY_SHOWN = 200
 """Bytes of a body that a line shows."""
 BODY_KEPT = 1 << 20

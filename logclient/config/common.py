@@ -24,8 +24,6 @@ from logclient.config.readers import (
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 
-__all__ = ["Config", "Endpoint"]
-
 Endpoint = tuple[str, int]
 """Host and port."""
 

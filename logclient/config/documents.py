@@ -20,8 +20,6 @@ from logclient.config.readers import (
 )
 from logclient.errors import ConfigError
 
-__all__ = ["DocumentConfig"]
-
 
 class DocumentConfig(Config):
     """The configuration of a client with ECS documents."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["dns_name", "echo", "host_port"]
-
 _LONGEST_ECHO = 40
 
 # Letters that IDNA 2003 replaces by others: such a name may have another owner.

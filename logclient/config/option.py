@@ -9,8 +9,6 @@ from typing import Any
 from logclient.config import registry
 from logclient.config.readers import Reader
 
-__all__ = ["Option", "all_options", "declared_options", "option", "redeclared"]
-
 
 class Option:
     """One option, declared as an attribute of a `Config` class.

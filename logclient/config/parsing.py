@@ -12,8 +12,6 @@ from logclient.config.option import Option, all_options, declared_options
 from logclient.config.url import environment_endpoints, redacted_url, split_url
 from logclient.errors import ConfigError
 
-__all__ = ["MOVING", "changed", "parse"]
-
 MOVING = ("connect_timeout", "ca", "cert", "key", "tls_password", "server_name", "verify")
 """Options of connections: the next one has them."""
 

@@ -13,29 +13,6 @@ from typing import Any
 from logclient.config.hosts import dns_name, echo
 from logclient.config.secrets import read_secret
 
-__all__ = [
-    "Reader",
-    "boolean",
-    "choice",
-    "curve_key",
-    "directory",
-    "duration",
-    "fields",
-    "file_path",
-    "host",
-    "integer",
-    "is_key",
-    "level",
-    "names",
-    "optional",
-    "parse_duration",
-    "parse_size",
-    "secret",
-    "size",
-    "text",
-    "words",
-]
-
 _TRUE = frozenset(("true", "yes", "on", "1"))
 _FALSE = frozenset(("false", "no", "off", "0"))
 _TIMES = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}

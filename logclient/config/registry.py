@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["CONFIGS", "SCHEMES", "Scheme", "load", "load_sibling", "lookup", "protocols"]
-
 
 class Scheme(NamedTuple):
     """One URL scheme. ``core``, ``transport`` and ``client`` are written ``module:attribute``."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from logclient.config.hosts import echo
 
-__all__ = ["Secret", "read_secret"]
-
 _MAX_CHARACTERS = 65536
 
 

@@ -15,8 +15,6 @@ from logclient.config.hosts import dns_name, host_port
 from logclient.config.readers import integer
 from logclient.errors import ConfigError
 
-__all__ = ["URL", "environment_endpoints", "redacted_url", "split_url"]
-
 _USERINFO = "URL: user:password@ is not accepted; secrets are given as env:NAME, file:PATH or a keyword"
 
 

@@ -22,8 +22,6 @@ from logclient.logjam.document import ERROR, INFO, MASKED
 from logclient.logjam.request import Request, current, error_name, innermost, running
 from logclient.records.place import node_name
 
-__all__ = ["Agent", "AgentMethods"]
-
 R = TypeVar("R")
 
 Sink = Callable[[bytes, int, int], object]

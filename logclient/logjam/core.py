@@ -42,8 +42,6 @@ from logclient.errors import ConfigError
 from logclient.logjam.config import LogjamConfig
 from logclient.logjam.messages import COMPRESSIONS
 
-__all__ = ["AUTO", "TOPICS", "Logjam", "split_app_env"]
-
 TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
 """The beginnings of topics, by the nibble in an event's kind."""
 

@@ -13,8 +13,6 @@ from logclient.logjam import messages
 from logclient.logjam.messages import COMPRESSIONS
 from logclient.readable import BODY_KEPT, Bytes, Frame
 
-__all__ = ["Probe", "frames"]
-
 
 def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
     """Yield the messages of one direction, each followed by its frames, with bodies unpacked.

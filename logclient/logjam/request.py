@@ -17,8 +17,6 @@ from logclient.logjam import document
 from logclient.logjam.core import LOGS
 from logclient.logjam.document import ERROR, INFO
 
-__all__ = ["Active", "Measure", "Request", "current", "error_name", "innermost", "running"]
-
 MAX_EXCEPTIONS = 100
 
 _AGES = 1e9  # seconds; no request takes longer, and NaN counts as 0

@@ -27,8 +27,6 @@ from logclient.files.capture import CaptureWriter
 from logclient.logjam import zeromq
 from logclient.logjam.messages import decompress, is_app_env, read_meta, unit
 
-__all__ = ["Device", "Gap", "Message", "Stat", "Subscriber", "Tracker", "stat"]
-
 HEARTBEAT = b"heartbeat"
 PORT = 9606
 STATS_PORT = 9621

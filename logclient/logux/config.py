@@ -14,8 +14,6 @@ from logclient.config.readers import Reader, boolean, choice, duration, file_pat
 from logclient.config.secrets import Secret, read_secret
 from logclient.errors import ConfigError
 
-__all__ = ["LoguxConfig", "subprotocol_version"]
-
 _DAY = 86400.0
 _MAX_INTEGER = (1 << 53) - 1
 """The largest that JavaScript keeps exactly."""

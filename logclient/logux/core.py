@@ -90,8 +90,6 @@ from logclient.logux.messages import (
     wrong_format,
 )
 
-__all__ = ["ALPHABET", "Logux"]
-
 _CONNECTING = "connecting"
 _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
 _MAX_TEXT = 256  # characters of a server's text in our messages

@@ -30,8 +30,6 @@ from logclient.logux.messages import (
 from logclient.logux.messages import Ping as PingMessage
 from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
-__all__ = ["Probe", "frames", "masked"]
-
 # -- readable frames
 
 _MAX_TEXT = 256  # characters of a text in a title

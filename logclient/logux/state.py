@@ -19,8 +19,6 @@ from logclient.files import open_regular
 from logclient.logux.core import ALPHABET, Logux
 from logclient.logux.messages import MAX_NUMBER
 
-__all__ = ["State"]
-
 _MAX_SIZE = 4096  # bytes of the file
 _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 

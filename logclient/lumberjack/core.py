@@ -40,8 +40,6 @@ from logclient._ext.lumberjack import Codec
 from logclient.delivery.contract import Core
 from logclient.lumberjack.config import LumberjackConfig
 
-__all__ = ["Lumberjack"]
-
 
 class Lumberjack(Core):
     """The writer's side of one connection at a time. See ``delivery.contract.Core``.

@@ -9,8 +9,6 @@ from logclient import readable
 from logclient._ext.lumberjack import Reader, check_json
 from logclient.readable import BODY_KEPT, Bytes, Frame
 
-__all__ = ["MAX_INFLATED", "Probe", "frames"]
-
 MAX_INFLATED = 64 << 20
 """Bound on the bytes of a compressed frame with everything in it, inflated: the reader's."""
 

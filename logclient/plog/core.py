@@ -32,8 +32,6 @@ from logclient.plog.config import PlogConfig
 from logclient.plog.messages import COMMANDS, Stat, command, estimate_loss, join_tags, kafka_tags, parse_stat
 from logclient.plog.pacing import ByQueue, ByStat, Grant, SlowStart
 
-__all__ = ["TAGGED", "Lines", "Plog"]
-
 TAGGED = 1
 """High nibble of the kind of an event whose body begins with its own tags: u16 big-endian, then the tags."""
 

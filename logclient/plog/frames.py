@@ -21,8 +21,6 @@ from logclient._ext.plog import (
 from logclient.plog.messages import COMMANDS, command, split_tags
 from logclient.readable import BODY_KEPT, Bytes, Frame
 
-__all__ = ["Probe", "frames"]
-
 
 class Probe(readable.Probe):
     """Asks whether a plog server listens, by pings."""

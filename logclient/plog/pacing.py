@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ByQueue", "ByStat", "Grant", "SlowStart"]
-
 
 class Grant(NamedTuple):
     """What the queue may be charged until the next look, what it holds, and the seconds until then."""

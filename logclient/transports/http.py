@@ -17,8 +17,6 @@ from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tcp import Connect, Endpoint, MakeLink, TcpLink, connect_any, encode_hostname
 
-__all__ = ["MAX_HEAD", "REFUSALS", "Answer", "Proxy", "ask", "printable"]
-
 L = TypeVar("L")
 
 MAX_HEAD = 65536

@@ -32,8 +32,6 @@ from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, r
 if TYPE_CHECKING:
     from logclient._ext.tls import OpenSsl, TlsContext
 
-__all__ = ["Tls", "server_context"]
-
 SETTLED_NS = 2_000_000_000
 """Age at which a file counts as unchanged if its times and its size are: more than any clock's tick."""
 

@@ -14,8 +14,6 @@ from logclient.delivery.contract import FOREVER
 from logclient.errors import CredentialError
 from logclient.transports.tcp import RECEIVE, TcpLink
 
-__all__ = ["AnySocket", "CompiledTlsLink", "TlsLink", "read_certificate", "refused"]
-
 COALESCE_BYTES = 1 << 20
 """Bytes for one ``ssl.write``: each call takes the GIL, which is slow while other threads are busy."""
 

@@ -20,8 +20,6 @@ from logclient.delivery.contract import Transport
 from logclient.threads import original
 from logclient.transports.tcp import TcpLink, resolve
 
-__all__ = ["Udp", "UdpLink"]
-
 Endpoint = tuple[str, int]
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment

@@ -12,8 +12,6 @@ from ipaddress import ip_address
 
 from logclient.threads import original
 
-__all__ = ["ReceiverQueue"]
-
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1

@@ -36,8 +36,6 @@ try:
 except ImportError as error:
     raise MissingExtra("websockets", "logux") from error
 
-__all__ = ["WebSocket", "WebSocketLink"]
-
 MAX_BUFFERED = 65536
 """Bytes of messages that are gathered for one write."""
 

@@ -46,8 +46,6 @@ try:
 except ImportError as error:
     raise MissingExtra("zmq", "logjam") from error
 
-__all__ = ["Zmq", "ZmqLink", "curve_keys", "frames_of", "join"]
-
 Endpoint = tuple[str, int]
 
 MOST_LINGER_MS = (1 << 31) - 1
