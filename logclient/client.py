@@ -96,8 +96,7 @@ def open_client(config: Config) -> Client:
 def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
     """Make the functions that an implementation of `Documents` needs. They hold the engine, never the client.
 
-    ``put(body, level, kind)`` ships a document and returns its sequence, or 0 if it was dropped;
-    ``count_lost()`` counts one that could not be made.
+    ``put(body, level, kind)`` ships a document and returns its sequence, or 0 if it was dropped.
     """
 
     def put(body: bytes, level: int, kind: int) -> int:

@@ -145,8 +145,8 @@ def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
 def fields(frame: Frame, limit: int = BODY_KEPT) -> dict[str, Any]:
     """Write a frame for programs.
 
-    ``offset``, ``depth``, ``size``, the frame's own fields, then ``body`` (text; ``body_hex`` if it is not
-    UTF-8) or ``pairs``, and ``wrong`` (None: nothing is).
+    ``offset``, ``depth``, ``size``, the frame's own fields, ``body`` (text; else ``body_hex``) or ``pairs``,
+    and ``wrong`` (None: nothing is).
     """
     found: dict[str, Any] = {"offset": frame.offset, "depth": frame.depth, "size": frame.size, **frame.fields}
     if not isinstance(frame.body, bytes):

@@ -295,10 +295,7 @@ class Config:
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
         """Check the options against each other, and set defaults that depend on others.
 
-        Args:
-            scheme: Of the URL.
-            values: All options by name; may be changed.
-            given: Names of those that are no defaults.
+        Those in `given` are no defaults. `values` may be changed.
         """
         if values["backoff_min"] > values["backoff_max"]:
             raise ConfigError("backoff_min: must not be above backoff_max")
@@ -349,21 +346,14 @@ class Config:
         return 2048, 1 << 20
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values, which are not checked.
-
-        Raises:
-            TypeError: There is no such attribute.
-        """
+        """Return a copy with other values, which are not checked; TypeError: no such attribute."""
         for name in changes:
             if name not in self.__dict__:
                 raise TypeError(f"{type(self).__name__} has no {name!r}")
         return type(self)(**{**self.__dict__, **changes})
 
     def for_tests(self) -> Self:
-        """Return a copy for clients that only test a server.
-
-        They keep no ledger, spool and state, and the ids of their events say what they are.
-        """
+        """Return a copy for clients that only test a server: without files, and with ids that say so."""
         changes = {"ledger": None, "spool": None, "identity": "id", "only_tests": True}
         return type(self)(**{**self.__dict__, **changes})
 

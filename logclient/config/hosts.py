@@ -29,10 +29,7 @@ def dns_name(host: str) -> bytes:
     """Encode the name of a host for the DNS by IDNA 2008; an address stays as it is.
 
     Without the package idna, Python's own codec for IDNA 2003 is used. The two differ in a few letters, and a
-    name with one of these is then refused.
-
-    Raises:
-        ValueError: It is no host name, or the package is needed.
+    name with one of these is a ValueError then, as is one that is no host name.
     """
     if host.isascii():
         return host.encode()

@@ -13,12 +13,7 @@ from logclient.config.readers import Reader
 class Option:
     """One option, declared as an attribute of a `Config` class.
 
-    Args:
-        reader: Reads its values.
-        default: The default as a user would write it; None: the value None.
-        help: One line for the documentation.
-        shown: The default as the documentation shows it, if that differs.
-        tls_only: Only for schemes with TLS.
+    `default` is written as by a user (None: the value None), and `shown` in its place in the documentation.
     """
 
     __slots__ = ("default", "help", "name", "reader", "shown", "tls_only")

@@ -87,12 +87,7 @@ def parse(
 
 
 def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Config:
-    """Return a configuration with another URL, or other options.
-
-    Args:
-        config: of the client.
-        url: of the same scheme and path; None: the same server.
-        options: by name, as plain values; None means the default.
+    """Return a configuration with another URL of the same scheme and path, or other options.
 
     Raises:
         ConfigError: a value breaks a rule, or may not change.

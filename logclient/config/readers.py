@@ -27,13 +27,9 @@ _NO_LEVEL = 60
 
 
 class Reader:
-    """Reads values of one kind.
+    """Reads values of one kind, which the documentation calls `kind`.
 
-    Args:
-        kind: The name of the kind in the documentation.
-        read: Returns the value, or raises ValueError with the rule.
-        choices: The values there are; empty: not only these.
-        secret: The value is never written in a URL, and never shown.
+    `read` returns the value, or raises ValueError with the rule. A `secret` is never written in a URL.
     """
 
     __slots__ = ("choices", "kind", "read", "secret")
@@ -51,11 +47,7 @@ class Reader:
         return self.read(value)
 
     def read_text(self, value: str) -> Any:
-        """Read a value from a URL, where no secret may stand.
-
-        Raises:
-            ValueError: With the rule.
-        """
+        """Read a value from a URL, where no secret may stand."""
         if self.secret and not value.startswith(("env:", "file:")):
             raise ValueError("must not be written in a URL; give env:NAME, file:PATH or a keyword")
         return self.read(value)
@@ -82,14 +74,7 @@ def _split_unit(value: str) -> tuple[str, str]:
 
 
 def parse_duration(value: object) -> float:
-    """Read a duration: ``5``, ``5s``, ``200ms``, ``5m``, ``1.5h``, or a number of seconds.
-
-    Returns:
-        Seconds.
-
-    Raises:
-        ValueError: With the rule.
-    """
+    """Read seconds: ``5``, ``5s``, ``200ms``, ``5m``, ``1.5h``, or a number; ValueError: the rule."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if not 0 <= value < 1e15:
             raise ValueError(f"must be a duration of 0 or more, got {echo(value)}")
@@ -103,15 +88,9 @@ def parse_duration(value: object) -> float:
 
 
 def parse_size(value: object) -> int:
-    """Read a size: ``1048576``, ``64MiB``, ``1k``, or a number of bytes.
+    """Read bytes: ``1048576``, ``64MiB``, ``1k``, or a number; ValueError: the rule.
 
     k, M, G and KiB, MiB, GiB are powers of 1024; kB, MB and GB are powers of 1000.
-
-    Returns:
-        Bytes.
-
-    Raises:
-        ValueError: With the rule.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
@@ -184,12 +163,7 @@ def optional(reader: Reader) -> Reader:
 
 
 def choice(*words: str, instead: str = "") -> Reader:
-    """Make a reader of one of several words.
-
-    Args:
-        words: The words.
-        instead: The text of an error in place of the value, if that may hold a secret.
-    """
+    """Make a reader of one of several words. Errors show `instead`, if the value may hold a secret."""
 
     def read(value: Any) -> str:
         if value not in words:

@@ -57,14 +57,10 @@ _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def split_app_env(app_env: str) -> tuple[str, str]:
-    """Split an app-env at its last dash into application and environment.
+    """Split an app-env at its last dash into application and environment; ConfigError: it breaks a rule.
 
-    The device demands printing ASCII and a dash, the importer finds its stream by the name, and both texts
-    of the protocol say letters. Digits, underscores and, in the application, dashes are accepted by all of
-    them.
-
-    Raises:
-        ConfigError: the app-env breaks a rule.
+    The device demands printing ASCII and a dash, and both texts of the protocol say letters. All of them
+    accept digits, underscores and, in the application, dashes.
     """
     app, dash, env = app_env.rpartition("-")
     if not dash or not app or not env:
@@ -102,11 +98,7 @@ def _best(codec: Callable[[str], Codec]) -> Codec:
 
 
 class Logjam(Core):
-    """The client's side of one connection at a time. See ``delivery.contract.Core``.
-
-    Raises:
-        ConfigError: an option breaks a rule, or the compression is not installed.
-    """
+    """The client's side of one connection at a time. See ``delivery.contract.Core``."""
 
     def __init__(self, config: LogjamConfig, producer: bytes) -> None:
         app_env = config.path[1:]
@@ -156,11 +148,7 @@ class Logjam(Core):
         self._asked.clear()  # pings are not sent again
 
     def call(self, kind: str, payload: Any = None) -> int:
-        """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request.
-
-        Raises:
-            ValueError: another kind than ``ping``, a PUSH socket, or too many pings without a reply.
-        """
+        """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request."""
         if kind != "ping":
             return super().call(kind, payload)
         if self._push:

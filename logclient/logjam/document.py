@@ -141,8 +141,7 @@ _APART = 48 * 3600
 class Clock:
     """The ``started_at`` of an importer: how it is written, and which values the importer accepts.
 
-    The importer reads 19 characters as its local time, and accepts them within 48 hours of its clock. Results
-    are kept for one second, because most documents come in the same second as the one before.
+    Results are kept for one second, because most documents come in the same second as the one before.
     """
 
     def __init__(self, zone: datetime.tzinfo | None) -> None:
@@ -229,8 +228,8 @@ class Masks:
     def url(self, url: str, nested: int = _MAX_NESTED) -> str:
         """Return the URL without user and password, and with the values of masked parameters replaced.
 
-        A parameter follows ``?``, ``#``, ``&`` or ``;``. If its value is a URL that contains something
-        masked, the whole value is replaced.
+        A parameter follows ``?``, ``#``, ``&`` or ``;``. A value that is a URL with something masked is
+        replaced as a whole.
         """
         if "@" in url and (user := _USERINFO.match(url)):
             url = f"{user[1] or ''}//{url[user.end() :]}"
@@ -279,8 +278,7 @@ def _words(plain: str) -> list[str]:
 class Alike:
     """Finds free names for keys that have become equal to a key of the same object.
 
-    Each number is tried once per object, so the keys that are there cost one step each at most, whatever they
-    are.
+    Each number is tried once per object, so the keys that are there cost one step each at most.
     """
 
     __slots__ = ("_count", "_number")
@@ -302,10 +300,10 @@ class Alike:
 
 
 class Values:
-    """Converts any Python value to a JSON value within the limits. One instance bounds one document.
+    """Converts any Python value to a JSON value within the limits of one document. Never raises an Exception.
 
-    A value beyond the limits becomes ``"[DROPPED]"``, a container inside itself ``"[CYCLE]"``. Never raises
-    an Exception, whatever the objects do. While ``masks`` is set, masked values become ``"[FILTERED]"``.
+    A value beyond the limits becomes ``"[DROPPED]"``, a container inside itself ``"[CYCLE]"``, and, while
+    ``masks`` is set, a masked value ``"[FILTERED]"``.
     """
 
     def __init__(self) -> None:

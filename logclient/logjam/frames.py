@@ -141,10 +141,7 @@ _WRONG = {
 
 
 class Probe(readable.Probe):
-    """A question that a Logjam server answers without taking it for an event: a ping.
-
-    For a PUSH socket the probe only tells that the connection was made.
-    """
+    """A ping, which is no event. A PUSH socket only tells that it is connected."""
 
     silence = "a logjam-device answers to a ping at once"
 

@@ -111,9 +111,8 @@ class Tracker:
     """Choose messages and track the devices' sequences: frames in, messages out. No I/O.
 
     A sequence that is not higher than the one before is a restart: the messages from 1 to that sequence are
-    missing. All figures are lower bounds. A restart that has overtaken the last sequence seen looks like a
-    gap shorter than the real one, and the last messages before the end of a device leave no gap. Device 0 has
-    no sequences of its own and is not tracked. `Subscriber` describes the arguments.
+    missing. All figures are lower bounds: a restart that has overtaken the last sequence seen looks like a
+    shorter gap, and the last messages before the end of a device leave none. Device 0 is not tracked.
     """
 
     def __init__(

@@ -90,8 +90,7 @@ def message_columns(
 ) -> list[tuple[Any, npt.NDArray[np.bool_]]]:
     """Return the fields that only Logjam messages have, for a table, and where they are missing.
 
-    These are app-env, topic, whether a reply was requested, device, its number of the message, and the time
-    it was made in milliseconds since 1970. They come from the columns `COLUMNS` of the decoder.
+    They are app-env, topic, whether a reply was requested, device, number and ms since 1970.
     """
     import numpy as np
 

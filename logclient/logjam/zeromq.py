@@ -130,11 +130,9 @@ class Curve:
 class EndlessMessages:
     """Find connections that bring many bytes and no message.
 
-    libzmq delivers a message when it is whole and holds its frames until then, however many there are, so a
-    message without end makes it grow. The kernel counts the bytes of each connection (Linux: TCP_INFO). A
-    connection that has brought a MiB is watched, and is to be cut when it brings `most` more without a
-    message: more than the longest one that is accepted. The source of messages has to be looked up only while
-    a connection is watched.
+    libzmq holds the frames of a message until it is whole, however many there are, and grows. The kernel
+    counts the bytes of each connection (Linux: TCP_INFO). One that has brought a MiB is watched, and is to be
+    cut when it brings `most` more without a message. Only then the source of messages has to be looked up.
     """
 
     def __init__(self, most: int) -> None:

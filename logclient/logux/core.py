@@ -194,11 +194,6 @@ class Logux(Core):
         """Continue as the client that an earlier process was; called before the first connection.
 
         The last part of the node id stays ours, so that no id of an action is used twice.
-
-        Args:
-            client: see the attribute.
-            clients: see the attribute.
-            received: the last ``added`` of the server that was received.
         """
         self.client, self.clients = client, clients
         self.node_id = self._make_node_id()
@@ -207,9 +202,8 @@ class Logux(Core):
     def take_over(self, name: bytes) -> None:
         """See ``delivery.contract.Core``.
 
-        Every action that it left is in doubt, so the option ``on_doubt`` decides as after a break: `same`
-        keeps the client id, all else takes another one. The ids of its actions are unknown, so that they are
-        sent under new ones.
+        Every action that it left is in doubt, so the option ``on_doubt`` decides as after a break. The ids of
+        these actions are unknown, so they are sent under new ones.
         """
         client, self._tab = _name_parts(name)
         if self._config.on_doubt != "same":
@@ -596,8 +590,7 @@ class Logux(Core):
     def sample_clocks(self, now: float) -> None:
         """Sample the clocks, and take new headers.
 
-        Must be called at least once a second: an event made while the wall clock is set gets a wrong time
-        otherwise.
+        Once a second at least: else an event that is made while the wall clock is set gets a wrong time.
         """
         self._now = now
         if self._history.changed:

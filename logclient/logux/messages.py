@@ -375,12 +375,7 @@ def _read(message: list[Any]) -> Message | None:
 
 
 def parse(raw: str | bytes | bytearray | memoryview) -> Message:
-    """Parse a message.
-
-    Raises:
-        WrongFormat: the text is no JSON, or no message of its type.
-        UnknownMessage: the type is unknown.
-    """
+    """Parse a message, or raise `WrongFormat` or `UnknownMessage`."""
     data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else bytes(raw)
     try:
         text = data.decode()
@@ -408,12 +403,7 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
 
 
 def pack(message: Message) -> bytes:
-    """Encode a message in UTF-8.
-
-    Raises:
-        ValueError: a value has no form in JSON: NaN, a cycle.
-        TypeError: a type has no form in JSON.
-    """
+    """Encode a message in UTF-8; a ValueError or TypeError: a value has no form in JSON."""
     return compact(_PACKERS[type(message)](message))
 
 
@@ -498,9 +488,8 @@ _SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-
 def falls_below(used: Any, minimum: int | str, strict_spec: bool = False) -> bool:
     """Return whether an application's subprotocol, of any type, is too old.
 
-    With `strict_spec`, versions are texts in SemVer (protocol text, "connect") and are compared as such;
-    anything else is too old. Otherwise compared as the released server does, with JavaScript's ``<``: neither
-    ``"1.0.0"`` nor any other value that is not numeric is less than 3.
+    With `strict_spec`, versions are texts in SemVer (protocol text, "connect"). Otherwise they are compared
+    as by the released server, with JavaScript's ``<``: no value that is not numeric is less than 3.
     """
     if strict_spec:
         return _semver(used) < _semver(minimum)

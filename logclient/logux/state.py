@@ -26,10 +26,7 @@ _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 class State:
     """The file of a client, read once and written when something has changed.
 
-    Errors after the start are reported as `complain(kind, text)`.
-
-    Raises:
-        ConfigError: the file cannot be used: it belongs to another user, is a link, or has no directory.
+    Errors after the start are reported as `complain(kind, text)`; a ConfigError: the file cannot be used.
     """
 
     def __init__(self, path: str, complain: Callable[[str, str], object]) -> None:

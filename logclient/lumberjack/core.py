@@ -42,11 +42,7 @@ from logclient.lumberjack.config import LumberjackConfig
 
 
 class Lumberjack(Core):
-    """The writer's side of one connection at a time. See ``delivery.contract.Core``.
-
-    After ``begin_close``, do not shut down one direction before ``CloseWanted``: both real servers drop the
-    acknowledgements then.
-    """
+    """The writer's side of one connection at a time. See ``delivery.contract.Core``."""
 
     def __init__(self, config: LumberjackConfig, producer: bytes) -> None:
         codec = Codec(

@@ -40,10 +40,9 @@ class EventFormatter(logging.Formatter):
 class Documents:
     """The maker of event documents. A client has one; it can also be used alone.
 
-    The sink takes the documents of log records, as ``sink(body, level, kind)``. Its exceptions are counted in
-    `failed` and reported, never raised. A truncated message is marked in ``log.flags``. `count_lost` is
-    called for each record whose document could not be made or taken; `count_changed` with the number of
-    values that JSON cannot represent as they were, and the number of fields that were moved.
+    The sink takes the documents of log records. Its exceptions are counted in `failed` and reported, never
+    raised; `count_lost` is called for each of these records, and `count_changed` with the numbers of values
+    that JSON cannot represent as they were, and of fields that were moved.
     """
 
     formatter = EventFormatter()

@@ -59,11 +59,7 @@ class _Request(NamedTuple):
 
 
 class Plog(Core):
-    """The client's side of one socket at a time. See ``delivery.contract.Core``.
-
-    Raises:
-        ConfigError: a tag breaks a rule, or the tags do not fit into a datagram.
-    """
+    """The client's side of one socket at a time. See ``delivery.contract.Core``."""
 
     reply_timeout = 2.0
     """Seconds that a command waits for its reply."""
@@ -164,8 +160,7 @@ class Plog(Core):
     def _start_slowly(self, now: float, packets: int) -> float:
         """Set the pace of the first packets through a socket; return the time of the next look.
 
-        Where the receive queue is visible, the full pace is allowed from the first packet on, as long as the
-        queue has room.
+        A visible receive queue allows the full pace from the first packet on, as long as it has room.
         """
         if self._slow_start is None:
             self._slow_start = SlowStart(self._config.pace)
@@ -252,7 +247,7 @@ class Plog(Core):
     # -- commands
 
     def call(self, kind: str, payload: Any = None) -> int:
-        """Send a command.
+        """Send a command. It replaces an unanswered one of the same kind and payload.
 
         The payload of its ``Reply`` is a ``TimeoutError`` if there is no answer in time, else:
 
@@ -264,14 +259,6 @@ class Plog(Core):
         ``envi``                                             text
         ``kill``  must be True: it ends the server process   None, at once: the server says nothing
         ========  =========================================  ======================================
-
-        A command replaces an unanswered one of the same kind and payload.
-
-        Returns:
-            The token that the ``Reply`` will carry.
-
-        Raises:
-            ValueError: there is no such command, or the payload is too long.
         """
         if kind not in COMMANDS:
             raise ValueError(f"call: plog has no {kind!r}")
@@ -384,12 +371,9 @@ class Plog(Core):
 
 
 class Lines(Core):
-    """plog over TCP: each message is a line.
+    """plog over TCP: each message is a line, without commands, answers and acknowledgements.
 
-    There are no commands, no answers and no acknowledgements. There is no pace either: TCP slows down a
-    sender that is too fast. A message with a line end in it fails (``unencodable``): it would arrive as
-    several.
-
+    TCP slows down a sender that is too fast. A message with a line end in it fails (``unencodable``).
     """
 
     def __init__(self, config: PlogConfig, producer: bytes) -> None:

@@ -20,11 +20,10 @@ _TOPIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def join_tags(tags: Iterable[str]) -> bytes:
-    """Encode tags as they travel: in UTF-8, separated by NUL.
+    """Encode tags as they travel: in UTF-8, separated by NUL; a ValueError: a tag breaks a rule.
 
-    Raises:
-        ValueError: a tag breaks a rule. Servers drop an empty tag, cut a tag at a NUL, discard messages for
-            the topic ``null``, and use the last of two topics or keys.
+    Servers drop an empty tag, cut a tag at a NUL, discard messages for the topic ``null``, and use the last
+    of two topics or keys.
     """
     found: list[bytes] = []
     seen = {"kt:": False, "pk:": False}
@@ -212,11 +211,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def parse_stat(data: bytes) -> Stat:
-    """Parse the answer to the command ``stat``.
-
-    Raises:
-        ProtocolError: `data` is not such an answer.
-    """
+    """Parse the answer to the command ``stat``; a ProtocolError: it is none."""
     import json
 
     try:
@@ -252,11 +247,11 @@ class Loss(NamedTuple):
 
 
 def estimate_loss(before: Stat, after: Stat, sent: int, commands: int = 1) -> Loss:
-    """Estimate how many messages were lost between two answers to ``stat``, of which the client has `sent`.
+    """Estimate how many of the messages `sent` between two answers to ``stat`` were lost.
 
-    The counters include all clients of a listener, so the estimate needs a listener without other clients.
-    Any counter that grew by more than we sent reveals another client; `commands` includes the second
-    ``stat``. The counters of holes are not used: they miss gaps of ten or more messages.
+    A counter that grew by more than we sent reveals another client of the listener, whose messages it
+    includes; `commands` includes the second ``stat``. The counters of holes miss gaps of ten or more
+    messages.
     """
     if after.uptime < before.uptime:
         return Loss(None, sent, None, "the server has restarted")

@@ -22,8 +22,8 @@ class Grant(NamedTuple):
 class ByQueue:
     """Allows no more between two looks than the receiver's queue has room for.
 
-    The kernel charges a queue for allocated memory, not for the bytes in it. The codec knows the most that it
-    may charge for a datagram.
+    The kernel charges a queue for allocated memory. The codec knows the most that it may charge for a
+    datagram.
     """
 
     _ACTIVE = 0.001
@@ -36,10 +36,7 @@ class ByQueue:
         self._idle = self._ACTIVE
 
     def look(self, held: int, most: int, drops: int, used: float) -> Grant:
-        """Compute the allowance from what the queue holds, its capacity in bytes, and its drops.
-
-        `used` is what it may have been charged since the last look.
-        """
+        """Compute the allowance from the queue's content, size and drops, and the bytes `used` meanwhile."""
         if self._drops is not None and drops > self._drops:
             # Others use the queue too, or it holds less than we think.
             self._share = max(self._MIN_SHARE, self._share / 2)
@@ -62,11 +59,7 @@ class ByStat:
         self._at: float | None = None  # of the last answer
 
     def answered(self, now: float, lost: int | None, packets: int) -> None:
-        """Adapt the rate to an answer of the server.
-
-        `lost` messages of ours did not arrive since the start (None: unknown), and we sent so many packets
-        since.
-        """
+        """Adapt the rate to an answer: `lost` messages since the start (None: unknown), and our `packets`."""
         used = packets - self._packets
         if lost is None:
             self.rate = min(self.rate, self.base)
@@ -86,8 +79,8 @@ class SlowStart:
     """The pace of the first packets to a receiver: it starts at `FIRST` and doubles every half second.
 
     A server that has just started reads slowly and pauses now and then. Linux gives its socket room for 280
-    small datagrams, so at `FIRST` per second it may pause for half a second without loss. The pace grows with
-    the packets sent, not with time, because an idle client does not warm up a server.
+    small datagrams: at `FIRST` it may pause for half a second. The pace grows with the packets sent, because
+    an idle client does not warm up a server.
     """
 
     FIRST = 500.0  # packets per second

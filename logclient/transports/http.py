@@ -46,11 +46,7 @@ def printable(text: str, length: int) -> str:
 
 
 def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: float) -> Answer:
-    """Send a request without a body and read the head of the answer, by the monotonic second `deadline`.
-
-    Raises:
-        OSError: there is no answer in time, it is not HTTP/1, or its head is too long.
-    """
+    """Send a request without a body and read the head of the answer, by the monotonic second `deadline`."""
     hint = "" if link.tls else ": is the port right, and does it require TLS?"
     ended = ConnectionError(f"{server} ended the connection without an answer to the HTTP request{hint}")
     try:
@@ -98,13 +94,7 @@ def _answer(
 class Proxy:
     """An HTTP proxy that makes tunnels (RFC 9110, section 9.3.6).
 
-    Args:
-        variable: the environment variable that names it.
-        url: the value of that variable.
-        excluded: returns whether a host, given as ``host:port``, is reached without it.
-
-    Raises:
-        ConfigError: this kind of proxy is not supported.
+    An environment variable names it. ``excluded("host:port")`` returns whether a host is reached without it.
     """
 
     def __init__(self, variable: str, url: str, excluded: Callable[[str], bool]) -> None:
@@ -132,17 +122,10 @@ class Proxy:
 
     @classmethod
     def from_environment(cls, tls: bool, endpoints: Iterable[Endpoint]) -> Proxy | None:
-        """Read the proxy from the environment.
+        """Read the proxy from the environment; None: no endpoint is reached through one.
 
         The variables are ``https_proxy`` (with TLS) or ``http_proxy``, else ``all_proxy``, in lower or upper
         case, and ``no_proxy``.
-
-        Args:
-            tls: whether the connections use TLS.
-            endpoints: the servers.
-
-        Returns:
-            None when there is no proxy, or all endpoints are reached without it.
 
         Raises:
             ConfigError: this kind of proxy is not supported.
@@ -172,10 +155,7 @@ class Proxy:
         return not self._excluded(f"{host}:{port}")
 
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
-        """Connect through a tunnel; the proxy looks the name of `endpoint` up.
-
-        Args and errors are those of ``tcp.connect_any``.
-        """
+        """Connect through a tunnel as ``tcp.connect_any``; the proxy looks the name of `endpoint` up."""
         host, port = endpoint
         name = encode_hostname(host)
         target = (b"[%b]:%d" if b":" in name else b"%b:%d") % (name, port)

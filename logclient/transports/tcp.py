@@ -121,10 +121,7 @@ class OneWayLink(TcpLink):
 
 
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
-    """Look a host up.
-
-    Returns:
-        The name as it was looked up, and the entries of ``socket.getaddrinfo``.
+    """Look a host up; return its name as it was looked up, and the entries of ``socket.getaddrinfo``.
 
     Raises:
         OSError: the host has no address, or its name is not valid.
@@ -137,11 +134,7 @@ def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[
 
 
 def encode_hostname(host: str) -> bytes:
-    """Return the name of a host as it is looked up.
-
-    Raises:
-        OSError: the name is not valid.
-    """
+    """Return the name of a host as it is looked up; OSError: it is not valid."""
     try:
         # As bytes: for a str Python would import its IDNA codec here, in the sender's thread; a child that
         # is forked in the middle of an import can never import that module.
@@ -156,14 +149,10 @@ def connect_any(
     attempt: Attempt,
     link: MakeLink[L],
 ) -> L:
-    """Connect to the first address of an endpoint that works; return the result of `link`.
+    """Connect to the first address of an endpoint that works, with so many seconds for each.
 
-    Args:
-        endpoint: host and port.
-        timeout: seconds for one address.
-        attempt: decides when to give up.
-        link: makes a link. It gets a function that connects to one address, the host's name as it was looked
-            up, and the deadline in monotonic seconds.
+    `link` makes the result. It gets a function that connects to one address, the host's name as it was looked
+    up, and the deadline in monotonic seconds.
 
     Raises:
         OSError: no address answers in time, or the name is unknown.
@@ -230,11 +219,7 @@ class Tcp(Transport):
         self.connect_timeout = config.connect_timeout  # seconds for one address
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
-        """Connect to the first address of `endpoint` that answers.
-
-        Raises:
-            OSError: no address answers in time, or the name is unknown.
-        """
+        """Connect to the first address of `endpoint` that answers in time."""
         host, port = endpoint
 
         def link(connect: Connect, name: bytes, deadline: float) -> TcpLink:
@@ -245,11 +230,7 @@ class Tcp(Transport):
     def make_link(
         self, connect: Connect, name: bytes, peer: str, attempt: Attempt, deadline: float
     ) -> TcpLink:
-        """Make a link to `peer` over a new connection, by the monotonic second `deadline`.
-
-        Raises:
-            OSError: there is no connection in time.
-        """
+        """Make a link to `peer` over a new connection, by the monotonic second `deadline`."""
         return self.link(connect(), peer)
 
     def load_pump(self) -> Callable[..., Any]:

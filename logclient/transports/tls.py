@@ -58,10 +58,9 @@ _NOT_TLS = {
 
 
 class _NativeSocket:
-    """The part of ``ssl.SSLSocket`` that we use, made of the same parts.
+    """The part of ``ssl.SSLSocket`` that we use, where gevent has replaced that name.
 
-    gevent replaces the name ``ssl.SSLSocket``. The original class looks itself up by that name, and can no
-    longer be used.
+    The original class looks itself up by the name, and can no longer be used.
     """
 
     def __init__(self, context: Any, plain: socket.socket, name: bytes) -> None:
@@ -99,11 +98,7 @@ class _Loaded(NamedTuple):
 
 
 class Tls(Tcp):
-    """Connects with TLS 1.2 or newer.
-
-    Raises:
-        ConfigError: a file cannot be used.
-    """
+    """Connects with TLS 1.2 or newer; ConfigError: a file cannot be used."""
 
     secure = True
 
@@ -288,11 +283,7 @@ class Tls(Tcp):
 
 
 def find_openssl() -> OpenSsl:
-    """Look up the functions of the OpenSSL that Python uses.
-
-    Raises:
-        ImportError: they cannot be used; the message is the reason.
-    """
+    """Look up the functions of Python's OpenSSL; ImportError: why they cannot be used."""
     if os.environ.get("SSLKEYLOGFILE"):
         raise ImportError("only Python's ssl writes SSLKEYLOGFILE")
     from logclient._ext.tls import OpenSsl
@@ -332,11 +323,7 @@ def server_context(
 
 
 def _authorities(ca: str) -> tuple[list[str], str | None]:
-    """Return the files with authorities, and the directory with OpenSSL's names, or None.
-
-    Raises:
-        ConfigError: the directory has no certificates.
-    """
+    """Return the files with authorities, and the directory with OpenSSL's names, or None."""
     if not os.path.isdir(ca):
         return [ca], None
     inside = sorted(os.listdir(ca))

@@ -86,11 +86,7 @@ class Udp(Transport):
     """Makes connected UDP sockets."""
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> UdpLink:
-        """Make a socket whose peer is `endpoint`. Nothing is sent.
-
-        Raises:
-            OSError: the name is unknown, or there is no route.
-        """
+        """Make a socket whose peer is `endpoint`. Nothing is sent."""
         host, port = endpoint
         failure: OSError | None = None
         for family, kind, number, _, address in resolve(host, port, socket.SOCK_DGRAM)[1]:

@@ -26,11 +26,7 @@ _DEFAULT = "/proc/sys/net/core/rmem_default"
 
 
 class ReceiverQueue:
-    """The receive queue of the socket that receives from a connected one.
-
-    Args:
-        sock: the connected socket.
-    """
+    """The receive queue of the socket that receives from a connected one."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._netlink: socket.socket | None = None

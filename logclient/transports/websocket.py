@@ -50,13 +50,9 @@ _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)
 
 
 class WebSocketLink(Link):
-    """A connection whose opening handshake is done.
+    """A connection whose opening handshake is done, over a link of TCP or TLS.
 
-    Args:
-        inner: the link below, over TCP or TLS.
-        frames: the state of the connection.
-        max_message: bytes of the largest message from the peer.
-        hide: removes secrets from text of the peer.
+    `hide` removes secrets from text of the peer.
     """
 
     ack_coalesce_delay = 0.001
@@ -82,11 +78,7 @@ class WebSocketLink(Link):
         return self.inner.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Take these bytes as one text message.
-
-        Returns:
-            False when no more may be given before ``flush`` returns True.
-        """
+        """Take these bytes as one text message; False: no more before ``flush`` returns True."""
         # After the end it is discarded: `receive` reports that.
         self.frames.send(buffers[0] if len(buffers) == 1 else b"".join(buffers))
         return self.frames.unsent < MAX_BUFFERED or self.flush()
@@ -105,11 +97,9 @@ class WebSocketLink(Link):
         return True
 
     def receive(self) -> bytes | None:
-        """Return the next message, or None when there is none.
+        """Return the next message, or None when there is none; an empty message is a space.
 
-        Returns:
-            ``b""`` means that the connection was closed, also by a close frame without a code. An empty
-            message is returned as a space.
+        ``b""``: the connection was closed, also by a close frame without a code.
 
         Raises:
             OSError: the connection is over; the message has the close code.
@@ -162,7 +152,7 @@ class WebSocketLink(Link):
         return self.inner.waits_for(writable or full)
 
     def close(self, linger: float = 0.0) -> None:
-        """Send the buffered bytes and a close frame, as far as possible at once or within `linger` seconds.
+        """Send what is buffered and a close frame, as far as possible at once or in `linger` seconds.
 
         The answer of a peer that answers is read, so that the system does not reset the connection.
         """
@@ -197,11 +187,7 @@ class WebSocketLink(Link):
 
 
 class WebSocket(Transport):
-    """Connects with the opening handshake of WebSocket.
-
-    Raises:
-        ConfigError: a file for TLS, or a proxy in the environment, cannot be used.
-    """
+    """Connects with the opening handshake of WebSocket."""
 
     def __init__(self, config: Any) -> None:
         self._carrier = Tcp(config)

@@ -107,8 +107,7 @@ def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
 class _Owned:
     """Emits no ``ResourceWarning`` where closing is not our task.
 
-    That is in a forked child, which cannot use the object, and during interpreter exit, when events may
-    still be sent to the very end.
+    That is in a forked child, and during interpreter exit, when events may still be sent to the very end.
     """
 
     _made_by = 0
@@ -146,11 +145,7 @@ class _Context(_Owned, zmq.Context[_Socket]):
 
 
 class ZmqLink(Link):
-    """A connected socket with its monitor.
-
-    Args:
-        end: ends the transport's context, and waits for messages that its sockets still have to write.
-    """
+    """A connected socket with its monitor. `end` ends the context once messages are written."""
 
     def __init__(self, sock: zmq.Socket[bytes], monitor: Any, peer: str, end: Callable[[], None]) -> None:
         self.peer = peer
@@ -282,11 +277,7 @@ class ZmqLink(Link):
 
 
 class Zmq(Transport):
-    """Connects ZeroMQ sockets.
-
-    Raises:
-        ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
-    """
+    """Connects ZeroMQ sockets; ConfigError: a key is not valid, or this ZeroMQ has no CURVE."""
 
     def __init__(self, config: Any) -> None:
         push = config.scheme.endswith("+push")
@@ -454,10 +445,7 @@ class Zmq(Transport):
 
 
 def curve_keys(secret: str | None) -> tuple[str, str]:
-    """Return our public and secret CURVE keys.
-
-    Args:
-        secret: our secret key as Z85 text; None: make a new pair.
+    """Return our public and secret CURVE keys, as Z85 texts; a new pair for the secret None.
 
     Raises:
         ConfigError: the key is not valid, or libzmq has no CURVE.
@@ -474,11 +462,7 @@ def curve_keys(secret: str | None) -> tuple[str, str]:
 
 
 def _check_resources() -> None:
-    """Make sure that libzmq can start its threads.
-
-    Raises:
-        OSError: too few descriptors or threads are left.
-    """
+    """Make sure that libzmq can start its threads; OSError: too little is left for them."""
     pipes: list[int] = []
     go = Event()
     idents: list[int] = []
