@@ -8,7 +8,8 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from logclient import threads
@@ -248,12 +249,23 @@ class Request:
 
     # -- its context
 
-    def active(self) -> Active:
+    @contextmanager
+    def active(self) -> Iterator[Request]:
         """Return a context manager that makes this the innermost request of the context, without ending it.
 
         Use it in a thread that does not run in a copy of the request's context.
         """
-        return Active(self)
+        before = innermost.get()
+        innermost.set(self)
+        try:
+            yield self
+        finally:
+            # Also ends requests that were entered inside and never left, such as that of a generator.
+            inner = innermost.get()
+            while inner is not None and inner is not self:
+                inner = inner.parent
+            if inner is not None:
+                innermost.set(_alive(before))
 
     def __enter__(self) -> Request:
         self._before = innermost.get()
@@ -387,29 +399,6 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request {document.action_name('' if self.action is None else self.action)}>"
-
-
-class Active:
-    """The context manager of ``Request.active``."""
-
-    __slots__ = ("_before", "_request")
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._before: Request | None = None
-
-    def __enter__(self) -> Request:
-        self._before = innermost.get()
-        innermost.set(self._request)
-        return self._request
-
-    def __exit__(self, *_: object) -> None:
-        # Also ends requests that were entered inside and never left, such as that of a generator.
-        inner = innermost.get()
-        while inner is not None and inner is not self._request:
-            inner = inner.parent
-        if inner is not None:
-            innermost.set(_alive(self._before))
 
 
 class Measure:

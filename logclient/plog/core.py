@@ -30,7 +30,15 @@ from logclient.delivery.contract import Core, CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.messages import COMMANDS, Stat, command, estimate_loss, join_tags, kafka_tags, parse_stat
-from logclient.plog.pacing import ByQueue, ByStat, Grant, SlowStart
+from logclient.plog.pacing import (
+    SLOW_BURST,
+    SLOW_LOOK,
+    SLOW_LOOK_AT_QUEUE,
+    ByQueue,
+    ByStat,
+    Grant,
+    slow_start,
+)
 
 TAGGED = 1
 """High nibble of the kind of an event whose body begins with its own tags: u16 big-endian, then the tags."""
@@ -94,9 +102,8 @@ class Plog(Core):
         """Returns the state of the server's receive queue; set by the engine for each socket."""
         self._by_queue: ByQueue | None = None
         self._by_stat: ByStat | None = None
-        self._slow_start: SlowStart | None = None
         self._pace_is_final = False  # the slow start is over
-        self._packets_before = 0  # sent through earlier sockets
+        self._packets_before: int | None = None  # sent through earlier sockets, from the slow start on
         self._sent_at = 0.0  # the last look that found new packets
         self._baseline: tuple[Stat, _Request] | None = None  # the answer that later ones are compared with
         self._own_token = 0  # of a STAT that the feedback sent
@@ -162,23 +169,22 @@ class Plog(Core):
 
         A visible receive queue allows the full pace from the first packet on, as long as it has room.
         """
-        if self._slow_start is None:
-            self._slow_start = SlowStart(self._config.pace)
+        if self._packets_before is None:
             self._packets_before = packets
             self._sent_at = now  # a socket is opened when there is something to send
         elif packets != self._packets:
             self._sent_at = now
         self._packets = packets
-        rate, size = self._slow_start.rate(packets - self._packets_before), self._config.pace_bytes
+        rate, size = slow_start(self._config.pace, packets - self._packets_before), self._config.pace_bytes
         if rate >= self._config.pace:
             self._pace_is_final = True
             self.pace(now, rate, size)
             self._allow(0.0, 0.0)
             return float("inf")
-        look, burst = SlowStart.LOOK, min(SlowStart.BURST, self._burst(rate))
+        look, burst = SLOW_LOOK, min(SLOW_BURST, self._burst(rate))
         seen = self.receiver() if self.receiver is not None else None
         if seen is not None:
-            look, burst = SlowStart.LOOK_AT_QUEUE, self._burst(self._config.pace)
+            look, burst = SLOW_LOOK_AT_QUEUE, self._burst(self._config.pace)
             self._grant(*seen)
             if seen[0]:
                 self._sent_at = now  # only the queue may have kept us from sending
@@ -238,7 +244,7 @@ class Plog(Core):
         # A new socket: answers to earlier questions do not arrive here.
         self._server_started = 0.0
         self._uptime = self._late_stats = 0
-        self._baseline = self._by_queue = self._by_stat = self._slow_start = None
+        self._baseline = self._by_queue = self._by_stat = self._packets_before = None
         self._pace_is_final = False
         self._room = 0.0
         self._own_token = 0

@@ -3,7 +3,7 @@
 ``ByQueue`` reads the receive queue of the server's socket, which needs the same machine. Between two looks it
 allows only what fits into the queue, so that nothing is lost even if the server reads nothing. ``ByStat``
 asks the server how many messages arrived (STAT): it speeds up a bit while all arrive, and halves the pace
-when some do not. ``SlowStart`` is for a receiver whose state is unknown: it may have just started.
+when some do not. ``slow_start`` is for a receiver whose state is unknown: it may have just started.
 """
 
 from __future__ import annotations
@@ -75,23 +75,18 @@ class ByStat:
         self.rate = max(self.base / 10, self.rate / 2)
 
 
-class SlowStart:
-    """The pace of the first packets to a receiver: it starts at `FIRST` and doubles every half second.
+FIRST = 500.0  # packets per second at the slow start
+SLOW_BURST = 16.0  # packets sent at once
+SLOW_LOOK = 0.02  # seconds between two changes of the pace; half of the idle time if that is more
+SLOW_LOOK_AT_QUEUE = 0.004  # the same where the receive queue is visible
+_GROWTH = 1.4  # packets per second for each packet sent: twice the natural logarithm of 2
+
+
+def slow_start(pace: float, packets: int) -> float:
+    """Return the packets per second after so many to a new receiver: `FIRST`, then twice each half second.
 
     A server that has just started reads slowly and pauses now and then. Linux gives its socket room for 280
     small datagrams: at `FIRST` it may pause for half a second. The pace grows with the packets sent, because
     an idle client does not warm up a server.
     """
-
-    FIRST = 500.0  # packets per second
-    BURST = 16.0  # packets sent at once
-    LOOK = 0.02  # seconds between two changes of the pace; half of the idle time if that is more
-    LOOK_AT_QUEUE = 0.004  # the same where the receive queue is visible
-    _GROWTH = 1.4  # packets per second for each packet sent: twice the natural logarithm of 2
-
-    def __init__(self, pace: float) -> None:
-        self.pace = pace
-
-    def rate(self, packets: int) -> float:
-        """Return the packets per second after so many were sent; `pace` at the end of the start."""
-        return min(self.pace, self.FIRST + self._GROWTH * packets)
+    return min(pace, FIRST + _GROWTH * packets)

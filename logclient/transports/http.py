@@ -49,46 +49,37 @@ def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: 
     """Send a request without a body and read the head of the answer, by the monotonic second `deadline`."""
     hint = "" if link.tls else ": is the port right, and does it require TLS?"
     ended = ConnectionError(f"{server} ended the connection without an answer to the HTTP request{hint}")
+    data = b""
     try:
-        return _answer(link, request, server, attempt, deadline, ended)
+        sent = link.send([request])
+        while (end := data.find(b"\r\n\r\n") + 4) < 4:
+            if not data.startswith(b"HTTP/1."[: len(data)]):
+                words = "does not speak HTTP: is the port right, and does it require TLS?"
+                raise ConnectionError(f"{server} {words}")
+            if len(data) > MAX_HEAD:
+                raise ConnectionError(f"{server} answers with headers of more than {MAX_HEAD} bytes")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{server} did not answer the HTTP request in time")
+            if attempt.stopped():
+                raise InterruptedError("stopped while connecting")
+            fds = [link.fileno()]
+            attempt.wait(fds, [] if sent else fds, left)
+            sent = sent or link.flush()
+            more = link.receive()
+            if more == b"":
+                raise ended
+            data += more or b""
     except (ConnectionResetError, BrokenPipeError):
         if link.tls:
             raise  # its message is better
         raise ended from None
-
-
-def _answer(
-    link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: float, ended: ConnectionError
-) -> Answer:
-    sent = link.send([request])
-    data = b""
-    while True:
-        end = data.find(b"\r\n\r\n") + 4
-        if end > 3:
-            found = _STATUS.match(data)
-            if not found:
-                raise ConnectionError(f"{server} answers with no HTTP status")
-            reason = printable((found[2] or b"").decode("latin-1"), 60).strip()
-            words = f"HTTP {found[1].decode()} {reason}".rstrip()
-            return Answer(int(found[1]), words, data[:end], data[end:])
-        if not data.startswith(b"HTTP/1."[: len(data)]):
-            raise ConnectionError(
-                f"{server} does not speak HTTP: is the port right, and does it require TLS?"
-            )
-        if len(data) > MAX_HEAD:
-            raise ConnectionError(f"{server} answers with headers of more than {MAX_HEAD} bytes")
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"{server} did not answer the HTTP request in time")
-        if attempt.stopped():
-            raise InterruptedError("stopped while connecting")
-        fds = [link.fileno()]
-        attempt.wait(fds, [] if sent else fds, left)
-        sent = sent or link.flush()
-        more = link.receive()
-        if more == b"":
-            raise ended
-        data += more or b""
+    found = _STATUS.match(data)
+    if not found:
+        raise ConnectionError(f"{server} answers with no HTTP status")
+    reason = printable((found[2] or b"").decode("latin-1"), 60).strip()
+    words = f"HTTP {found[1].decode()} {reason}".rstrip()
+    return Answer(int(found[1]), words, data[:end], data[end:])
 
 
 class Proxy:
@@ -114,7 +105,7 @@ class Proxy:
         self.endpoint: Endpoint = (host, port or 80)
         self.peer = f"the proxy {host}:{port or 80}"
         self._variable = variable
-        self._excluded = excluded
+        self.excludes = excluded
         self._authorization: Secret | None = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -148,11 +139,6 @@ class Proxy:
         if all(excluded(f"{host}:{port}") for host, port in endpoints):
             return None
         return cls(f"{kind}_proxy", url, excluded)
-
-    def applies_to(self, endpoint: Endpoint) -> bool:
-        """Return whether `endpoint` is reached through the proxy."""
-        host, port = endpoint
-        return not self._excluded(f"{host}:{port}")
 
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
         """Connect through a tunnel as ``tcp.connect_any``; the proxy looks the name of `endpoint` up."""

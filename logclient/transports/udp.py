@@ -18,9 +18,7 @@ from typing import Any
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
 from logclient.threads import original
-from logclient.transports.tcp import TcpLink, resolve
-
-Endpoint = tuple[str, int]
+from logclient.transports.tcp import Endpoint, TcpLink, first_address
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -88,8 +86,8 @@ class Udp(Transport):
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> UdpLink:
         """Make a socket whose peer is `endpoint`. Nothing is sent."""
         host, port = endpoint
-        failure: OSError | None = None
-        for family, kind, number, _, address in resolve(host, port, socket.SOCK_DGRAM)[1]:
+
+        def make(_: bytes, family: int, kind: int, number: int, address: Any) -> UdpLink:
             sock: socket.socket = original(socket, "socket")(family, kind, number)
             try:
                 sock.setblocking(False)
@@ -98,10 +96,11 @@ class Udp(Transport):
                     # The system gave this socket the very port it connects to: no server listens there.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
                 return UdpLink(sock, f"{host}:{port}")
-            except OSError as error:
+            except OSError:
                 sock.close()
-                failure = error
-        raise failure or OSError(f"{host} has no address")
+                raise
+
+        return first_address(endpoint, socket.SOCK_DGRAM, make)
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""

@@ -247,7 +247,8 @@ class WebSocket(Transport):
 
     def proxied(self, endpoint: Endpoint) -> bool:
         """Return whether connections to `endpoint` go through a proxy."""
-        return self._proxy is not None and self._proxy.applies_to(endpoint)
+        host, port = endpoint
+        return self._proxy is not None and not self._proxy.excludes(f"{host}:{port}")
 
     def _open(
         self, inner: TcpLink, name: bytes, port: int, attempt: Attempt, deadline: float

@@ -38,15 +38,13 @@ from logclient.delivery.contract import FOREVER, Link, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received, resolve
+from logclient.transports.tcp import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
 
 try:
     import zmq
     from zmq.utils.monitor import parse_monitor_message
 except ImportError as error:
     raise MissingExtra("zmq", "logjam") from error
-
-Endpoint = tuple[str, int]
 
 MOST_LINGER_MS = (1 << 31) - 1
 """The longest time to wait at a close that ZeroMQ takes."""
@@ -306,17 +304,11 @@ class Zmq(Transport):
         """
         self._renew_keys(attempt)
         host, port = endpoint
-        failure: OSError | None = None
-        for *_, address in resolve(host, port, socket.SOCK_STREAM)[1]:
-            try:
-                return self._link(address[0], port, f"{host}:{port}", attempt)
-            except InterruptedError:
-                raise
-            except OSError as error:
-                # Prefer an error that a person has to correct to a passing one.
-                if not isinstance(failure, CredentialError):
-                    failure = error
-        raise failure or OSError(f"{host} has no address")
+
+        def make(*found: Any) -> ZmqLink:
+            return self._link(found[-1][0], port, f"{host}:{port}", attempt)
+
+        return first_address(endpoint, socket.SOCK_STREAM, make)
 
     def _renew_keys(self, attempt: Attempt) -> None:
         if self._curve_secret is None or self.curve is None:
@@ -439,9 +431,12 @@ class Zmq(Transport):
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
+        from zmq.backend import cython
+
         from logclient._ext.pump.zmq import ZmqPump
 
-        return partial(ZmqPump.find, library=_library())
+        # pyzmq's extension, through which its copy of libzmq is found.
+        return partial(ZmqPump.find, library=str(getattr(cython._zmq, "__file__", "")))
 
 
 def curve_keys(secret: str | None) -> tuple[str, str]:
@@ -503,10 +498,3 @@ def _drop(sock: zmq.Socket[bytes], monitor: Any, linger: int) -> None:
 
 def _fault(error: zmq.ZMQError) -> OSError:
     return OSError(error.errno, str(error.strerror))
-
-
-def _library() -> str:
-    """Return the path of pyzmq's extension, through which its copy of libzmq is found."""
-    from zmq.backend import cython
-
-    return str(getattr(cython._zmq, "__file__", ""))

@@ -116,7 +116,7 @@ def test_links_in_c_and_adapters_leave_equal_traces(
     adapted: str, kind: str, script: str, tmp_path: Path
 ) -> None:
     compiled, transport = ADAPTED[adapted]
-    ours = trace(Setup(kind, compiled), transport(5.0), tmp_path / "python", SCRIPTS[script])
+    ours = trace(Setup(kind, compiled), transports.tcp(5.0, transport), tmp_path / "python", SCRIPTS[script])
     theirs = trace(Setup(kind, True), transports.tcp(5.0), tmp_path / "c", SCRIPTS[script])
     if script == "whole windows":
         assert ours == theirs

@@ -41,8 +41,8 @@ from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.logjam import zeromq  # noqa: E402
 from logclient.logjam.subscriber import Subscriber  # noqa: E402
+from logclient.testing import logjam_sockets  # noqa: E402
 from logclient.testing.logjam import Collector, decode  # noqa: E402
 from logclient.testing.logjam_device import Device  # noqa: E402
 from tests.logjam_rig import (  # noqa: E402
@@ -970,5 +970,5 @@ def test_a_descriptor_of_another_kind_has_no_address() -> None:
     """Of a connection that has ended, libzmq's descriptor may be any other by now."""
     one, two = socket.socketpair()
     with one, two:
-        assert zeromq.address_of(one.fileno()) == ""
-    assert zeromq.address_of(-1) == ""
+        assert logjam_sockets.address_of(one.fileno()) == ""
+    assert logjam_sockets.address_of(-1) == ""

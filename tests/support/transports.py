@@ -8,10 +8,10 @@ from logclient.config import parse
 from tests.support.patience import PATIENCE
 
 
-def tcp(connect_timeout: float) -> Any:
+def tcp(connect_timeout: float, kind: Any = None) -> Any:
     from logclient.transports.tcp import Tcp
 
-    return Tcp(parse("lumberjack://127.0.0.1", connect_timeout=connect_timeout))
+    return (kind or Tcp)(parse("lumberjack://127.0.0.1", connect_timeout=connect_timeout))
 
 
 def tls(connect_timeout: float, **options: Any) -> Any:

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logclient
+from logclient.config import parse
 from logclient.delivery import engine as engine_module
 from logclient.errors import CredentialError
 from tests.cores import messages
@@ -212,7 +213,7 @@ class RecordedZmq(Zmq):
     """ZeroMQ with the pump that the test is about."""
 
     def __init__(self, compiled: bool) -> None:
-        super().__init__(5.0)
+        super().__init__(parse("logjam://127.0.0.1/a-b", connect_timeout=5.0))
         self._compiled = compiled
 
     def load_pump(self) -> Any:
