@@ -19,6 +19,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logclient.config import dns_name, is_key
@@ -283,16 +284,16 @@ def _endpoint(text: str) -> str:
     return f"tcp://{match[1]}:{port}"
 
 
+@dataclass(eq=False)
 class _Source:
     """The socket of one device. Each has its own, so that each can be reconnected alone."""
 
-    def __init__(self, sock: Any, monitor: Any) -> None:
-        self.sock = sock
-        self.monitor = monitor
-        self.endpoint = ""
-        self.reached = False  # a device has answered
-        self.fd = -1  # descriptor of its connection
-        self.lost = 0.0  # when the connection ended, until libzmq reconnects
+    sock: Any
+    monitor: Any
+    endpoint: str
+    reached: bool = False  # a device has answered
+    fd: int = -1  # descriptor of its connection
+    lost: float = 0.0  # when the connection ended, until libzmq reconnects
 
 
 class Subscriber:
@@ -384,12 +385,11 @@ class Subscriber:
         for prefix in self._prefixes:
             sock.setsockopt(zmq.SUBSCRIBE, prefix)
         watched = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
-        source = _Source(sock, sock.get_monitor_socket(watched | zmq.EVENT_HANDSHAKE_SUCCEEDED))
+        monitor = sock.get_monitor_socket(watched | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._poller.register(sock, zmq.POLLIN)
-        self._poller.register(source.monitor, zmq.POLLIN)
-        source.endpoint = endpoint
+        self._poller.register(monitor, zmq.POLLIN)
         sock.connect(endpoint)
-        return source
+        return _Source(sock, monitor, endpoint)
 
     @property
     def devices(self) -> dict[int, Device]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from logclient import client, threads
@@ -439,8 +440,6 @@ def _answered(found: Any) -> Any:
 def _strings(body: bytes) -> dict[str, str]:
     import json
 
-    def text(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
+    write = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     found = json.loads(body).items()
-    return {name: value if isinstance(value, str) else text(value) for name, value in found}
+    return {name: value if isinstance(value, str) else write(value) for name, value in found}

@@ -17,8 +17,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,34 +185,22 @@ class Tls(Tcp):
             ConfigError: a file cannot be used.
             OSError: one cannot be read at the moment.
         """
+        plain = bare_context(ssl.Purpose.SERVER_AUTH)
+        plain.check_hostname = self._verify and check_hostname
+        if not self._verify:
+            plain.verify_mode = ssl.CERT_NONE
+        context: ssl.SSLContext | TlsContext = plain
+        wrap: Wrap = partial(_wrap, plain)
         if self._library is not None:
-            return self._wrap_compiled(self._library, check_hostname)
-        context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
-        if not (self._verify and check_hostname):
-            context.check_hostname = False
-        if not self._verify:
-            context.verify_mode = ssl.CERT_NONE
-        _identify(context, *self._own)
-        return partial(_wrap, context)
+            from logclient._ext.tls import TlsContext, TlsSocket
 
-    def _wrap_compiled(self, library: OpenSsl, check_hostname: bool) -> Wrap:
-        from logclient._ext.tls import TlsSocket
-
-        context = make_context(library)
-        context.check_hostname = check_hostname
-        if not self._verify:
-            context.set_verify(False)
-        with _naming(self._ca):
-            if self._ca is None:
-                context.load_default_certs()
-            else:
-                files, hashed = _authorities(self._ca)
-                for file in files:
-                    context.load_verify_locations(file)
-                if hashed is not None:
-                    context.load_verify_locations(None, hashed)
+            context = TlsContext(self._library, plain)
+            context.set_verify(self._verify)
+            context.check_hostname = plain.check_hostname
+            wrap = partial(TlsSocket, context)
+        _trust(context, self._ca)
         _identify(context, *self._own)
-        return partial(TlsSocket, context)
+        return wrap
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
@@ -291,14 +279,13 @@ def find_openssl() -> OpenSsl:
     return OpenSsl()
 
 
-def make_context(library: OpenSsl) -> TlsContext:
+def bare_context(purpose: ssl.Purpose) -> ssl.SSLContext:
     """Make a context with the settings of ``ssl.create_default_context``, which trusts nobody yet."""
-    from logclient._ext.tls import TlsContext
-
     # A place with authorities, even an empty one, keeps Python from loading the system's, which takes long.
-    like = ssl.create_default_context(capath=os.devnull)
-    like.options |= ssl.OP_NO_RENEGOTIATION
-    return TlsContext(library, like)
+    context = ssl.create_default_context(purpose, capath=os.devnull)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
 
 
 def server_context(
@@ -315,51 +302,36 @@ def server_context(
     Raises:
         ConfigError: a file cannot be used.
     """
-    context = _context(ssl.Purpose.CLIENT_AUTH, ca)
+    context = bare_context(ssl.Purpose.CLIENT_AUTH)
     if ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, ca)
     _identify(context, cert, key, None if password is None else Secret(password))
     return context
 
 
-def _authorities(ca: str) -> tuple[list[str], str | None]:
-    """Return the files with authorities, and the directory with OpenSSL's names, or None."""
-    if not os.path.isdir(ca):
-        return [ca], None
-    inside = sorted(os.listdir(ca))
-    # Either prepared by OpenSSL's rehash, or with the names that people gave.
-    if any(len(n) > 9 and n[8] == "." and n[9:].isdigit() for n in inside):
-        return [], ca
-    files = [os.path.join(ca, n) for n in inside if n.endswith((".pem", ".crt"))]
-    if not files:
-        raise ConfigError(f"ca: directory {ca!r} holds no certificates (*.pem, *.crt)")
-    return files, None
-
-
-@contextmanager
-def _naming(ca: str | None) -> Iterator[None]:
-    """Have errors name the option whose files are read."""
+def _trust(context: ssl.SSLContext | TlsContext, ca: str | None) -> None:
+    """Load authorities from a file or a directory; None: the system's."""
     try:
-        yield
+        if ca is None:
+            context.load_default_certs()
+        elif not os.path.isdir(ca):
+            context.load_verify_locations(ca)
+        else:
+            inside = sorted(os.listdir(ca))
+            files = [os.path.join(ca, n) for n in inside if n.endswith((".pem", ".crt"))]
+            # Either prepared by OpenSSL's rehash, or with the names that people gave.
+            if any(len(n) > 9 and n[8] == "." and n[9:].isdigit() for n in inside):
+                context.load_verify_locations(None, ca)
+            elif not files:
+                raise ConfigError(f"ca: directory {ca!r} holds no certificates (*.pem, *.crt)")
+            else:
+                for file in files:
+                    context.load_verify_locations(file)
     except ssl.SSLError:
         raise ConfigError(f"ca: {ca!r} holds something that is no certificate in PEM form") from None
     except OSError as error:
         raise _unreadable("ca", str(ca), error) from None
-
-
-def _context(purpose: ssl.Purpose, ca: str | None) -> ssl.SSLContext:
-    if ca is None:
-        context = ssl.create_default_context(purpose)
-    else:
-        with _naming(ca):
-            files, hashed = _authorities(ca)
-            # Without either, Python would load the system's.
-            context = ssl.create_default_context(purpose, cafile=files[0] if files else None, capath=hashed)
-            for file in files[1:]:
-                context.load_verify_locations(file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
 
 
 def _identify(

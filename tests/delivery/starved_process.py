@@ -62,7 +62,6 @@ def zmq_connects(kind: str, host: str) -> None:
     """Connect ZeroMQ with each number of descriptors left: it succeeds or raises OSError."""
     import zmq
 
-
     context = zmq.Context()
     with context, context.socket(zmq.ROUTER if kind == "DEALER" else zmq.PULL) as server:
         server.linger = 0
@@ -92,7 +91,6 @@ def zmq_breaks(kind: str, address: str) -> None:
     """Break a connection of ZeroMQ while no descriptor is left."""
     import zmq
 
-
     with zmq.Context() as context:
         server = context.socket(zmq.ROUTER if kind == "DEALER" else zmq.PULL)
         server.linger = 0
@@ -116,7 +114,6 @@ def zmq_breaks(kind: str, address: str) -> None:
 def zmq_contended(seconds: str) -> None:
     """Connect ZeroMQ while another thread keeps taking and returning descriptors."""
     import zmq
-
 
     over = threading.Event()
 

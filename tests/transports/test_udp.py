@@ -204,9 +204,7 @@ def test_icmp_refusal_ends_the_socket(way: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not LINUX, reason="GSO is Linux's")
-def test_the_mtu_option_allows_large_datagrams(
-    far: DatagramServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mtu_option_allows_large_datagrams(far: DatagramServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path takes more than the usual 1500 bytes."""
     engine, transport = engine_of(
         "gso", f"plog://127.0.0.1:{far.port}?mtu=9000&identity=none&pace=0&pace_bytes=0", monkeypatch
