@@ -16,7 +16,8 @@ from logclient._ext.constants import K_DOCUMENT, K_RAW, PENDING, REASONS, STATUS
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Retry, Settled
-from logclient.logux.core import DebugText, Headers, Logux
+from logclient.logux.core import DebugText, Logux
+from logclient.logux.messages import Headers
 from tests.oracle.logux_codec import PythonLogux
 from tests.support.configs import logux_config
 from tests.support.examples import examples

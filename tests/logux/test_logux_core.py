@@ -36,7 +36,8 @@ from logclient.delivery.contract import (
     Settled,
 )
 from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.logux.core import Action, DebugText, Headers, Logux, Opened, Received, Undone
+from logclient.logux.core import Action, DebugText, Logux, Opened, Received, Undone
+from logclient.logux.messages import Headers
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
 from tests.support.batches import inflight_of

@@ -424,15 +424,16 @@ def test_a_refused_frame_is_not_sent_twice(
     frame: int, compiled: bool, error: str, again: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PUSH promises at most once; a message refused in its middle has not been taken."""
+    from zmq.backend import cython
+
     from logclient.testing.logjam import Collector
-    from logclient.transports import zmq as transport
 
     number = getattr(errno, error)
     refuse_at = 4 * 25 + frame
     linked: list[RefusingSocket] = []
     if compiled:
         again.again_set(again.real, ctypes.c_long(refuse_at), number)
-        monkeypatch.setattr(transport, "_library", lambda: again.path)
+        monkeypatch.setattr(cython._zmq, "__file__", again.path)
     else:
         monkeypatch.setattr(Zmq, "load_pump", refuse_pump("a test needs the link in Python"))
         connect = Zmq.connect
