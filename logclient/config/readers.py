@@ -7,6 +7,7 @@ value, or raises ValueError with the rule; the caller puts the option's name bef
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ _SIZES = {
     "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30,
     "kb": 1000, "mb": 1000**2, "gb": 1000**3,
 }  # fmt: skip
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_KEY = re.compile(r"[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 _NO_LEVEL = 60
 """Above every level that the queue knows: it keeps a level divided by ten, up to 5."""
@@ -56,21 +59,12 @@ class Reader:
 # -- numbers, durations, sizes
 
 
-def _number(digits: str) -> float | None:
-    """Read ASCII digits with at most one point; returns None for anything else (signs, exponents)."""
-    whole, point, part = digits.partition(".")
-    both = whole + part
-    if not both.isascii() or not both.isdigit() or len(both) > 18 or (point and not part):
+def _quantity(value: object, units: Mapping[str, float]) -> float | None:
+    """Read a number, without sign and exponent, and its unit; None: it is none."""
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None or len(match[1].replace(".", "")) > 18 or match[2].lower() not in units:
         return None
-    return float(digits)
-
-
-def _split_unit(value: str) -> tuple[str, str]:
-    stripped = value.strip()
-    end = len(stripped)
-    while end and not (stripped[end - 1].isdigit() or stripped[end - 1] == "."):
-        end -= 1
-    return stripped[:end], stripped[end:].strip().lower()
+    return float(match[1]) * units[match[2].lower()]
 
 
 def parse_duration(value: object) -> float:
@@ -79,12 +73,10 @@ def parse_duration(value: object) -> float:
         if not 0 <= value < 1e15:
             raise ValueError(f"must be a duration of 0 or more, got {echo(value)}")
         return float(value)
-    if isinstance(value, str):
-        digits, unit = _split_unit(value)
-        number = _number(digits)
-        if number is not None and unit in _TIMES:
-            return number * _TIMES[unit]
-    raise ValueError(f"must be a duration such as 5s, 200ms or 5m, got {echo(value)}")
+    found = _quantity(value, _TIMES)
+    if found is None:
+        raise ValueError(f"must be a duration such as 5s, 200ms or 5m, got {echo(value)}")
+    return found
 
 
 def parse_size(value: object) -> int:
@@ -94,14 +86,10 @@ def parse_size(value: object) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    if isinstance(value, str):
-        digits, unit = _split_unit(value)
-        number = _number(digits)
-        if number is not None and unit in _SIZES:
-            found = number * _SIZES[unit]
-            if found == int(found):
-                return int(found)
-    raise ValueError(f"must be a size in bytes such as 65536 or 64MiB, got {echo(value)}")
+    found = _quantity(value, _SIZES)
+    if found is None or found != int(found):
+        raise ValueError(f"must be a size in bytes such as 65536 or 64MiB, got {echo(value)}")
+    return int(found)
 
 
 def integer(low: int, high: int) -> Reader:
@@ -256,8 +244,6 @@ def _shares(value: Any) -> dict[str, float]:
 
 def _patterns(value: Any) -> tuple[str, ...]:
     """Read regular expressions: one as text, or a list of them."""
-    import re
-
     several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     found = tuple(value) if several else () if value == "" else (value,)
     for pattern in found:
@@ -318,11 +304,7 @@ def _host(value: Any) -> str:
 
 def is_key(value: object) -> bool:
     """Return whether the value is a CURVE key as text: 40 characters of the Z85 alphabet."""
-    return (
-        isinstance(value, str)
-        and len(value) == 40
-        and all(char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value)
-    )
+    return isinstance(value, str) and _KEY.fullmatch(value) is not None
 
 
 def _curve_key(value: Any) -> str:

@@ -146,7 +146,7 @@ class Fatal(NamedTuple):
 
 
 class CloseWanted(NamedTuple):
-    """The wait of ``begin_close`` is over: the connection can be closed."""
+    """The end of this connection, as if the peer had closed it."""
 
 
 CoreEvent = Settled | Retry | Alive | Progress | Reply | Inbound | Fatal | CloseWanted
@@ -176,7 +176,6 @@ class Core:
         self._codec = codec
         self._events: list[CoreEvent] = []
         self._ended = False  # `Fatal` or `CloseWanted` was reported
-        self._closing = False
 
     @property
     def codec(self) -> object | None:
@@ -217,11 +216,11 @@ class Core:
     def _reset(self) -> None:
         self._codec.outcomes()
         self._events.clear()
-        self._ended = self._closing = False
+        self._ended = False
 
     def credit(self, now: float) -> tuple[int, int]:
         """Return how many (events, bytes) may be encoded now; 0 events means wait."""
-        events, size = (0, 0) if self._closing else self._codec.credit(now)
+        events, size = self._codec.credit(now)
         return events, size
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
@@ -270,9 +269,6 @@ class Core:
         if not self._ended and self._codec.error is not None:
             self._ended = True
             yield Fatal(ProtocolError(self._codec.error))
-        if self._closing and not self._ended and self.awaited == 0:
-            self._ended = True
-            yield CloseWanted()
 
     def _settled(self, outcomes: Iterable[tuple[int, int, int, int]]) -> Iterator[CoreEvent]:
         """Return outcomes of the codec as events."""
@@ -321,10 +317,6 @@ class Core:
         if deadline and now >= deadline and not self._ended:
             self._ended = True
             self._events.append(Fatal(TimeoutError(self.describe_silence())))
-
-    def begin_close(self, now: float) -> None:
-        """Encode no more; `CloseWanted` follows when nothing is awaited."""
-        self._closing = True
 
     # Optional parts.
 

@@ -281,7 +281,7 @@ class Agent(AgentMethods[Any]):
         self.sink = sink
         self.app_env = app_env
         self.zone = _zone(zone)
-        self._clock = document.Clock(self.zone)
+        self.clock = document.Clock(self.zone)
         self.masks = document.Masks(mask)
         self.failed = 0  # documents that were not made or not taken
         place = {
@@ -311,7 +311,7 @@ class Agent(AgentMethods[Any]):
 
     def times(self, seconds: float) -> dict[str, Any]:
         """Return the fields for a time in seconds since 1970."""
-        return {"started_at": self._clock.text(seconds), "started_ms": int(seconds * 1000)}
+        return {"started_at": self.clock.text(seconds), "started_ms": int(seconds * 1000)}
 
     def count_moved(self, count: int) -> None:
         """Count ids of the application that became other fields."""
@@ -411,15 +411,15 @@ class Agent(AgentMethods[Any]):
             if ms is None:
                 return {**fields, **self.times(now)}
             try:
-                started = self._clock.text(ms / 1000)
+                started = self.clock.text(ms / 1000)
             except (TypeError, ValueError, OverflowError, OSError):
-                started = self._clock.text(now)
+                started = self.clock.text(now)
             fields = {**fields, "started_at": started}
-        if not self._clock.takes(started, now):
+        if not self.clock.takes(started, now):
             self._reporter.complain(
                 "logjam:started_at",
                 f"started_at {document.text_of(started)[:40]!r}: importers drop this document; it must begin "
-                f"as in {self._clock.text(now)[:19]}, and be within 48 hours of their clocks",
+                f"as in {self.clock.text(now)[:19]}, and be within 48 hours of their clocks",
             )
         return fields
 
@@ -441,7 +441,7 @@ class Agent(AgentMethods[Any]):
         return LineEncoder(
             self._encoder,
             request=innermost,
-            texts=self._clock.texts,
+            texts=self.clock.texts,
             place=self.place,
             reserved=document.OWN | _record_names(),
             kind=LOGS << K_TOPIC_SHIFT,

@@ -33,6 +33,7 @@ pump drives the same object through ``codec``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -53,7 +54,8 @@ AUTO = ("snappy", "lz4", "zlib")
 is none, the first that is installed."""
 
 _LEVEL = 3  # of zlib
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_APP_ENV = re.compile(r"\w[\w-]{0,254}", re.ASCII)
+_TOPIC = re.compile(r"[\w-]+(?:\.[\w-]+)*", re.ASCII)
 
 
 def split_app_env(app_env: str) -> tuple[str, str]:
@@ -65,7 +67,7 @@ def split_app_env(app_env: str) -> tuple[str, str]:
     app, dash, env = app_env.rpartition("-")
     if not dash or not app or not env:
         raise ConfigError("app-env: <app>-<env>, as in logjam://host/shop-production")
-    if len(app_env) > 255 or not _WORD.issuperset(app_env.replace("-", "_")) or app.startswith("-"):
+    if not _APP_ENV.fullmatch(app_env):
         raise ConfigError("app-env: up to 255 letters, digits, underscores and dashes, a dash not first")
     return app, env
 
@@ -77,9 +79,7 @@ def _checked_topic(topic: str) -> str:
         raise ConfigError(
             f"topic: one of {', '.join(TOPICS)}, with words behind it, as in logs.shop.production"
         )
-    if len(topic) > 1000 or not all(
-        word and _WORD.issuperset(word.replace("-", "_")) for word in topic.split(".")
-    ):
+    if len(topic) > 1000 or not _TOPIC.fullmatch(topic):
         raise ConfigError("topic: words of letters, digits, underscores and dashes with a dot between them")
     return topic
 

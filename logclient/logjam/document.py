@@ -147,6 +147,7 @@ class Clock:
     def __init__(self, zone: datetime.tzinfo | None) -> None:
         self._zone = zone
         self._second: tuple[int | None, str] = (None, "")
+        self._line_second: tuple[int | None, str] = (None, "")
         self._bounds: tuple[int | None, str, str] = (None, "", "")
 
     def text(self, seconds: float) -> str:
@@ -161,6 +162,18 @@ class Clock:
     def texts(self, whole: int) -> tuple[str, str]:
         """Return ``started_at`` for a whole second, and the time of a line in it without the microseconds."""
         return self.text(whole), timestamp(whole, self._zone)[:19]
+
+    def line_time(self, seconds: float) -> str:
+        """Return the time of a line as `timestamp` does, for many lines, most of them in the same second."""
+        try:
+            whole = int(seconds // 1)
+            last, second = self._line_second
+            if whole != last:
+                second = timestamp(whole, self._zone)[:19]
+                self._line_second = whole, second
+        except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
+            return self.line_time(0.0)
+        return f"{second}.{int((seconds - whole) * 1e6):06d}"
 
     def takes(self, started: object, now: float) -> bool:
         """Return whether the importer accepts this ``started_at``, of any type."""
@@ -179,22 +192,6 @@ class Clock:
 def timestamp(seconds: float, zone: datetime.tzinfo | None) -> str:
     """Return the time of a line: local time with microseconds, without the offset."""
     return datetime.datetime.fromtimestamp(seconds, zone).replace(tzinfo=None).isoformat("T", "microseconds")
-
-
-def timestamps(zone: datetime.tzinfo | None) -> Callable[[float], str]:
-    """Return a ``timestamp`` function for many times, most of them in the same second."""
-    last: int | None = None
-    second = ""
-
-    def text(seconds: float) -> str:
-        nonlocal last, second
-        whole = int(seconds // 1)
-        if whole != last:
-            second = timestamp(whole, zone)[:19]
-            last = whole
-        return f"{second}.{int((seconds - whole) * 1e6):06d}"
-
-    return text
 
 
 # -- names that must not be shown

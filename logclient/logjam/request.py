@@ -353,7 +353,7 @@ class Request:
         return made
 
     def _taken_lines(self) -> list[list[Any]]:
-        time_text = document.timestamps(self.agent.zone)
+        time_of = self.agent.clock.line_time
         lines: list[list[Any]] = []
         dropped = self._size > document.MAX_LINES_BYTES
         room = document.MAX_LINES_BYTES
@@ -365,10 +365,10 @@ class Request:
             if room < 0 or len(lines) == document.MAX_LINES - 1:
                 dropped = True
                 continue
-            lines.append([severity, _line_time(created, time_text), text])
+            lines.append([severity, time_of(created), text])
             last = created
         if dropped:
-            lines.append([self.severity, _line_time(last, time_text), document.LINES_DROPPED])
+            lines.append([self.severity, time_of(last), document.LINES_DROPPED])
         return lines
 
     def _info(self, values: document.Values) -> dict[str, Any]:
@@ -470,10 +470,3 @@ def _check_metric(name: str) -> None:
         raise ConfigError("name: a metric's is letters, digits and _, up to 63, a letter first")
     if f"{name}_time" in document.OWN:
         raise ConfigError(f"name: {name}_time is the document's own")
-
-
-def _line_time(seconds: float, time_text: Callable[[float], str]) -> str:
-    try:
-        return time_text(seconds)
-    except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
-        return time_text(0.0)

@@ -154,7 +154,9 @@ class Tracker:
         beat = name == HEARTBEAT
         if meta.device:
             self._follow(meta.device, meta.sequence, beat, now)
-        if beat or (self.app_envs and name not in self.app_envs) or not self._wanted(topic):
+        if beat or (self.app_envs and name not in self.app_envs):
+            return None
+        if self._topics and not any(topic == one or topic.startswith(one + b".") for one in self._topics):
             return None
         return Message(
             name.decode("utf-8", "backslashreplace"),
@@ -164,11 +166,6 @@ class Tracker:
             meta.device,
             meta.created_ms,
             meta.sequence,
-        )
-
-    def _wanted(self, topic: bytes) -> bool:
-        return not self._topics or any(
-            topic == wanted or topic.startswith(wanted + b".") for wanted in self._topics
         )
 
     def refuse(self, reason: str) -> None:

@@ -183,7 +183,7 @@ class Logux(Core):
         self._events.clear()
         self._headers = HeaderHistory.NONE  # sent on this connection
         self._check_headers = True  # there may be headers to send
-        self._ended = self._closing = False
+        self._ended = False
         self._base = 0
         self._began = 0.0
         self._calls: list[int] = []  # tokens of calls that wait for `connected`
@@ -238,11 +238,6 @@ class Logux(Core):
             )
         elif self._old_form:
             self._old_form = False
-
-    def begin_close(self, now: float) -> None:
-        """Encode nothing new; ``CloseWanted`` follows when nothing is awaited any more."""
-        self._closing = True
-        self._codec.begin_close()
 
     @property
     def _secret(self) -> str:

@@ -38,6 +38,7 @@ _MAX_VALUES = 1_000_000  # in a message: each costs tens of bytes as a Python ob
 ECHOED = 4096  # characters of a bad message that are returned to its sender
 _TOKEN = re.compile(r'token\\*".*', re.DOTALL)  # of `connect`, quoted in a text
 
+_MS, _COUNTER = re.compile(r"-?[0-9]{1,16}"), re.compile(r"[0-9]{1,16}")
 _NUMBERS = (int, float)
 Number = int | float
 
@@ -454,8 +455,6 @@ def read_id(id: Any) -> tuple[str, int, int]:
     if len(parts) != 3:
         return "", 0, 0
     ms, node, counter = parts
-    if max(len(ms), len(counter)) > 16 or not (f"{ms.removeprefix('-')}{counter}".isascii()):
-        return node, 0, -1
-    if not (ms.removeprefix("-").isdigit() and counter.isdigit()):
+    if len(ms) > 16 or not _MS.fullmatch(ms) or not _COUNTER.fullmatch(counter):
         return node, 0, -1
     return node, int(ms), int(counter)

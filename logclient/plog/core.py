@@ -100,20 +100,25 @@ class Plog(Core):
         """Commands sent, those of the feedback included."""
         self.receiver: LookAtReceiver | None = None
         """Returns the state of the server's receive queue; set by the engine for each socket."""
+        self._sent_at = 0.0  # the last look that found new packets
+        self._packets = 0  # sent until the last look
+        self._token = 0
+        self._random: Callable[[], float] = lambda: 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        super()._reset()
+        # A new socket: commands are not sent again, and answers to earlier questions do not arrive here.
+        self._requests: list[_Request] = []
+        self._answers: list[Reply] = []
         self._by_queue: ByQueue | None = None
         self._by_stat: ByStat | None = None
         self._pace_is_final = False  # the slow start is over
         self._packets_before: int | None = None  # sent through earlier sockets, from the slow start on
-        self._sent_at = 0.0  # the last look that found new packets
         self._baseline: tuple[Stat, _Request] | None = None  # the answer that later ones are compared with
         self._own_token = 0  # of a STAT that the feedback sent
         self._next_stat = 0.0
         self._room = 0.0  # granted at the last look
-        self._packets = 0  # sent until the last look
-        self._token = 0
-        self._random: Callable[[], float] = lambda: 0.0
-        self._requests: list[_Request] = []
-        self._answers: list[Reply] = []
         self._server_started = 0.0  # our clock when the server was running already; 0: unknown
         self._uptime = 0  # the last one reported, ms
         self._late_stats = 0  # STATs given up, whose answer may still come
@@ -234,21 +239,7 @@ class Plog(Core):
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin with a new socket."""
         super().connected(now, random)
-        if random is not None:
-            self._random = random
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._requests.clear()  # commands are not sent again
-        self._answers.clear()
-        # A new socket: answers to earlier questions do not arrive here.
-        self._server_started = 0.0
-        self._uptime = self._late_stats = 0
-        self._baseline = self._by_queue = self._by_stat = self._packets_before = None
-        self._pace_is_final = False
-        self._room = 0.0
-        self._own_token = 0
-        self._next_stat = 0.0
+        self._random = random or self._random
 
     # -- commands
 

@@ -5,6 +5,7 @@ No I/O: bytes in, values out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from logclient.errors import ProtocolError
 
 COMMANDS = ("ping", "stat", "envi", "kill")
 
-_TOPIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_TOPIC = re.compile(r"[\w.-]{1,249}", re.ASCII)
 
 
 # -- tags
@@ -64,7 +65,7 @@ def kafka_tags(topic: str = "", key: str = "") -> list[str]:
 def _check_topic(topic: str) -> None:
     if topic == "null":
         raise ValueError("topic: servers discard what goes to 'null'")
-    if not 0 < len(topic) <= 249 or topic in (".", "..") or not _TOPIC.issuperset(topic):
+    if topic in (".", "..") or not _TOPIC.fullmatch(topic):
         raise ValueError("topic: 1 to 249 letters, digits, dots, underscores and dashes, as in Kafka")
 
 
@@ -171,10 +172,6 @@ class Stat(NamedTuple):
         return self.v0_fragments[0] if self.v0_fragments else 0
 
 
-def _snake_case(name: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
-
-
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1 << 63:
         raise ValueError("a counter that is no number")
@@ -220,7 +217,7 @@ def parse_stat(data: bytes) -> Stat:
             raise ValueError("no JSON object with uptime")
         fields: dict[str, Any] = {}
         for name, value in raw.items():
-            name = _snake_case(name)
+            name = re.sub("([A-Z])", r"_\1", name).lower()
             name = "defragmenter" if name == "cache" else name
             if name in Stat._fields and name != "raw":
                 read: Callable[[Any], Any] = _READERS.get(name, _count)

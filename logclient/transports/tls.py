@@ -84,16 +84,10 @@ Wrap = Callable[[socket.socket, bytes], AnySocket]
 
 
 class _Loaded(NamedTuple):
-    """What was made of the files.
+    """What was made of the files."""
 
-    Attributes:
-        pid: the process that has read them.
-        state: of the files and the password; None: to be read again.
-        wrap: adds TLS to a socket.
-    """
-
-    pid: int
-    state: object
+    pid: int  # of the process that has read them
+    state: object  # of the files and the password; None: to be read again
     wrap: Wrap
 
 

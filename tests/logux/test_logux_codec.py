@@ -151,8 +151,6 @@ class Pair:
                 core.post_command("headers", {"n": self.headers}, side.queue.next_seq, side.in_flight)
             elif what == "ping":
                 results.append(core.call("ping"))
-            elif what == "close":
-                core.begin_close(side.now)
             elif what == "lost":
                 side.lose()
                 core.connected(side.now, lambda: 0.5)
@@ -212,7 +210,7 @@ class Pair:
 MESSAGES = ("processed", "undo", "synced", "other")
 STEPS = (
     "put", "put", "send", "send", "send", "processed", "processed", "processed", "undo", "undo", "synced",
-    "other", "wait", "clock", "timeout", "headers", "ping", "lost", "error", "close",
+    "other", "wait", "clock", "timeout", "headers", "ping", "lost", "error",
 )  # fmt: skip
 
 
@@ -241,7 +239,7 @@ class TestTraces:
         for _ in range(steps):
             # The rarer ends come seldom, or nothing would follow them.
             what = pair.random.choice(STEPS)
-            if what in ("lost", "close", "timeout", "clock") and pair.random.randrange(7):
+            if what in ("lost", "timeout", "clock") and pair.random.randrange(7):
                 what = "send"
             pair.do(what)
 
