@@ -95,8 +95,6 @@ class Request:
         self._given: object = None  # the application's id, when it must not be the request's
         self._before: Request | None = None
 
-    # -- identity
-
     @property
     def request_id(self) -> str:
         """The id of the request: 32 hex digits, made at the first access.
@@ -139,8 +137,6 @@ class Request:
     def severity(self) -> int:
         """The highest severity of its lines so far; 1 (INFO) before the first."""
         return INFO if self._severity < 0 else self._severity
-
-    # -- content
 
     def line(self, level: int, text: object, created: float | None = None) -> bool:
         """Add a line.
@@ -247,8 +243,6 @@ class Request:
         except Exception as ours:
             self.agent.complain(ours, "an exception of a request")
 
-    # -- its context
-
     @contextmanager
     def active(self) -> Iterator[Request]:
         """Return a context manager that makes this the innermost request of the context, without ending it.
@@ -281,8 +275,6 @@ class Request:
         if error is not None and not isinstance(error, GeneratorExit):
             self.failed_with(error)
         self.end()
-
-    # -- its end
 
     def stop_clock(self) -> None:
         """Stop measuring the request's time, for example before work after the answer."""

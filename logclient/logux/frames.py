@@ -15,8 +15,6 @@ from logclient.errors import CredentialError, ProtocolError
 from logclient.logux import messages
 from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
-# -- readable frames
-
 _MAX_TEXT = 256  # characters of a text in a title
 _TYPE = re.compile(rb'\s*\[\s*"(connect|connected|debug|error|headers|ping|pong|sync|synced)"')
 # A token, and a token in a message that an error quotes.
@@ -152,9 +150,6 @@ _WRONG = {
     "bad_action": "no action: an object with a string as its type, and no number as its length",
     "bad_meta": "no meta: an object with a number as its time, and an id of one of the three forms",
 }
-
-
-# -- the probe
 
 
 class Probe(readable.Probe):

@@ -73,8 +73,6 @@ class State:
     def _report(self, words: str) -> None:
         self._complain(f"state {self.path}", f"state: {self.path}: {words}")
 
-    # -- the core's side
-
     def begin(self, core: Logux) -> None:
         """Give a new core the saved state. In a forked child, release the file instead."""
         if os.getpid() != self.pid:
@@ -109,8 +107,6 @@ class State:
         finally:
             os.close(fd)
         os.replace(part, self.path)
-
-    # -- the end
 
     def release(self) -> None:
         """Stop writing, so that another client may use the file."""

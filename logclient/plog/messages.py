@@ -17,9 +17,6 @@ COMMANDS = ("ping", "stat", "envi", "kill")
 _TOPIC = re.compile(r"[\w.-]{1,249}", re.ASCII)
 
 
-# -- tags
-
-
 def join_tags(tags: Iterable[str]) -> bytes:
     """Encode tags as they travel: in UTF-8, separated by NUL; a ValueError: a tag breaks a rule.
 
@@ -69,17 +66,11 @@ def _check_topic(topic: str) -> None:
         raise ValueError("topic: 1 to 249 letters, digits, dots, underscores and dashes, as in Kafka")
 
 
-# -- commands
-
-
 def command(name: str, payload: bytes = b"") -> bytes:
     """Return the datagram of a command, one of `COMMANDS`. ``ping`` sends the payload back."""
     if name not in COMMANDS:
         raise ValueError(f"command: {name!r} is none of {', '.join(COMMANDS)}")
     return b"\0\0" + name.upper().encode() + payload
-
-
-# -- statistics
 
 
 class Defragmenter(NamedTuple):

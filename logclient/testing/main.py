@@ -21,7 +21,7 @@ from logclient.logux.config import subprotocol_version
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.logjam.consumer import Consumer
+    from logclient.testing.logjam_consumer import Consumer
     from logclient.testing.loop import CollectorBase
 
     Server = CollectorBase[Any] | Consumer
@@ -188,8 +188,8 @@ def _own_options(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _consumer(url: str, options: dict[str, Any]) -> Consumer:
-    from logclient.logjam.consumer import Consumer
     from logclient.logjam.subscriber import PORT
+    from logclient.testing.logjam_consumer import Consumer
 
     _, endpoints, path, pairs = split_url(url)
     if not endpoints:

@@ -12,6 +12,8 @@ from logclient.config import host_port
 from logclient.errors import LedgerError
 from logclient.logjam.subscriber import Device, Subscriber
 
+__all__ = ["Consumer", "Counts"]
+
 SCHEME = "logjam+sub"
 
 _LOOK = 0.1  # seconds between two checks for the stop
