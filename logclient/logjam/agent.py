@@ -85,7 +85,7 @@ class AgentMethods(Generic[R]):
         Returns:
             The request, which has begun. It becomes ``current()`` in its ``with`` statement.
         """
-        request = Request(self._agent, action)
+        request = self._agent._begin(action)
         if request_id is not None:
             request.request_id = request_id
         request.trace_id = trace_id
@@ -301,6 +301,10 @@ class Agent(AgentMethods[Any]):
     @property
     def _agent(self) -> Agent:
         return self
+
+    def _begin(self, action: object) -> Request:
+        """Begin a request. An agent of a client before its ``__init__`` has no such method."""
+        return Request(self, action)
 
     def complain(self, error: BaseException, what: str) -> None:
         """Count a document that was lost here, and log it, at most once a minute for each kind of error."""
