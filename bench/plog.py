@@ -185,11 +185,12 @@ def plain(sock: socket.socket, case: Case, messages: int) -> Callable[[], None]:
 def client(url: str, case: Case, stack: ExitStack, way: str = "gso", **options: Any) -> Callable[[], None]:
     """Make the work of our client: `send` for each event, then `flush`, which waits for the kernel."""
     import logclient
+    from logclient.transports.udp import UdpLink
 
     made = stack.enter_context(
         logclient.connect(url, overflow="block", pace=0, pace_bytes=0, mtu=case.mtu, **options)
     )
-    made._engine.lanes.first.transport.send_method = way  # type: ignore[attr-defined]
+    UdpLink.send_method = way
     body = body_of(case.size)
 
     def work() -> None:

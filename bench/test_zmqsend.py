@@ -37,7 +37,7 @@ def sink() -> Iterator[Sink]:
 @pytest.mark.benchmark(group="Logjam, 2048 messages to ZeroMQ")
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "python"])
 def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
-    transport = Zmq(5.0, hwm=1_000_000)
+    transport = Zmq(parse("logjam://127.0.0.1/a-b", hwm=1_000_000))
     link = transport.connect(("127.0.0.1", sink.port), Attempt())
     core = Logjam(parse("logjam://h/shop-production", mode="async", compression="none"), PRODUCER)
     queue = EventQueue()

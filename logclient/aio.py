@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from logclient.client import Client, Event, Level, open_client
 from logclient.config import parse
@@ -48,7 +48,6 @@ MAX_WAITING = 10_000
 
 Received = tuple[dict[str, Any], dict[str, Any]]
 Callback = Callable[[dict[str, Any], dict[str, Any]], Awaitable[object] | object]
-T = TypeVar("T")
 
 
 class AsyncClient:
@@ -95,17 +94,11 @@ class AsyncClient:
         return int(self.client.send(event, level))
 
     async def submit(self, event: Event, level: Level = INFO) -> Outcome:
-        """Send an event and await its outcome, also if it has failed or was dropped.
-
-        Arguments and errors are those of ``logclient.Client.submit``.
-        """
+        """Send an event and await its outcome, whatever it is, as ``logclient.Client.submit``."""
         return await self._outcome(self.client.submit(event, level))
 
     async def flush(self, timeout: float | None = None) -> int:
-        """Wait until all events sent before this call have an outcome.
-
-        Argument and result are those of ``logclient.Client.flush``.
-        """
+        """Wait until all events sent so far have an outcome, as ``logclient.Client.flush``."""
         engine = self.client._engine
         if engine.inline:
             return int(self.client.flush(timeout))
@@ -114,10 +107,7 @@ class AsyncClient:
         return await self._settled(engine.queue.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
-        """Deliver the queued events and end. May be called again.
-
-        Argument and result are those of ``logclient.Client.close``.
-        """
+        """Deliver the queued events and end, as ``logclient.Client.close``. May be called again."""
         engine = self.client._engine
         if engine.inline:
             left = int(self.client.close(timeout))
@@ -160,9 +150,8 @@ class AsyncClient:
         ping, engine = self._method("ping"), self.client._engine
         if engine.inline:
             return ping(timeout=timeout)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        request, _ = engine.begin_request("ping", None, lambda: _settle(loop, future, None))
+        future, settle = _promise()
+        request, _ = engine.begin_request("ping", None, settle)
         try:
             await self._wait(future, timeout)
         finally:
@@ -177,24 +166,15 @@ class AsyncClient:
     async def add(
         self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: Level = INFO
     ) -> Outcome:
-        """Send a whole action and await its outcome.
-
-        Arguments and errors are those of ``logclient.logux.Client.add``.
-        """
+        """Send a whole action and await its outcome; see ``logclient.logux.Client.add``."""
         return await self._outcome(self._method("add")(action, meta, level))
 
     async def subscribe(self, channel: str, **more: Any) -> Outcome:
-        """Subscribe to a channel and await the server's answer.
-
-        Arguments and errors are those of ``logclient.logux.Client.subscribe``.
-        """
+        """Subscribe to a channel and await the answer; see ``logclient.logux.Client.subscribe``."""
         return await self._outcome(self._method("subscribe")(channel, **more))
 
     async def unsubscribe(self, channel: str, **more: Any) -> Outcome:
-        """End a subscription and await the server's answer.
-
-        Arguments and errors are those of ``logclient.logux.Client.unsubscribe``.
-        """
+        """End a subscription and await the answer; see ``logclient.logux.Client.unsubscribe``."""
         return await self._outcome(self._method("unsubscribe")(channel, **more))
 
     @property
@@ -209,10 +189,7 @@ class AsyncClient:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers of this client, as a copy. Assign to change them.
-
-        See ``logclient.logux.Client.headers``.
-        """
+        """The headers of this client, as a copy. Assign to change them; see ``logclient.logux.Client``."""
         return dict(self._method("headers"))
 
     @headers.setter
@@ -269,16 +246,15 @@ class AsyncClient:
         engine = self.client._engine
         if engine.queue.settled >= target:
             return 0
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        watch = engine.submissions.watch(target, lambda: _settle(loop, future, None))
+        future, settle = _promise()
+        watch = engine.submissions.watch(target, settle)
         try:
             await self._wait(future, timeout)
         finally:
             engine.submissions.unwatch(watch)
         return 0 if future.done() else int(engine.unsettled(target))
 
-    async def _wait(self, future: asyncio.Future[None], timeout: float) -> None:
+    async def _wait(self, future: asyncio.Future[Any], timeout: float) -> None:
         """Wait for the sender, `timeout` seconds at most, and start another where it is missing."""
         deadline = time.monotonic() + timeout
         while True:
@@ -293,14 +269,14 @@ class AsyncClient:
         if outcome is not None:  # refused: many of them must not queue as callbacks
             await asyncio.sleep(0)
             return outcome
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
-        delivery.add_done_callback(lambda delivery: _settle(loop, future, delivery.result(0)))
+        future, settle = _promise()
+        delivery.add_done_callback(lambda delivery: settle(delivery.result(0)))
         # One request for all events sent in this turn of the loop: for the last of them.
         if self._awaited is None:
-            loop.call_soon(self._request_flush)
+            asyncio.get_running_loop().call_soon(self._request_flush)
         self._awaited = delivery
-        return await future
+        settled: Outcome = await future
+        return settled
 
     def _request_flush(self) -> None:
         delivery, self._awaited = self._awaited, None
@@ -410,14 +386,19 @@ async def _until(done: Callable[[], bool], deadline: float) -> None:
         pause = min(2 * pause, 0.02)
 
 
-def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], found: Any) -> None:
-    """Settle a future from another thread, unless it is done."""
+def _promise() -> tuple[asyncio.Future[Any], Callable[..., None]]:
+    """Make a future, and the function by which another thread settles it, unless it is done."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
 
-    def settle() -> None:
+    def settle(found: Any) -> None:
         if not future.done():  # cancelled
             future.set_result(found)
 
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed
-        pass
+    def settle_soon(found: Any = None) -> None:
+        try:
+            loop.call_soon_threadsafe(settle, found)
+        except RuntimeError:  # the loop is closed
+            pass
+
+    return future, settle_soon

@@ -18,8 +18,8 @@ from logclient._ext.constants import K_RAW, K_TOMB
 from logclient._ext.record import Encoder, FastClient, LineEncoder, failure_reason, record_level
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, Secret, parse, registry
-from logclient.config.changes import MOVING, changed
 from logclient.config.documents import DocumentConfig
+from logclient.config.parsing import MOVING, changed
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine
 from logclient.delivery.lifecycle import flush_on_sigterm
@@ -89,15 +89,14 @@ def check_source(url: str | None, client: object, options: Mapping[str, object])
 
 def open_client(config: Config) -> Client:
     """Make a client of the class that the configuration's scheme has."""
-    client: Client = registry.load(registry.lookup(config.scheme).client)(config)
-    return client
+    kind: type[Client] = registry.load(registry.lookup(config.scheme).client)
+    return kind(config)
 
 
 def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
     """Make the functions that an implementation of `Documents` needs. They hold the engine, never the client.
 
-    ``put(body, level, kind)`` ships a document and returns its sequence, or 0 if it was dropped;
-    ``count_lost()`` counts one that could not be made.
+    ``put(body, level, kind)`` ships a document and returns its sequence, or 0 if it was dropped.
     """
 
     def put(body: bytes, level: int, kind: int) -> int:
@@ -143,9 +142,7 @@ class Client(FastClient):
     ``logclient.connect`` makes one. Every method may be called from any thread. ``send`` waits only with
     ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
 
-    The methods ``complain``, ``ensure_sender``, ``flush_if_reachable``, ``on_start``, ``put_contended``
-    and ``retire`` and the attributes ``documents``, ``encoder``, ``line_encoder``, ``queue``, ``revision``
-    and ``sampling`` are for ``logclient.Handler``. Applications do not need them.
+    Methods and attributes that are not described here are for ``logclient.Handler``.
 
     Args:
         config: the result of ``logclient.config.parse``.
@@ -170,21 +167,8 @@ class Client(FastClient):
         self.config = config
         self.front_ends = weakref.WeakSet()
         self._reconfiguring = threads.Lock()
-        self._route = _Route(config)
-        ledger = None
-        if config.ledger is not None:
-            from logclient.records.place import node_name
-
-            about = {
-                "protocol": config.protocol,
-                "url": config.redacted,
-                "identity": "none" if config.identity == "none" else "id",
-                "host": node_name(),
-                **config.ledger_fields,
-            }
-            ledger = (private_directory(config.ledger, "ledger"), about)
-        make_engine = _engine_maker(config, self._core_factory(config), self._route, ledger)
-        self._engine = make_engine(None)
+        self._engines = _Engines(config, self._core_factory(config))
+        self._engine = self._engines.make()
         self.documents = self._documents(config, self._engine)
         queue = self._engine.queue
         options: dict[str, Any] = {
@@ -335,12 +319,13 @@ class Client(FastClient):
         with self._reconfiguring:
             before = self.config
             config = changed(before, url, options)
-            if _transport_options(config) != _transport_options(before):
-                self._route.config = config
+            moved = any(config.options.get(name) != before.options.get(name) for name in MOVING)
+            if moved or config.endpoints != before.endpoints:
+                self._engines.config = config
                 try:
-                    self._engine.move(config.endpoints, self._route.make_transport, config.redacted)
+                    self._engine.move(config.endpoints, self._engines.make_transport, config.redacted)
                 except BaseException:
-                    self._route.config = before
+                    self._engines.config = before
                     raise
             fields = _common_fields(config).get("fields", {})
             if fields != _common_fields(before).get("fields", {}):
@@ -460,14 +445,12 @@ def _common_fields(config: Config) -> dict[str, Any]:
 def _steps(config: Config) -> tuple[Step, ...]:
     if not isinstance(config, DocumentConfig):
         return ()
-    found: list[Step] = []
+    found: tuple[Step, ...] = ()
     if config.redact_text:
         from logclient.records.revision import replace_patterns
 
-        found.append(replace_patterns(config.redact_text))
-    if config.before_send is not None:
-        found.append(config.before_send)
-    return tuple(found)
+        found = (replace_patterns(config.redact_text),)
+    return found if config.before_send is None else (*found, config.before_send)
 
 
 def _form(config: Config) -> Form | None:
@@ -498,10 +481,6 @@ def level_number(level: Level) -> int:
     return level
 
 
-def _transport_options(config: Config) -> tuple[Any, ...]:
-    return (config.endpoints, *(config.options.get(name) for name in MOVING))
-
-
 def _is_here(host: str) -> bool:
     from ipaddress import IPv6Address, ip_address
 
@@ -516,39 +495,42 @@ def _is_here(host: str) -> bool:
     return (inner or address).is_loopback
 
 
-class _Route:
-    """Where a client delivers to. The engines that adopt what a dead owner left are made for it, too."""
+class _Engines:
+    """Makes a client's engine, and one for what each dead owner left in its spool. Never holds the client."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, make_core: Callable[[bytes], Core]) -> None:
         self.config = config  # `Client.reconfigure` replaces it
+        self._options = config
+        self._make_core = make_core
+        self._ledger: tuple[str, dict[str, str]] | None = None
+        if config.ledger is not None:
+            from logclient.records.place import node_name
+
+            about = {
+                "protocol": config.protocol,
+                "url": config.redacted,
+                "identity": "none" if config.identity == "none" else "id",
+                "host": node_name(),
+                **config.ledger_fields,
+            }
+            self._ledger = (private_directory(config.ledger, "ledger"), about)
 
     def make_transport(self) -> Any:
         """Make a transport; each engine has its own, and closes it."""
-        return registry.load(registry.lookup(self.config.scheme).transport).from_config(self.config)
+        return registry.load(registry.lookup(self.config.scheme).transport)(self.config)
 
-
-def _engine_maker(
-    config: Config,
-    make_core: Callable[[bytes], Core],
-    route: _Route,
-    ledger: tuple[str, dict[str, str]] | None,
-) -> Callable[[OrphanSpool | None], Engine]:
-    """Return the function that makes a client's engine, or one for what a dead owner left in its spool."""
-
-    def make(orphan: OrphanSpool | None) -> Engine:
+    def make(self, orphan: OrphanSpool | None = None) -> Engine:
         return Engine(
-            make_core,
-            route.make_transport(),
-            route.config.endpoints,
-            config,
-            make_transport=route.make_transport if config.balance else None,
-            ledger=ledger,
-            url=route.config.redacted,
-            make_replayer=make,
+            self._make_core,
+            self.make_transport(),
+            self.config.endpoints,
+            self._options,
+            make_transport=self.make_transport if self._options.balance else None,
+            ledger=self._ledger,
+            url=self.config.redacted,
+            make_replayer=self.make,
             orphan=orphan,
         )
-
-    return make
 
 
 def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:

@@ -7,17 +7,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["lazy_names"]
-
 
 def lazy_names(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Make the functions ``__getattr__`` and ``__dir__`` of a package.
-
-    ::
-
-        __getattr__, __dir__ = lazy_names(__name__, {"Client": "client"})
+    """Make the functions ``__getattr__`` and ``__dir__`` of a package, from its names and their modules.
 
     The package still imports these names under ``TYPE_CHECKING``, for type checkers. A module is relative to
     the package: ``client``, or ``.logjam.subscriber`` for a module of the package around it.

@@ -10,8 +10,6 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["BODY_KEPT", "Bytes", "Frame", "Probe", "around", "escape", "fields", "hexdump", "lines", "shown"]
-
 BODY_SHOWN = 200
 """Bytes of a body that a line shows."""
 BODY_KEPT = 1 << 20
@@ -147,8 +145,8 @@ def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
 def fields(frame: Frame, limit: int = BODY_KEPT) -> dict[str, Any]:
     """Write a frame for programs.
 
-    ``offset``, ``depth``, ``size``, the frame's own fields, then ``body`` (text; ``body_hex`` if it is not
-    UTF-8) or ``pairs``, and ``wrong`` (None: nothing is).
+    ``offset``, ``depth``, ``size``, the frame's own fields, ``body`` (text; else ``body_hex``) or ``pairs``,
+    and ``wrong`` (None: nothing is).
     """
     found: dict[str, Any] = {"offset": frame.offset, "depth": frame.depth, "size": frame.size, **frame.fields}
     if not isinstance(frame.body, bytes):

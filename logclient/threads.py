@@ -89,11 +89,6 @@ def in_main_thread() -> bool:
         return _hub() is not None
 
 
-def sleep(seconds: float) -> None:
-    """Suspend this native thread; for our own threads."""
-    original(time, "sleep")(seconds)
-
-
 # -- greenlets --------------------------------------------------------------------------------------
 
 
@@ -152,7 +147,7 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
     if done():
         return True
     green = is_green()
-    pause = sys.modules["gevent"].sleep if green else sleep
+    pause = sys.modules["gevent"].sleep if green else original(time, "sleep")
     key = id(_current()) if green else 0
     begin = time.monotonic()
     if green:

@@ -290,10 +290,6 @@ cdef class Codec(CodecBase):
         """Seconds that were waited for the first outcome before the last jam."""
         return self.w.jam.waited
 
-    def begin_close(self):
-        """Send nothing new, only suspects."""
-        self.w.closing = True
-
     def set_wall(self, double wall):
         """Set the wall clock for ids, in seconds since 1970."""
         self.w.wall = wall

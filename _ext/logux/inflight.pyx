@@ -105,7 +105,6 @@ ctypedef struct lc_client:
     State state
     Wrong wrong                  # why it ends
     bint over                    # nothing more is sent or read
-    bint closing                 # nothing new is sent
     int64_t base
     double began                 # when `connected` arrived, in monotonic seconds
     double lead                  # how far the server's clock was after base then, in ms
@@ -290,7 +289,6 @@ cdef void forget(lc_client *w) noexcept nogil:
     trim(&w.ready, ROOM_KEPT)
     w.stopped = False
     w.over = False
-    w.closing = False
     w.wrong = WRONG_NONE
     w.headers.wanted = 0
     w.headers.blocked = False

@@ -113,10 +113,10 @@ cdef int64_t next_step(lc_client *w) noexcept nogil:
     cdef lc_runs *r = &w.runs
     cdef uint32_t room
     if not r.count and not r.alone:
-        return 0 if w.closing else sync_room(w)
+        return sync_room(w)
     if r.count and not r.alone and not r.drained:
         room = sync_room(w)
-        if w.closing or room and r.offered:
+        if room and r.offered:
             r.drained = True     # there was room, and no innocent action came
         else:
             r.offered = room > 0
@@ -126,7 +126,7 @@ cdef int64_t next_step(lc_client *w) noexcept nogil:
     r.alone = 0
     if not r.count:
         r.drained = False
-        return 0 if w.closing else sync_room(w)
+        return sync_room(w)
     return -1
 
 

@@ -1,7 +1,7 @@
 """The ``logclient`` command, also ``python -m logclient``.
 
 `main` reads the command line and runs one command. The exit codes are those of `logclient.errors.ExitCode`.
-Every error is one line on stderr; ``--debug`` shows the traceback (`logclient.exits`).
+Every error is one line on stderr; ``--debug`` shows the traceback (`logclient.cli.exits`).
 
 Each command is a module of this package with ``add_arguments(parser)`` and ``run(arguments)``. It is imported
 when the command is given, so ``--help`` and ``--version`` load nothing that they do not need.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from logclient.cli.exits import run_command
 from logclient.cli.parser import make_parser
-from logclient.exits import run_command
 
 __all__ = ["main"]
 

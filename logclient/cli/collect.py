@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import threading
 
+from logclient.cli.exits import signals_handled
 from logclient.cli.parser import duration
 
 __all__ = ["add_arguments", "run"]
@@ -29,11 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Listen until SIGINT, SIGTERM or the end of the time."""
     from logclient.testing import main
 
-    return main.run(
-        arguments.urls,
-        capture=arguments.capture,
-        faults=arguments.faults,
-        fault_log=arguments.fault_log,
-        seconds=arguments.seconds,
-        as_json=arguments.json,
-    )
+    stopped = threading.Event()
+    with signals_handled(lambda *_: stopped.set()):
+        return main.run(
+            arguments.urls,
+            capture=arguments.capture,
+            faults=arguments.faults,
+            fault_log=arguments.fault_log,
+            seconds=arguments.seconds,
+            as_json=arguments.json,
+            stopped=stopped,
+        )

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from logclient.cli.exits import end_with_reader
 from logclient.cli.parser import positive
 from logclient.config import registry
 from logclient.errors import ConfigError, ExitCode
-from logclient.exits import end_with_reader
 from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
 
 __all__ = ["add_arguments", "run"]

@@ -119,7 +119,7 @@ def examine(
     """
     from logclient.transports.udp import Udp
 
-    transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
+    transport = registry.load(registry.lookup(given.scheme).transport)(given)
     stream = not isinstance(transport, Udp)
     if transport.proxied(endpoint):
         yield Finding("name", SKIPPED, "left to the proxy of the environment")

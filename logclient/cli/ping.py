@@ -68,7 +68,7 @@ def check_endpoints(
     The ledger and the state file of the configuration are not used.
     """
     given = given.for_tests().replace(connect_timeout=min(given.connect_timeout, timeout))
-    transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
+    transport = registry.load(registry.lookup(given.scheme).transport)(given)
     checks = [
         EndpointCheck(given, endpoint, transport, timeout, count, event) for endpoint in given.endpoints
     ]

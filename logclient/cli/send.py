@@ -10,12 +10,12 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from logclient import config
+from logclient.cli.exits import Stopped, TerminationSignals
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
 from logclient.config.documents import DocumentConfig
 from logclient.errors import ExitCode
-from logclient.exits import Stopped, TerminationSignals
 
 if TYPE_CHECKING:
     from logclient.client import Client, Stats

@@ -9,9 +9,9 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from logclient.cli.exits import Stopped, TerminationSignals, end_with_reader
 from logclient.cli.parser import UsageError, duration
 from logclient.errors import ExitCode
-from logclient.exits import Stopped, TerminationSignals, end_with_reader
 from logclient.readable import escape
 
 if TYPE_CHECKING:

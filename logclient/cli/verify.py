@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from logclient.cli.exits import Stopped, TerminationSignals
 from logclient.cli.parser import argument_type
 from logclient.cli.progress import ProgressLine
-from logclient.exits import Stopped, TerminationSignals
 from logclient.readable import escape
 
 if TYPE_CHECKING:

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
+from logclient.config import readers
 from logclient.config.option import declared_options, option
-from logclient.config.readers import (
-    boolean,
-    choice,
-    directory,
-    duration,
-    file_path,
-    function,
-    host,
-    integer,
-    level,
-    optional,
-    secret,
-    shares,
-    size,
-)
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
-
-__all__ = ["Config", "Endpoint"]
 
 Endpoint = tuple[str, int]
 """Host and port."""
@@ -62,33 +46,33 @@ class Config:
     """The options whose secrets are sent to the server."""
 
     max_events: int = option(
-        integer(1, 100_000_000),
+        readers.integer(1, 100_000_000),
         "250000",
         "Largest number of events held: queued, in flight or kept for a resend.",
     )
     max_bytes: int = option(
-        size(1024, 1 << 40),
+        readers.size(1024, 1 << 40),
         "64MiB",
         "Largest size of the events held, in bytes.",
     )
     max_event_bytes: int = option(
-        size(64, 1 << 30),
+        readers.size(64, 1 << 30),
         "1MiB",
         "Largest size of an encoded event; a longer one fails as too_large.",
     )
     truncate: bool = option(
-        boolean,
+        readers.boolean,
         "false",
         "Cut and mark the message of an event that is too large, instead of failing the event.",
     )
     error_fingerprint: bool = option(
-        boolean,
+        readers.boolean,
         "false",
         "Give log records with an exception an error.fingerprint, a hash of its type and functions, for "
         "grouping. See events.md.",
     )
     sample: dict[str, float] = option(
-        shares,
+        readers.shares,
         "",
         "The share of a Handler's records that are sent, from 0 to 1, by level or by logger, such as "
         "DEBUG=0.1,shop.db=0.5 in a URL. A logger stands for those below it; records of WARNING and above "
@@ -96,195 +80,195 @@ class Config:
         shown="none",
     )
     rate_limit: int = option(
-        integer(0, 1_000_000_000),
+        readers.integer(0, 1_000_000_000),
         "0",
         "Most records a second that a Handler sends of one message, before its arguments, and logger; 0: any "
         "number. The next one has the number of those held back in labels.suppressed.",
     )
     dedupe: float = option(
-        duration(0, _DAY),
+        readers.duration(0, _DAY),
         "0s",
         "How long a Handler holds back records with the same text, level and logger; 0: it does not.",
     )
     overflow: str = option(
-        choice("drop_oldest", "drop_new", "block", "raise"),
+        readers.choice("drop_oldest", "drop_new", "block", "raise"),
         "drop_new",
         "What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise "
         "(QueueFull from send; not in a Handler).",
         shown="drop_new (Handler and other front ends of logs: drop_oldest; Writer, logclient send: block)",
     )
     block_timeout: float | None = option(
-        optional(duration(0, 365 * _DAY)),
+        readers.optional(readers.duration(0, 365 * _DAY)),
         "none",
         "How long overflow=block waits before the event is dropped; none: without limit.",
     )
     keep_level: int = option(
-        level,
+        readers.level,
         "ERROR",
         "Events of this level and above are dropped last; none: all levels are treated alike.",
     )
     identity: str = option(
-        choice("id", "own", "none"),
+        readers.choice("id", "own", "none"),
         "id",
         "id: each event carries its id; own: the application provides a unique id; none: events carry no "
         "id, and verify compares them as a multiset of hashes. See formats.md.",
     )
     check: bool = option(
-        boolean,
+        readers.boolean,
         "true",
         "Check that raw bytes are one JSON object in UTF-8 before they are sent.",
     )
     connect_timeout: float = option(
-        duration(0.001, 3600),
+        readers.duration(0.001, 3600),
         "10s",
         "Longest time for one attempt to connect to one address.",
     )
     silence: float = option(
-        duration(0.001, _DAY),
+        readers.duration(0.001, _DAY),
         "30s",
         "The connection is closed when the server owes an answer and sends no byte for this time.",
     )
     progress_timeout: float = option(
-        duration(0.001, 30 * _DAY),
+        readers.duration(0.001, 30 * _DAY),
         "5m",
         "The connection is closed when nothing is acknowledged for this time, even if keep-alives arrive.",
     )
     backoff_min: float = option(
-        duration(0.001, 3600),
+        readers.duration(0.001, 3600),
         "100ms",
         "Upper bound of the first random wait before a new attempt to connect; it doubles with each attempt.",
     )
     backoff_max: float = option(
-        duration(0.001, _DAY),
+        readers.duration(0.001, _DAY),
         "30s",
         "Largest upper bound of that wait.",
     )
     auth_backoff_min: float = option(
-        duration(0.001, _DAY),
+        readers.duration(0.001, _DAY),
         "30s",
         "Upper bound of the first wait after rejected credentials (certificate, key or token); at least "
         "half of it is kept, the rest is random.",
         tls_only=True,
     )
     auth_backoff_max: float = option(
-        duration(0.001, _DAY),
+        readers.duration(0.001, _DAY),
         "5m",
         "Largest upper bound of that wait.",
         tls_only=True,
     )
     max_age: float | None = option(
-        optional(duration(0.001, 365 * _DAY)),
+        readers.optional(readers.duration(0.001, 365 * _DAY)),
         "none",
         "Events that wait longer than this fail as max_age; none: no limit.",
     )
     poison: str = option(
-        choice("fail", "keep"),
+        readers.choice("fail", "keep"),
         "fail",
         "What happens to an event on which the server ends its connections while it accepts others: fail "
         "(it fails as poison) or keep (it stays in quarantine and is tried again every few minutes).",
     )
     on_delivery: Callable[..., object] | None = option(
-        optional(function),
+        readers.optional(readers.function),
         "none",
         "A function that gets what became of events: a list of logclient.Settlement, some ten times a second "
         "at most. See callbacks.md.",
     )
     on_drop: Callable[..., object] | None = option(
-        optional(function),
+        readers.optional(readers.function),
         "none",
         "A function that gets such a list of events that failed or were dropped.",
     )
     on_error: Callable[..., object] | None = option(
-        optional(function),
+        readers.optional(readers.function),
         "none",
         "A function that gets each error of the client as text.",
     )
     flush_timeout: float = option(
-        duration(0, _DAY),
+        readers.duration(0, _DAY),
         "5s",
         "How long flush() waits by default.",
     )
     close_timeout: float = option(
-        duration(0, _DAY),
+        readers.duration(0, _DAY),
         "5s",
         "How long close() of a client waits by default.",
     )
     atexit_timeout: float = option(
-        duration(0, 3600),
+        readers.duration(0, 3600),
         "2s",
         "How long the end of the process waits for queued events.",
     )
     linger: float = option(
-        duration(0, 1),
+        readers.duration(0, 1),
         "5ms",
         "The sender's pause between two looks at the queue while traffic flows.",
     )
     spool: str | None = option(
-        optional(directory),
+        readers.optional(readers.directory),
         "none",
         "Directory in which events outlive the process; none: they are in memory only. See spool.md.",
     )
     spool_mode: str = option(
-        choice("overflow", "always"),
+        readers.choice("overflow", "always"),
         "overflow",
         "overflow: only events for which max_bytes has no room go to the spool; always: all of them.",
     )
     spool_sync: str = option(
-        choice("none", "interval", "batch"),
+        readers.choice("none", "interval", "batch"),
         "none",
         "When the disk has what is spooled. none: when the kernel writes it; interval: within 100 ms; batch: "
         "before it is sent. The last two need spool_mode=always.",
     )
     spool_bytes: int = option(
-        size(8 << 20, 1 << 40),
+        readers.size(8 << 20, 1 << 40),
         "256MiB",
         "Largest size of the files that one process has in the spool; beyond it, overflow decides.",
     )
     spool_age: float = option(
-        duration(1, 365 * _DAY),
+        readers.duration(1, 365 * _DAY),
         "24h",
         "Events that have waited longer in the spool are dropped as max_age.",
     )
     ledger: str | None = option(
-        optional(directory),
+        readers.optional(readers.directory),
         "none",
         "Directory of the ledger; none: no ledger. See formats.md.",
     )
 
     ca: str | None = option(
-        optional(file_path),
+        readers.optional(readers.file_path),
         "none",
         "Trusted certificate authorities: a PEM file, or a directory of such files.",
         shown="the system's",
         tls_only=True,
     )
     cert: str | None = option(
-        optional(file_path),
+        readers.optional(readers.file_path),
         "none",
         "The client's certificate, followed by intermediate ones: a PEM file.",
         tls_only=True,
     )
     key: str | None = option(
-        optional(file_path),
+        readers.optional(readers.file_path),
         "none",
         "Private key of that certificate: a PEM file; none: the key is in the file of cert.",
         tls_only=True,
     )
     tls_password: Secret | None = option(
-        secret,
+        readers.secret,
         None,
         "Password of that key.",
         tls_only=True,
     )
     server_name: str | None = option(
-        optional(host),
+        readers.optional(readers.host),
         "none",
         "Name or address that the server's certificate must contain.",
         shown="the host of the URL",
         tls_only=True,
     )
     verify: str = option(
-        choice("full", "none"),
+        readers.choice("full", "none"),
         "full",
         "full: check the server's certificate and name; none: accept any certificate, for tests only.",
         tls_only=True,
@@ -297,13 +281,7 @@ class Config:
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
         """Check the options against each other, and set defaults that depend on others.
 
-        Args:
-            scheme: Of the URL.
-            values: All options by name; may be changed.
-            given: Names of those that are no defaults.
-
-        Raises:
-            ConfigError: Options contradict each other.
+        Those in `given` are no defaults. `values` may be changed.
         """
         if values["backoff_min"] > values["backoff_max"]:
             raise ConfigError("backoff_min: must not be above backoff_max")
@@ -354,21 +332,14 @@ class Config:
         return 2048, 1 << 20
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values, which are not checked.
-
-        Raises:
-            TypeError: There is no such attribute.
-        """
+        """Return a copy with other values, which are not checked; TypeError: no such attribute."""
         for name in changes:
             if name not in self.__dict__:
                 raise TypeError(f"{type(self).__name__} has no {name!r}")
         return type(self)(**{**self.__dict__, **changes})
 
     def for_tests(self) -> Self:
-        """Return a copy for clients that only test a server.
-
-        They keep no ledger, spool and state, and the ids of their events say what they are.
-        """
+        """Return a copy for clients that only test a server: without files, and with ids that say so."""
         changes = {"ledger": None, "spool": None, "identity": "id", "only_tests": True}
         return type(self)(**{**self.__dict__, **changes})
 

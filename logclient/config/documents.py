@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from logclient.config import readers
 from logclient.config.common import Config
 from logclient.config.option import option
-from logclient.config.readers import (
-    boolean,
-    choice,
-    fields,
-    function,
-    names,
-    optional,
-    patterns,
-    text,
-    words,
-)
 from logclient.errors import ConfigError
-
-__all__ = ["DocumentConfig"]
 
 
 class DocumentConfig(Config):
@@ -30,74 +18,74 @@ class DocumentConfig(Config):
     """Whether mappings and texts without an @timestamp get one: an option of Lumberjack."""
 
     format: str = option(
-        choice("ecs", "logstash", "otel", "gelf", "json"),
+        readers.choice("ecs", "logstash", "otel", "gelf", "json"),
         "ecs",
         "Form of the documents: ecs, logstash (its version 1), otel (the log data model of OpenTelemetry), "
         "gelf, or json (flat). See events.md.",
     )
     ecs_dotted: bool = option(
-        boolean,
+        readers.boolean,
         "false",
         "Keep the dots in the names of format=ecs, as in log.origin.function; false: write objects, as "
         "ecs-logging does.",
     )
     fields: dict[str, Any] = option(
-        fields,
+        readers.fields,
         "",
         "Fields of every event, by name; in a URL a JSON object. An event's own field of the same name wins. "
         "See fields.md.",
         shown="none",
     )
     service: str | None = option(
-        optional(text),
+        readers.optional(readers.text),
         "none",
         "Name of the service: the field service.name.",
     )
     environment: str | None = option(
-        optional(text),
+        readers.optional(readers.text),
         "none",
         "Where it runs, such as production: the field service.environment.",
     )
     tags: tuple[str, ...] = option(
-        names,
+        readers.names,
         "",
         "Words to find the events by: the field tags, a list.",
         shown="none",
     )
     redact: tuple[str, ...] = option(
-        names,
+        readers.names,
         "",
         "Names of fields whose values are replaced by [redacted], at any depth: the last part of a field's "
         "name, letters in either case, * for any characters. See filters.md.",
         shown="none",
     )
     redact_text: tuple[str, ...] = option(
-        patterns,
+        readers.patterns,
         "",
         "Regular expressions: what they find in any text of an event becomes [redacted]; in a URL one "
         "expression. Each event costs several times as much.",
         shown="none",
     )
     before_send: Callable[[dict[str, Any]], Any] | None = option(
-        optional(function),
+        readers.optional(readers.function),
         "none",
         "A function that gets each document as a dict before it is sent, and returns the one to send, or "
         "None to hold it back. A keyword only; in dictConfig ext://module.name. See filters.md.",
     )
     formatter_json: bool = option(
-        boolean,
+        readers.boolean,
         "false",
         "Send text that a Handler's formatter returns as the event itself, if it is a JSON object; false: it "
         "is the message.",
     )
     enrich: tuple[str, ...] = option(
-        words("host", "container", "kubernetes"),
+        readers.words("host", "container", "kubernetes"),
         "none",
         "What every event says about its place: host, container and kubernetes, with commas between them, or "
         "all. It is read once. See fields.md.",
     )
     opentelemetry: bool = option(
-        boolean,
+        readers.boolean,
         "false",
         "Give every event that is made while a span of OpenTelemetry is active trace.id and span.id, and "
         "without the option service also what the span's resource says about its service. See "

@@ -1,15 +1,23 @@
-"""Names and addresses of hosts."""
+"""Names and addresses of hosts, and values as errors show them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from logclient.config.echo import echo
-
-__all__ = ["dns_name", "host_port"]
+_LONGEST_ECHO = 40
 
 # Letters that IDNA 2003 replaces by others: such a name may have another owner.
 _OTHER_IN_IDNA_2003 = frozenset("\u00df\u1e9e\u03c2")
+
+
+def echo(value: object) -> str:
+    """Write a value for an error: short, and without the possible password of a URL."""
+    text = repr(value)
+    before, at, after = text.rpartition("@")
+    if at:
+        scheme, mark, _ = before.partition("://")
+        text = f"{scheme + mark if mark else before[:1]}***@{after}"
+    return text if len(text) <= _LONGEST_ECHO else text[: _LONGEST_ECHO - 3] + "..."
 
 
 def host_port(host: str, port: int) -> str:
@@ -21,10 +29,7 @@ def dns_name(host: str) -> bytes:
     """Encode the name of a host for the DNS by IDNA 2008; an address stays as it is.
 
     Without the package idna, Python's own codec for IDNA 2003 is used. The two differ in a few letters, and a
-    name with one of these is then refused.
-
-    Raises:
-        ValueError: It is no host name, or the package is needed.
+    name with one of these is a ValueError then, as is one that is no host name.
     """
     if host.isascii():
         return host.encode()

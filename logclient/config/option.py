@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import functools
+from copy import copy
 from typing import Any
 
 from logclient.config import registry
 from logclient.config.readers import Reader
 
-__all__ = ["Option", "all_options", "declared_options", "option", "redeclared"]
-
 
 class Option:
-    """One option, declared as an attribute of a `Config` class."""
+    """One option, declared as an attribute of a `Config` class.
+
+    `default` is written as by a user (None: the value None), and `shown` in its place in the documentation.
+    """
 
     __slots__ = ("default", "help", "name", "reader", "shown", "tls_only")
 
-    def __init__(self, reader: Reader, default: Any, help: str, shown: str, tls_only: bool) -> None:
+    def __init__(
+        self, reader: Reader, default: str | None, help: str, *, shown: str = "", tls_only: bool = False
+    ) -> None:
         self.name = ""
         self.reader = reader
-        self.default = default
+        self.default = None if default is None else reader(default)
         self.help = help
-        self.shown = shown
+        self.shown = shown or default or "none"
         self.tls_only = tls_only
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -31,24 +35,15 @@ class Option:
         return f"<Option {self.name}>"
 
 
-def option(reader: Reader, default: str | None, help: str, *, shown: str = "", tls_only: bool = False) -> Any:
-    """Declare an option.
-
-    Args:
-        reader: Reads its values.
-        default: The default as a user would write it; None: the value None.
-        help: One line for the documentation.
-        shown: The default as the documentation shows it, if that differs.
-        tls_only: Only for schemes with TLS.
-    """
-    value = None if default is None else reader(default)
-    return Option(reader, value, help, shown or default or "none", tls_only)
+option: Any = Option
+"""For declarations: the attribute of a `Config` has the type of the option's value."""
 
 
 def redeclared(base: type, name: str, *, tls_only: bool) -> Any:
     """Declare an option of a base class once more, for other schemes."""
-    same: Option = vars(base)[name]
-    return Option(same.reader, same.default, same.help, same.shown, tls_only)
+    same = copy(vars(base)[name])
+    same.tls_only = tls_only
+    return same
 
 
 def declared_options(of: type) -> dict[str, Option]:

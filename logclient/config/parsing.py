@@ -1,4 +1,4 @@
-"""`parse`: a URL and keywords become a `Config`."""
+"""`parse`: a URL and keywords become a `Config`; `changed`: another one, while a client runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 from logclient.config import registry
 from logclient.config.common import Config
+from logclient.config.hosts import host_port
 from logclient.config.option import Option, all_options, declared_options
 from logclient.config.url import environment_endpoints, redacted_url, split_url
 from logclient.errors import ConfigError
 
-__all__ = ["parse"]
+MOVING = ("connect_timeout", "ca", "cert", "key", "tls_password", "server_name", "verify")
+"""Options of connections: the next one has them."""
+
+_CHANGEABLE = (*MOVING, "fields", "service", "environment", "tags", "enrich")
 
 _RENAMED = {
     "nap": "linger",
@@ -80,6 +84,37 @@ def parse(
         given=frozenset(given),
         **values,
     )
+
+
+def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Config:
+    """Return a configuration with another URL of the same scheme and path, or other options.
+
+    Raises:
+        ConfigError: a value breaks a rule, or may not change.
+    """
+    for name in options:
+        if name not in _CHANGEABLE:
+            raise ConfigError(f"{name}: cannot change while the client runs")
+    kind = type(config)
+    if url is None:
+        where = ",".join(host_port(*endpoint) for endpoint in config.endpoints)
+        found = parse(f"{config.scheme}://{where}{config.path}", **options)
+        redacted = config.redacted
+    else:
+        found = parse(url, **options)
+        redacted = found.redacted
+    if (found.scheme, found.path) != (config.scheme, config.path):
+        raise ConfigError(f"url: must keep the scheme and the path, {config.scheme}://…{config.path}")
+    new = found.given | options.keys()
+    values = {name: (found if name in new else config).options[name] for name in declared_options(kind)}
+    for name, value in values.items():
+        if name not in _CHANGEABLE:
+            if value != config.options[name]:
+                raise ConfigError(f"{name}: cannot change while the client runs")
+            values[name] = config.options[name]  # the same object: the client holds a secret that is renewed
+    given = set(config.given | new)
+    kind.complete(config.scheme, dict(values), given)
+    return config.replace(endpoints=found.endpoints, redacted=redacted, given=frozenset(given), **values)
 
 
 def _read(option: Option, value: Any, in_url: bool = False) -> Any:

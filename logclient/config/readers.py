@@ -7,35 +7,12 @@ value, or raises ValueError with the rule; the caller puts the option's name bef
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from logclient.config.echo import echo
-from logclient.config.hosts import dns_name
+from logclient.config.hosts import dns_name, echo
 from logclient.config.secrets import read_secret
-
-__all__ = [
-    "Reader",
-    "boolean",
-    "choice",
-    "curve_key",
-    "directory",
-    "duration",
-    "fields",
-    "file_path",
-    "host",
-    "integer",
-    "is_key",
-    "level",
-    "names",
-    "optional",
-    "parse_duration",
-    "parse_size",
-    "secret",
-    "size",
-    "text",
-    "words",
-]
 
 _TRUE = frozenset(("true", "yes", "on", "1"))
 _FALSE = frozenset(("false", "no", "off", "0"))
@@ -45,19 +22,17 @@ _SIZES = {
     "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30,
     "kb": 1000, "mb": 1000**2, "gb": 1000**3,
 }  # fmt: skip
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_KEY = re.compile(r"[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 _NO_LEVEL = 60
 """Above every level that the queue knows: it keeps a level divided by ten, up to 5."""
 
 
 class Reader:
-    """Reads values of one kind.
+    """Reads values of one kind, which the documentation calls `kind`.
 
-    Args:
-        kind: The name of the kind in the documentation.
-        read: Returns the value, or raises ValueError with the rule.
-        choices: The values there are; empty: not only these.
-        secret: The value is never written in a URL, and never shown.
+    `read` returns the value, or raises ValueError with the rule. A `secret` is never written in a URL.
     """
 
     __slots__ = ("choices", "kind", "read", "secret")
@@ -75,11 +50,7 @@ class Reader:
         return self.read(value)
 
     def read_text(self, value: str) -> Any:
-        """Read a value from a URL, where no secret may stand.
-
-        Raises:
-            ValueError: With the rule.
-        """
+        """Read a value from a URL, where no secret may stand."""
         if self.secret and not value.startswith(("env:", "file:")):
             raise ValueError("must not be written in a URL; give env:NAME, file:PATH or a keyword")
         return self.read(value)
@@ -88,65 +59,37 @@ class Reader:
 # -- numbers, durations, sizes
 
 
-def _number(digits: str) -> float | None:
-    """Read ASCII digits with at most one point; returns None for anything else (signs, exponents)."""
-    whole, point, part = digits.partition(".")
-    both = whole + part
-    if not both.isascii() or not both.isdigit() or len(both) > 18 or (point and not part):
+def _quantity(value: object, units: Mapping[str, float]) -> float | None:
+    """Read a number, without sign and exponent, and its unit; None: it is none."""
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None or len(match[1].replace(".", "")) > 18 or match[2].lower() not in units:
         return None
-    return float(digits)
-
-
-def _split_unit(value: str) -> tuple[str, str]:
-    stripped = value.strip()
-    end = len(stripped)
-    while end and not (stripped[end - 1].isdigit() or stripped[end - 1] == "."):
-        end -= 1
-    return stripped[:end], stripped[end:].strip().lower()
+    return float(match[1]) * units[match[2].lower()]
 
 
 def parse_duration(value: object) -> float:
-    """Read a duration: ``5``, ``5s``, ``200ms``, ``5m``, ``1.5h``, or a number of seconds.
-
-    Returns:
-        Seconds.
-
-    Raises:
-        ValueError: With the rule.
-    """
+    """Read seconds: ``5``, ``5s``, ``200ms``, ``5m``, ``1.5h``, or a number; ValueError: the rule."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if not 0 <= value < 1e15:
             raise ValueError(f"must be a duration of 0 or more, got {echo(value)}")
         return float(value)
-    if isinstance(value, str):
-        digits, unit = _split_unit(value)
-        number = _number(digits)
-        if number is not None and unit in _TIMES:
-            return number * _TIMES[unit]
-    raise ValueError(f"must be a duration such as 5s, 200ms or 5m, got {echo(value)}")
+    found = _quantity(value, _TIMES)
+    if found is None:
+        raise ValueError(f"must be a duration such as 5s, 200ms or 5m, got {echo(value)}")
+    return found
 
 
 def parse_size(value: object) -> int:
-    """Read a size: ``1048576``, ``64MiB``, ``1k``, or a number of bytes.
+    """Read bytes: ``1048576``, ``64MiB``, ``1k``, or a number; ValueError: the rule.
 
     k, M, G and KiB, MiB, GiB are powers of 1024; kB, MB and GB are powers of 1000.
-
-    Returns:
-        Bytes.
-
-    Raises:
-        ValueError: With the rule.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    if isinstance(value, str):
-        digits, unit = _split_unit(value)
-        number = _number(digits)
-        if number is not None and unit in _SIZES:
-            found = number * _SIZES[unit]
-            if found == int(found):
-                return int(found)
-    raise ValueError(f"must be a size in bytes such as 65536 or 64MiB, got {echo(value)}")
+    found = _quantity(value, _SIZES)
+    if found is None or found != int(found):
+        raise ValueError(f"must be a size in bytes such as 65536 or 64MiB, got {echo(value)}")
+    return int(found)
 
 
 def integer(low: int, high: int) -> Reader:
@@ -208,12 +151,7 @@ def optional(reader: Reader) -> Reader:
 
 
 def choice(*words: str, instead: str = "") -> Reader:
-    """Make a reader of one of several words.
-
-    Args:
-        words: The words.
-        instead: The text of an error in place of the value, if that may hold a secret.
-    """
+    """Make a reader of one of several words. Errors show `instead`, if the value may hold a secret."""
 
     def read(value: Any) -> str:
         if value not in words:
@@ -306,8 +244,6 @@ def _shares(value: Any) -> dict[str, float]:
 
 def _patterns(value: Any) -> tuple[str, ...]:
     """Read regular expressions: one as text, or a list of them."""
-    import re
-
     several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     found = tuple(value) if several else () if value == "" else (value,)
     for pattern in found:
@@ -368,11 +304,7 @@ def _host(value: Any) -> str:
 
 def is_key(value: object) -> bool:
     """Return whether the value is a CURVE key as text: 40 characters of the Z85 alphabet."""
-    return (
-        isinstance(value, str)
-        and len(value) == 40
-        and all(char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value)
-    )
+    return isinstance(value, str) and _KEY.fullmatch(value) is not None
 
 
 def _curve_key(value: Any) -> str:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["CONFIGS", "SCHEMES", "Scheme", "load", "load_sibling", "lookup", "protocols"]
-
 
 class Scheme(NamedTuple):
     """One URL scheme. ``core``, ``transport`` and ``client`` are written ``module:attribute``."""
@@ -88,11 +86,7 @@ CONFIGS = {
 
 
 def lookup(scheme: str) -> Scheme:
-    """Return the row of a scheme.
-
-    Raises:
-        ConfigError: there is no such scheme.
-    """
+    """Return the row of a scheme; ConfigError: there is none."""
     row = SCHEMES.get(scheme)
     if row is None:
         raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join(SCHEMES)}")
@@ -105,11 +99,7 @@ def protocols() -> list[str]:
 
 
 def load_sibling(protocol: str, name: str) -> Any:
-    """Load ``frames`` or ``Probe`` of a protocol, from its module ``frames``.
-
-    Raises:
-        ConfigError: there is no such protocol.
-    """
+    """Load ``frames`` or ``Probe`` of a protocol; ConfigError: there is no such protocol."""
     for row in SCHEMES.values():
         if row.protocol == protocol:
             return load(f"{row.core.rpartition('.')[0]}.frames:{name}")

@@ -7,24 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from logclient.config.echo import echo
-
-__all__ = ["Secret", "read_secret"]
+from logclient.config.hosts import echo
 
 _MAX_CHARACTERS = 65536
 
 
 class Secret:
-    """A value that no repr, log line, report or pickle shows.
+    """A value that no repr, log line, report or pickle shows. It is None while it was not read.
 
-    Two secrets are equal if they have the same value, or are read from the same place.
-
-    Args:
-        value: The secret; None: none was read so far.
-        source: Where it was read, as ``env:NAME`` or ``file:PATH``. A pickle holds only this, and loading it
-            reads the value anew.
-        read: Reads the value anew; raises ValueError with the reason. None: it never changes.
-        key: Stands for the place, if there is no source.
+    Two secrets are equal if they have the same value, or are read from the same place: `source`, which is
+    ``env:NAME`` or ``file:PATH``, or `key`. A pickle holds only the source, and loading it reads the value
+    anew. `read` does so; it raises ValueError with the reason.
     """
 
     __slots__ = ("_key", "_read", "_value", "source")
@@ -51,11 +44,7 @@ class Secret:
         return self._value or ""
 
     def renew(self) -> None:
-        """Read the secret anew; it stays as it was if that fails.
-
-        Raises:
-            ValueError: With the reason.
-        """
+        """Read the secret anew; it stays as it was if that raises a ValueError, with the reason."""
         if self._read is not None:
             self._value = self._read()
 
@@ -86,10 +75,7 @@ class Secret:
 def read_secret(value: Any) -> Secret:
     """Read a secret from a keyword: the secret itself, ``env:NAME``, ``file:PATH``, or a function.
 
-    A function is not called here: whoever needs the secret renews it first.
-
-    Raises:
-        ValueError: With the rule.
+    A function is not called here: whoever needs the secret renews it first. ValueError: the rule.
     """
     if isinstance(value, Secret):
         return value

@@ -15,8 +15,6 @@ from logclient.config.hosts import dns_name, host_port
 from logclient.config.readers import integer
 from logclient.errors import ConfigError
 
-__all__ = ["URL", "environment_endpoints", "redacted_url", "split_url"]
-
 _USERINFO = "URL: user:password@ is not accepted; secrets are given as env:NAME, file:PATH or a keyword"
 
 
@@ -33,11 +31,7 @@ class URL(NamedTuple):
 
 
 def split_url(url: str, lowest_port: int = 1) -> URL:
-    """Split ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
-
-    Raises:
-        ConfigError: With the rule that it breaks.
-    """
+    """Split ``scheme://host[:port][,host[:port]...][/path][?option=value...]``, or raise a ConfigError."""
     if not isinstance(url, str):
         raise ConfigError(f"URL: must be a string, got {type(url).__name__}")
     if any(char < " " or char == "\x7f" for char in url):
@@ -72,9 +66,6 @@ def environment_endpoints(row: registry.Scheme) -> tuple[tuple[str, int], ...]:
     """Read the hosts that the environment names, as other agents of the protocol read them.
 
     They have commas between them; each is ``host``, ``host:port`` or ``tcp://host:port``.
-
-    Raises:
-        ConfigError: There are none, or one of them is no host.
     """
     name = next((name for name in row.hosts_in if os.environ.get(name, "").strip()), None)
     if name is None:

@@ -61,8 +61,6 @@ from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
 from logclient.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from logclient._ext.inflight import Batch, InflightBatches
     from logclient.delivery.attempt import Attempt
 
@@ -148,7 +146,7 @@ class Fatal(NamedTuple):
 
 
 class CloseWanted(NamedTuple):
-    """The wait of ``begin_close`` is over: the connection can be closed."""
+    """The end of this connection, as if the peer had closed it."""
 
 
 CoreEvent = Settled | Retry | Alive | Progress | Reply | Inbound | Fatal | CloseWanted
@@ -178,7 +176,6 @@ class Core:
         self._codec = codec
         self._events: list[CoreEvent] = []
         self._ended = False  # `Fatal` or `CloseWanted` was reported
-        self._closing = False
 
     @property
     def codec(self) -> object | None:
@@ -197,7 +194,7 @@ class Core:
 
     def describe_silence(self) -> str:
         """Describe a silence that has lasted too long."""
-        raise NotImplementedError
+        return "silence: no answer in time"
 
     def take_over(self, name: bytes) -> None:
         """Continue for a producer whose process has ended; called before the first connection.
@@ -219,11 +216,11 @@ class Core:
     def _reset(self) -> None:
         self._codec.outcomes()
         self._events.clear()
-        self._ended = self._closing = False
+        self._ended = False
 
     def credit(self, now: float) -> tuple[int, int]:
         """Return how many (events, bytes) may be encoded now; 0 events means wait."""
-        events, size = (0, 0) if self._closing else self._codec.credit(now)
+        events, size = self._codec.credit(now)
         return events, size
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
@@ -272,9 +269,6 @@ class Core:
         if not self._ended and self._codec.error is not None:
             self._ended = True
             yield Fatal(ProtocolError(self._codec.error))
-        if self._closing and not self._ended and self.awaited == 0:
-            self._ended = True
-            yield CloseWanted()
 
     def _settled(self, outcomes: Iterable[tuple[int, int, int, int]]) -> Iterator[CoreEvent]:
         """Return outcomes of the codec as events."""
@@ -323,10 +317,6 @@ class Core:
         if deadline and now >= deadline and not self._ended:
             self._ended = True
             self._events.append(Fatal(TimeoutError(self.describe_silence())))
-
-    def begin_close(self, now: float) -> None:
-        """Encode no more; `CloseWanted` follows when nothing is awaited."""
-        self._closing = True
 
     # Optional parts.
 
@@ -489,16 +479,13 @@ class Link:
 
 
 class Transport:
-    """Makes connections of one kind."""
+    """Makes connections of one kind.
 
-    @classmethod
-    def from_config(cls, config: Any) -> Self:
-        """Make a transport from a ``logclient.config.Config``.
+    Its class is called with the client's ``Config``. It raises ConfigError for an option that breaks a rule.
+    """
 
-        Raises:
-            ConfigError: an option outside its range.
-        """
-        raise NotImplementedError
+    def __init__(self, config: Any) -> None:
+        """Read the options of connections."""
 
     def connect(self, endpoint: Any, attempt: Attempt) -> Link:
         """Connect to one endpoint.

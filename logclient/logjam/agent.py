@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Generic, TypeVar
 
-from logclient._ext.constants import K_TOPIC_SHIFT
-from logclient._ext.record import LineEncoder
+from logclient._ext.constants import K_ID1_TAKEN, K_TOPIC_SHIFT
+from logclient._ext.record import Encoder, LineEncoder
 from logclient._ext.tracebacks import ExceptionFormatter
-from logclient.errors import EncodeError
+from logclient.delivery.error_log import ErrorLog
+from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import document
-from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE
-from logclient.logjam.document import ERROR, INFO
-from logclient.logjam.output import DocumentOutput
+from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE, split_app_env
+from logclient.logjam.document import ERROR, INFO, MASKED
 from logclient.logjam.request import Request, current, error_name, innermost, running
-
-__all__ = ["Agent", "AgentMethods", "LineFormatter"]
+from logclient.records.place import node_name
 
 R = TypeVar("R")
 
-PAGE_TIMINGS = 16
-AJAX_TIMINGS = 2
+Sink = Callable[[bytes, int, int], object]
+"""``sink(body, level, kind)`` takes a document, with a level number of ``logging``."""
 
 _FULL_ID = re.compile(r"[!-~]{1,255}-[!-~]{1,255}-[0-9A-Fa-f]{32}")
 
 
 class LineFormatter(logging.Formatter):
-    """The formatter of lines when the user has none: the message, with the traceback below.
-
-    If arguments do not fit the message, both are shown.
-    """
+    """The formatter of lines when the user has none: the message, with the traceback below."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +42,7 @@ class LineFormatter(logging.Formatter):
         return self._exceptions.format(ei)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record. Never raises an Exception."""
+        """Return the text of a record; its message and arguments if they do not fit. Never raises."""
         try:
             if not (record.exc_info or record.exc_text or record.stack_info):
                 return record.getMessage()  # the same, in less time
@@ -135,7 +133,7 @@ class AgentMethods(Generic[R]):
         Raises:
             EncodeError: the importer would drop it.
         """
-        times = _timings(timings, PAGE_TIMINGS)
+        times = _timings(timings, 16)
         base = times[0] or times[1]
         if not base:
             raise EncodeError("timings: neither navigationStart nor fetchStart is there")
@@ -163,7 +161,7 @@ class AgentMethods(Generic[R]):
         Raises:
             EncodeError: the importer would drop it.
         """
-        times = _timings(timings, AJAX_TIMINGS)
+        times = _timings(timings, 2)
         if times[1] < times[0]:
             raise EncodeError("timings: the end is before the begin")
         return self._frontend(AJAX, request_id, times, action, fields)
@@ -224,12 +222,10 @@ class AgentMethods(Generic[R]):
         return found
 
 
-class Agent(DocumentOutput, AgentMethods[Any]):
+class Agent(AgentMethods[Any]):
     """The maker of documents of one application in one environment. A client has one.
 
-    The methods ``add_fields``, ``complain``, ``complete``, ``count_moved``, ``line_encoder``, ``put``,
-    ``record``, ``ship``, ``text``, ``times`` and ``trace`` are for clients, handlers and requests.
-    Applications do not need them.
+    Methods that are not described here are for clients, handlers and requests.
 
     Args:
         sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a
@@ -261,12 +257,104 @@ class Agent(DocumentOutput, AgentMethods[Any]):
 
     formatter = LineFormatter()
 
-    def _begin(self, action: object) -> Request:
-        return Request(self, action)
+    def __init__(
+        self,
+        sink: Sink,
+        app_env: str,
+        *,
+        zone: str | datetime.tzinfo | None = None,
+        host: str | None = None,
+        cluster: str | None = None,
+        datacenter: str | None = None,
+        namespace: str | None = None,
+        revision: str | None = None,
+        mask: Iterable[str] = MASKED,
+        max_event_bytes: int = 8 << 20,
+        own_ids: bool = True,
+        reporter: ErrorLog | None = None,
+        lost: Callable[[], object] | None = None,
+        moved: Callable[[int], object] | None = None,
+    ) -> None:
+        split_app_env(app_env)
+        if isinstance(mask, str):
+            raise ConfigError("mask: must be several parts of names, not one string")
+        self.sink = sink
+        self.app_env = app_env
+        self.zone = _zone(zone)
+        self.clock = document.Clock(self.zone)
+        self.masks = document.Masks(mask)
+        self.failed = 0  # documents that were not made or not taken
+        place = {
+            "host": node_name() if host is None else host,
+            "cluster": cluster,
+            "datacenter": datacenter,
+            "namespace": namespace,
+            "revision": revision,
+        }
+        self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
+        self.own_ids = own_ids
+        self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
+        self._reporter = reporter or ErrorLog()
+        self._lost = lost
+        self._moved = moved
 
     @property
     def _agent(self) -> Agent:
         return self
+
+    def _begin(self, action: object) -> Request:
+        """Begin a request. An agent of a client before its ``__init__`` has no such method."""
+        return Request(self, action)
+
+    def complain(self, error: BaseException, what: str) -> None:
+        """Count a document that was lost here, and log it, at most once a minute for each kind of error."""
+        self.failed += 1
+        if self._lost is not None:
+            self._lost()
+        self._reporter.complain(f"logjam:{type(error).__name__}", f"{what}: {type(error).__name__}: {error}")
+
+    def times(self, seconds: float) -> dict[str, Any]:
+        """Return the fields for a time in seconds since 1970."""
+        return {"started_at": self.clock.text(seconds), "started_ms": int(seconds * 1000)}
+
+    def count_moved(self, count: int) -> None:
+        """Count ids of the application that became other fields."""
+        if count and self._moved is not None:
+            self._moved(count)
+
+    def add_fields(self, made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
+        """Add the user's fields to a document, under names that are free."""
+        ids = 0
+        alike = document.Alike()
+        if not isinstance(fields, Mapping):  # the application has replaced the dict
+            fields = {"fields": fields}
+        for name, value in list(fields.items()):
+            key = values.key(name)
+            plain = values.plain(value)
+            if key in ("request_id", "uuid"):
+                key = f"labels_{key}"
+                ids += 1
+            if key.endswith(("_time", "_calls")) and (
+                isinstance(plain, bool) or not isinstance(plain, (int, float))
+            ):
+                # The importer would take it for a number.
+                key = f"{document.cut(key, document.MAX_NAME - 1)}_"
+            if key in made or key in document.OWN:
+                other = alike.other(key, made)
+                if other is None:
+                    continue
+                key = other
+            made[key] = plain
+        self.count_moved(ids)
+
+    def trace(self, error: BaseException) -> str:
+        """Return the text of an exception, with its traceback."""
+        return self._encoder.exceptions.format((type(error), error, error.__traceback__))
+
+    def put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
+        """Encode a document and pass it to the sink; return the sink's result."""
+        body = self._encoder.encode(made)[0]
+        return self.sink(body, level, topic << K_TOPIC_SHIFT | (K_ID1_TAKEN if "request_id" in made else 0))
 
     def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
         """Add a record as a line to the request of this context, or make a document of it.
@@ -285,7 +373,8 @@ class Agent(DocumentOutput, AgentMethods[Any]):
             while request is not None and not request.line(record.levelno, text, record.created):
                 request = running(request.parent, self)  # the request has just ended
             if request is None:
-                return self.record(record, text, fields)
+                self._ship_alone(record, text, fields)
+                return True
             request.fields.update(fields)
             error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
             if error is not None:
@@ -298,16 +387,19 @@ class Agent(DocumentOutput, AgentMethods[Any]):
 
     def text(self, text: str) -> dict[str, Any]:
         """Return the document of a plain text: one line, of the action ``Unknown#line``."""
-        now = time.time()
+        return self._one_line("Unknown#line", time.time(), INFO, document.line_text(text, INFO), os.getpid())
+
+    def _one_line(self, action: str, seconds: float, severity: int, line: str, pid: int) -> dict[str, Any]:
+        """Return the document of a line that belongs to no request."""
         return {
-            "action": "Unknown#line",
-            **self.times(now),
-            "total_time": 1.0,
-            "code": 200,
-            "severity": INFO,
+            "action": action,
+            **self.times(seconds),
+            "total_time": 1.0,  # the importer turns 0 into this
+            "code": 500 if severity >= ERROR else 200,
+            "severity": severity,
             **self.place,
-            "process_id": os.getpid(),
-            "lines": [[INFO, document.timestamp(now, self.zone), document.line_text(text, INFO)]],
+            "process_id": pid,
+            "lines": [[severity, document.timestamp(seconds, self.zone), line]],
         }
 
     def complete(self, fields: dict[Any, Any]) -> dict[Any, Any]:
@@ -323,60 +415,54 @@ class Agent(DocumentOutput, AgentMethods[Any]):
             if ms is None:
                 return {**fields, **self.times(now)}
             try:
-                started = self._clock.text(ms / 1000)
+                started = self.clock.text(ms / 1000)
             except (TypeError, ValueError, OverflowError, OSError):
-                started = self._clock.text(now)
+                started = self.clock.text(now)
             fields = {**fields, "started_at": started}
-        if not self._clock.takes(started, now):
+        if not self.clock.takes(started, now):
             self._reporter.complain(
                 "logjam:started_at",
                 f"started_at {document.text_of(started)[:40]!r}: importers drop this document; it must begin "
-                f"as in {self._clock.text(now)[:19]}, and be within 48 hours of their clocks",
+                f"as in {self.clock.text(now)[:19]}, and be within 48 hours of their clocks",
             )
         return fields
 
-    def record(
-        self, record: logging.LogRecord, text: str | None = None, fields: Mapping[str, Any] | None = None
-    ) -> bool:
-        """Make a document with one line of a record that was logged outside of any request.
-
-        The action is ``<logger>#<function>``, the code 200, or 500 from ERROR on. False: it was not taken.
-        """
-        try:
-            severity = document.severity_of(record.levelno)
-            line = document.line_text(record.getMessage() if text is None else text, severity)
-            values = document.Values()
-            made = {
-                "action": document.action_name(f"{record.name}#{record.funcName or ''}"),
-                **self.times(record.created),
-                "total_time": 1.0,  # the importer turns 0 into this
-                "code": 500 if severity >= ERROR else 200,
-                "severity": severity,
-                **self.place,
-                "process_id": record.process or os.getpid(),
-                "lines": [[severity, document.timestamp(record.created, self.zone), line]],
-            }
-            error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-            if error is not None:
-                made["exceptions" if severity >= ERROR else "soft_exceptions"] = [error_name(error)]
-            extra = {name: value for name, value in record.__dict__.items() if name not in _record_names()}
-            self.add_fields(made, {**extra, **(fields or {})}, values)
-            self.put(made, LOGS, record.levelno)
-        except Exception as error:
-            self.complain(error, "a record")
-            return False
-        return True
+    def _ship_alone(self, record: logging.LogRecord, text: str, fields: dict[str, Any]) -> None:
+        """Ship a record that was logged outside of any request, with the action ``<logger>#<function>``."""
+        severity = document.severity_of(record.levelno)
+        line = document.line_text(text, severity)
+        action = document.action_name(f"{record.name}#{record.funcName or ''}")
+        made = self._one_line(action, record.created, severity, line, record.process or os.getpid())
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if error is not None:
+            made["exceptions" if severity >= ERROR else "soft_exceptions"] = [error_name(error)]
+        extra = {name: value for name, value in record.__dict__.items() if name not in _record_names()}
+        self.add_fields(made, {**extra, **fields}, document.Values())
+        self.put(made, LOGS, record.levelno)
 
     def line_encoder(self) -> LineEncoder:
         """Make the encoder that does the same as ``ship``, for ordinary records, in compiled code."""
         return LineEncoder(
             self._encoder,
             request=innermost,
-            texts=self._clock.texts,
+            texts=self.clock.texts,
             place=self.place,
             reserved=document.OWN | _record_names(),
             kind=LOGS << K_TOPIC_SHIFT,
         )
+
+
+def _zone(zone: str | datetime.tzinfo | None) -> datetime.tzinfo | None:
+    if zone is None or isinstance(zone, datetime.tzinfo):
+        return zone
+    if zone == "UTC":  # works without a time zone database
+        return datetime.UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(zone)
+    except (KeyError, ValueError, OSError, TypeError):
+        raise ConfigError("zone: must be a name of the time zone database, such as Europe/Berlin") from None
 
 
 def _timings(given: Sequence[int] | str, count: int) -> list[int]:
@@ -389,13 +475,8 @@ def _timings(given: Sequence[int] | str, count: int) -> list[int]:
     return found
 
 
-_names: frozenset[str] = frozenset()
-
-
+@cache
 def _record_names() -> frozenset[str]:
     """Return the attributes that every record has; all others come from the user's ``extra``."""
-    global _names
-    if not _names:
-        plain = logging.LogRecord("", 0, "", 0, "", None, None).__dict__
-        _names = frozenset({*plain, "message", "asctime", "taskName"})
-    return _names
+    plain = logging.LogRecord("", 0, "", 0, "", None, None).__dict__
+    return frozenset({*plain, "message", "asctime", "taskName"})

@@ -61,10 +61,7 @@ class Client(AgentMethods[int], client.Client):
         return self.agent
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:
-        """Return where the id and conflicting names go in a document.
-
-        A document has its id in one of two fields, depending on its topic. Names must not contain dots.
-        """
+        """Return where the id goes in a document, which depends on its topic, and names that conflict."""
         names: dict[str, Any] = {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
         return {**names, "complete": self.agent.complete}
 

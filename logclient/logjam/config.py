@@ -10,8 +10,6 @@ from logclient.config.readers import choice, curve_key, duration, integer, names
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 
-__all__ = ["LogjamConfig"]
-
 
 class LogjamConfig(Config):
     """The configuration of a Logjam client."""

@@ -33,6 +33,7 @@ pump drives the same object through ``codec``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,8 +42,6 @@ from logclient.delivery.contract import Core, CoreEvent, Reply
 from logclient.errors import ConfigError
 from logclient.logjam.config import LogjamConfig
 from logclient.logjam.messages import COMPRESSIONS
-
-__all__ = ["AUTO", "TOPICS", "Logjam", "split_app_env"]
 
 TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
 """The beginnings of topics, by the nibble in an event's kind."""
@@ -55,23 +54,20 @@ AUTO = ("snappy", "lz4", "zlib")
 is none, the first that is installed."""
 
 _LEVEL = 3  # of zlib
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_APP_ENV = re.compile(r"\w[\w-]{0,254}", re.ASCII)
+_TOPIC = re.compile(r"[\w-]+(?:\.[\w-]+)*", re.ASCII)
 
 
 def split_app_env(app_env: str) -> tuple[str, str]:
-    """Split an app-env at its last dash into application and environment.
+    """Split an app-env at its last dash into application and environment; ConfigError: it breaks a rule.
 
-    The device demands printing ASCII and a dash, the importer finds its stream by the name, and both texts
-    of the protocol say letters. Digits, underscores and, in the application, dashes are accepted by all of
-    them.
-
-    Raises:
-        ConfigError: the app-env breaks a rule.
+    The device demands printing ASCII and a dash, and both texts of the protocol say letters. All of them
+    accept digits, underscores and, in the application, dashes.
     """
     app, dash, env = app_env.rpartition("-")
     if not dash or not app or not env:
         raise ConfigError("app-env: <app>-<env>, as in logjam://host/shop-production")
-    if len(app_env) > 255 or not _WORD.issuperset(app_env.replace("-", "_")) or app.startswith("-"):
+    if not _APP_ENV.fullmatch(app_env):
         raise ConfigError("app-env: up to 255 letters, digits, underscores and dashes, a dash not first")
     return app, env
 
@@ -83,9 +79,7 @@ def _checked_topic(topic: str) -> str:
         raise ConfigError(
             f"topic: one of {', '.join(TOPICS)}, with words behind it, as in logs.shop.production"
         )
-    if len(topic) > 1000 or not all(
-        word and _WORD.issuperset(word.replace("-", "_")) for word in topic.split(".")
-    ):
+    if len(topic) > 1000 or not _TOPIC.fullmatch(topic):
         raise ConfigError("topic: words of letters, digits, underscores and dashes with a dot between them")
     return topic
 
@@ -104,11 +98,7 @@ def _best(codec: Callable[[str], Codec]) -> Codec:
 
 
 class Logjam(Core):
-    """The client's side of one connection at a time. See ``delivery.contract.Core``.
-
-    Raises:
-        ConfigError: an option breaks a rule, or the compression is not installed.
-    """
+    """The client's side of one connection at a time. See ``delivery.contract.Core``."""
 
     def __init__(self, config: LogjamConfig, producer: bytes) -> None:
         app_env = config.path[1:]
@@ -158,11 +148,7 @@ class Logjam(Core):
         self._asked.clear()  # pings are not sent again
 
     def call(self, kind: str, payload: Any = None) -> int:
-        """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request.
-
-        Raises:
-            ValueError: another kind than ``ping``, a PUSH socket, or too many pings without a reply.
-        """
+        """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request."""
         if kind != "ping":
             return super().call(kind, payload)
         if self._push:

@@ -141,13 +141,13 @@ _APART = 48 * 3600
 class Clock:
     """The ``started_at`` of an importer: how it is written, and which values the importer accepts.
 
-    The importer reads 19 characters as its local time, and accepts them within 48 hours of its clock. Results
-    are kept for one second, because most documents come in the same second as the one before.
+    Results are kept for one second, because most documents come in the same second as the one before.
     """
 
     def __init__(self, zone: datetime.tzinfo | None) -> None:
         self._zone = zone
         self._second: tuple[int | None, str] = (None, "")
+        self._line_second: tuple[int | None, str] = (None, "")
         self._bounds: tuple[int | None, str, str] = (None, "", "")
 
     def text(self, seconds: float) -> str:
@@ -162,6 +162,18 @@ class Clock:
     def texts(self, whole: int) -> tuple[str, str]:
         """Return ``started_at`` for a whole second, and the time of a line in it without the microseconds."""
         return self.text(whole), timestamp(whole, self._zone)[:19]
+
+    def line_time(self, seconds: float) -> str:
+        """Return the time of a line as `timestamp` does, for many lines, most of them in the same second."""
+        try:
+            whole = int(seconds // 1)
+            last, second = self._line_second
+            if whole != last:
+                second = timestamp(whole, self._zone)[:19]
+                self._line_second = whole, second
+        except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
+            return self.line_time(0.0)
+        return f"{second}.{int((seconds - whole) * 1e6):06d}"
 
     def takes(self, started: object, now: float) -> bool:
         """Return whether the importer accepts this ``started_at``, of any type."""
@@ -180,22 +192,6 @@ class Clock:
 def timestamp(seconds: float, zone: datetime.tzinfo | None) -> str:
     """Return the time of a line: local time with microseconds, without the offset."""
     return datetime.datetime.fromtimestamp(seconds, zone).replace(tzinfo=None).isoformat("T", "microseconds")
-
-
-def timestamps(zone: datetime.tzinfo | None) -> Callable[[float], str]:
-    """Return a ``timestamp`` function for many times, most of them in the same second."""
-    last: int | None = None
-    second = ""
-
-    def text(seconds: float) -> str:
-        nonlocal last, second
-        whole = int(seconds // 1)
-        if whole != last:
-            second = timestamp(whole, zone)[:19]
-            last = whole
-        return f"{second}.{int((seconds - whole) * 1e6):06d}"
-
-    return text
 
 
 # -- names that must not be shown
@@ -229,8 +225,8 @@ class Masks:
     def url(self, url: str, nested: int = _MAX_NESTED) -> str:
         """Return the URL without user and password, and with the values of masked parameters replaced.
 
-        A parameter follows ``?``, ``#``, ``&`` or ``;``. If its value is a URL that contains something
-        masked, the whole value is replaced.
+        A parameter follows ``?``, ``#``, ``&`` or ``;``. A value that is a URL with something masked is
+        replaced as a whole.
         """
         if "@" in url and (user := _USERINFO.match(url)):
             url = f"{user[1] or ''}//{url[user.end() :]}"
@@ -279,8 +275,7 @@ def _words(plain: str) -> list[str]:
 class Alike:
     """Finds free names for keys that have become equal to a key of the same object.
 
-    Each number is tried once per object, so the keys that are there cost one step each at most, whatever they
-    are.
+    Each number is tried once per object, so the keys that are there cost one step each at most.
     """
 
     __slots__ = ("_count", "_number")
@@ -302,10 +297,10 @@ class Alike:
 
 
 class Values:
-    """Converts any Python value to a JSON value within the limits. One instance bounds one document.
+    """Converts any Python value to a JSON value within the limits of one document. Never raises an Exception.
 
-    A value beyond the limits becomes ``"[DROPPED]"``, a container inside itself ``"[CYCLE]"``. Never raises
-    an Exception, whatever the objects do. While ``masks`` is set, masked values become ``"[FILTERED]"``.
+    A value beyond the limits becomes ``"[DROPPED]"``, a container inside itself ``"[CYCLE]"``, and, while
+    ``masks`` is set, a masked value ``"[FILTERED]"``.
     """
 
     def __init__(self) -> None:

@@ -13,8 +13,6 @@ from logclient.logjam import messages
 from logclient.logjam.messages import COMPRESSIONS
 from logclient.readable import BODY_KEPT, Bytes, Frame
 
-__all__ = ["Probe", "frames"]
-
 
 def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
     """Yield the messages of one direction, each followed by its frames, with bodies unpacked.
@@ -143,10 +141,7 @@ _WRONG = {
 
 
 class Probe(readable.Probe):
-    """A question that a Logjam server answers without taking it for an event: a ping.
-
-    For a PUSH socket the probe only tells that the connection was made.
-    """
+    """A ping, which is no event. A PUSH socket only tells that it is connected."""
 
     silence = "a logjam-device answers to a ping at once"
 

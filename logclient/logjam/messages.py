@@ -76,11 +76,7 @@ def unit(parts: list[bytes]) -> bytes:
 
 
 def frames(raw: bytes) -> list[bytes]:
-    """Return the frames of one captured unit.
-
-    Raises:
-        ValueError: `raw` is not one whole message.
-    """
+    """Return the frames of one captured unit; ValueError: it is not one whole message."""
     parts: list[bytes] = []
     at, more = 0, True
     while more:

@@ -8,7 +8,8 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from logclient import threads
@@ -16,9 +17,6 @@ from logclient.errors import ConfigError
 from logclient.logjam import document
 from logclient.logjam.core import LOGS
 from logclient.logjam.document import ERROR, INFO
-from logclient.logjam.output import DocumentOutput
-
-__all__ = ["Active", "Measure", "Request", "current", "error_name", "innermost", "running"]
 
 MAX_EXCEPTIONS = 100
 
@@ -31,7 +29,7 @@ innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("logc
 """The request of this context, which may have ended."""
 
 
-def current(agent: DocumentOutput | None = None) -> Request | None:
+def current(agent: Any = None) -> Request | None:
     """Return the innermost request of this context that has not ended.
 
     Args:
@@ -66,7 +64,7 @@ class Request:
         ended: whether it has ended.
     """
 
-    def __init__(self, agent: DocumentOutput, action: object = None) -> None:
+    def __init__(self, agent: Any, action: object = None) -> None:
         self.agent = agent
         self.action = action
         self.code: int | None = None
@@ -96,8 +94,6 @@ class Request:
         self._id: str | None = None
         self._given: object = None  # the application's id, when it must not be the request's
         self._before: Request | None = None
-
-    # -- identity
 
     @property
     def request_id(self) -> str:
@@ -141,8 +137,6 @@ class Request:
     def severity(self) -> int:
         """The highest severity of its lines so far; 1 (INFO) before the first."""
         return INFO if self._severity < 0 else self._severity
-
-    # -- content
 
     def line(self, level: int, text: object, created: float | None = None) -> bool:
         """Add a line.
@@ -249,14 +243,23 @@ class Request:
         except Exception as ours:
             self.agent.complain(ours, "an exception of a request")
 
-    # -- its context
-
-    def active(self) -> Active:
+    @contextmanager
+    def active(self) -> Iterator[Request]:
         """Return a context manager that makes this the innermost request of the context, without ending it.
 
         Use it in a thread that does not run in a copy of the request's context.
         """
-        return Active(self)
+        before = innermost.get()
+        innermost.set(self)
+        try:
+            yield self
+        finally:
+            # Also ends requests that were entered inside and never left, such as that of a generator.
+            inner = innermost.get()
+            while inner is not None and inner is not self:
+                inner = inner.parent
+            if inner is not None:
+                innermost.set(_alive(before))
 
     def __enter__(self) -> Request:
         self._before = innermost.get()
@@ -272,8 +275,6 @@ class Request:
         if error is not None and not isinstance(error, GeneratorExit):
             self.failed_with(error)
         self.end()
-
-    # -- its end
 
     def stop_clock(self) -> None:
         """Stop measuring the request's time, for example before work after the answer."""
@@ -344,7 +345,7 @@ class Request:
         return made
 
     def _taken_lines(self) -> list[list[Any]]:
-        time_text = document.timestamps(self.agent.zone)
+        time_of = self.agent.clock.line_time
         lines: list[list[Any]] = []
         dropped = self._size > document.MAX_LINES_BYTES
         room = document.MAX_LINES_BYTES
@@ -356,10 +357,10 @@ class Request:
             if room < 0 or len(lines) == document.MAX_LINES - 1:
                 dropped = True
                 continue
-            lines.append([severity, _line_time(created, time_text), text])
+            lines.append([severity, time_of(created), text])
             last = created
         if dropped:
-            lines.append([self.severity, _line_time(last, time_text), document.LINES_DROPPED])
+            lines.append([self.severity, time_of(last), document.LINES_DROPPED])
         return lines
 
     def _info(self, values: document.Values) -> dict[str, Any]:
@@ -392,29 +393,6 @@ class Request:
         return f"<Request {document.action_name('' if self.action is None else self.action)}>"
 
 
-class Active:
-    """The context manager of ``Request.active``."""
-
-    __slots__ = ("_before", "_request")
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._before: Request | None = None
-
-    def __enter__(self) -> Request:
-        self._before = innermost.get()
-        innermost.set(self._request)
-        return self._request
-
-    def __exit__(self, *_: object) -> None:
-        # Also ends requests that were entered inside and never left, such as that of a generator.
-        inner = innermost.get()
-        while inner is not None and inner is not self._request:
-            inner = inner.parent
-        if inner is not None:
-            innermost.set(_alive(self._before))
-
-
 class Measure:
     """The context manager of ``Request.measure``."""
 
@@ -433,7 +411,7 @@ class Measure:
         self._request.add_time(self._name, time.perf_counter() - self._began)
 
 
-def running(request: Request | None, agent: DocumentOutput | None) -> Request | None:
+def running(request: Request | None, agent: Any) -> Request | None:
     """Return the request, or the next one around it, that takes lines of this process and this agent."""
     pid = os.getpid()
     while request is not None and (
@@ -484,10 +462,3 @@ def _check_metric(name: str) -> None:
         raise ConfigError("name: a metric's is letters, digits and _, up to 63, a letter first")
     if f"{name}_time" in document.OWN:
         raise ConfigError(f"name: {name}_time is the document's own")
-
-
-def _line_time(seconds: float, time_text: Callable[[float], str]) -> str:
-    try:
-        return time_text(seconds)
-    except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
-        return time_text(0.0)

@@ -19,6 +19,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logclient.config import dns_name, is_key
@@ -26,8 +27,6 @@ from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.files.capture import CaptureWriter
 from logclient.logjam import zeromq
 from logclient.logjam.messages import decompress, is_app_env, read_meta, unit
-
-__all__ = ["Device", "Gap", "Message", "Stat", "Subscriber", "Tracker", "stat"]
 
 HEARTBEAT = b"heartbeat"
 PORT = 9606
@@ -113,9 +112,8 @@ class Tracker:
     """Choose messages and track the devices' sequences: frames in, messages out. No I/O.
 
     A sequence that is not higher than the one before is a restart: the messages from 1 to that sequence are
-    missing. All figures are lower bounds. A restart that has overtaken the last sequence seen looks like a
-    gap shorter than the real one, and the last messages before the end of a device leave no gap. Device 0 has
-    no sequences of its own and is not tracked. `Subscriber` describes the arguments.
+    missing. All figures are lower bounds: a restart that has overtaken the last sequence seen looks like a
+    shorter gap, and the last messages before the end of a device leave none. Device 0 is not tracked.
     """
 
     def __init__(
@@ -156,7 +154,9 @@ class Tracker:
         beat = name == HEARTBEAT
         if meta.device:
             self._follow(meta.device, meta.sequence, beat, now)
-        if beat or (self.app_envs and name not in self.app_envs) or not self._wanted(topic):
+        if beat or (self.app_envs and name not in self.app_envs):
+            return None
+        if self._topics and not any(topic == one or topic.startswith(one + b".") for one in self._topics):
             return None
         return Message(
             name.decode("utf-8", "backslashreplace"),
@@ -166,11 +166,6 @@ class Tracker:
             meta.device,
             meta.created_ms,
             meta.sequence,
-        )
-
-    def _wanted(self, topic: bytes) -> bool:
-        return not self._topics or any(
-            topic == wanted or topic.startswith(wanted + b".") for wanted in self._topics
         )
 
     def refuse(self, reason: str) -> None:
@@ -286,16 +281,16 @@ def _endpoint(text: str) -> str:
     return f"tcp://{match[1]}:{port}"
 
 
+@dataclass(eq=False)
 class _Source:
     """The socket of one device. Each has its own, so that each can be reconnected alone."""
 
-    def __init__(self, sock: Any, monitor: Any) -> None:
-        self.sock = sock
-        self.monitor = monitor
-        self.endpoint = ""
-        self.reached = False  # a device has answered
-        self.fd = -1  # descriptor of its connection
-        self.lost = 0.0  # when the connection ended, until libzmq reconnects
+    sock: Any
+    monitor: Any
+    endpoint: str
+    reached: bool = False  # a device has answered
+    fd: int = -1  # descriptor of its connection
+    lost: float = 0.0  # when the connection ended, until libzmq reconnects
 
 
 class Subscriber:
@@ -387,12 +382,11 @@ class Subscriber:
         for prefix in self._prefixes:
             sock.setsockopt(zmq.SUBSCRIBE, prefix)
         watched = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
-        source = _Source(sock, sock.get_monitor_socket(watched | zmq.EVENT_HANDSHAKE_SUCCEEDED))
+        monitor = sock.get_monitor_socket(watched | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._poller.register(sock, zmq.POLLIN)
-        self._poller.register(source.monitor, zmq.POLLIN)
-        source.endpoint = endpoint
+        self._poller.register(monitor, zmq.POLLIN)
         sock.connect(endpoint)
-        return source
+        return _Source(sock, monitor, endpoint)
 
     @property
     def devices(self) -> dict[int, Device]:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from logclient._ext import logjam as codec
+from logclient._ext import logjam
 from logclient.logjam.messages import Meta, unit
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "BODY_OPTION", "CARRIES", "COLUMNS", "DOCUMENT", "FRAME_HEAD", "LINES", "OPTIONS", "codec",
-    "is_of_app_envs", "message_columns", "wrap_body",
-]  # fmt: skip
-
+codec = logjam
 COLUMNS = {
     "request": "u1",
     "app_env_offset": "i4",
@@ -90,8 +86,7 @@ def message_columns(
 ) -> list[tuple[Any, npt.NDArray[np.bool_]]]:
     """Return the fields that only Logjam messages have, for a table, and where they are missing.
 
-    These are app-env, topic, whether a reply was requested, device, its number of the message, and the time
-    it was made in milliseconds since 1970. They come from the columns `COLUMNS` of the decoder.
+    They are app-env, topic, whether a reply was requested, device, number and ms since 1970.
     """
     import numpy as np
 

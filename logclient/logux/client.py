@@ -17,9 +17,8 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery
 from logclient.errors import EncodeError, EncodeTypeError, described
 from logclient.logux.config import LoguxConfig
-from logclient.logux.core import Logux
-from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
-from logclient.logux.messages import MAX_NUMBER
+from logclient.logux.core import Action, DebugText, Logux, Opened, Received, Undone
+from logclient.logux.messages import MAX_NUMBER, Headers
 from logclient.logux.state import State
 
 __all__ = ["Client", "Pong"]

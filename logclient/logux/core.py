@@ -42,62 +42,58 @@ rare ones, and usual ones in an unusual form.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from logclient._ext.constants import R_DENIED, R_ERROR, R_REJECTED, R_UNKNOWN_TYPE
 from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.logux import Codec
-from logclient.delivery.contract import (
-    FOREVER,
-    CloseWanted,
-    Core,
-    CoreEvent,
-    Fatal,
-    Inbound,
-    Reply,
-)
+from logclient.delivery.contract import FOREVER, CloseWanted, Core, CoreEvent, Fatal, Inbound, Reply
 from logclient.errors import CredentialError, ProtocolError
+from logclient.logux import messages
 from logclient.logux.config import LoguxConfig
-from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
 from logclient.logux.headers import MAX_SEQUENCE, HeaderHistory
-from logclient.logux.messages import (
-    MAX_NUMBER,
-    MIN_PROTOCOL,
-    PROTOCOL,
-    Connect,
-    Connected,
-    Debug,
-    Error,
-    Message,
-    Ping,
-    Pong,
-    Refused,
-    Sync,
-    Synced,
-    UnknownMessage,
-    compact,
-    decode_id,
-    describe,
-    describe_versions,
-    hide,
-    is_of_protocol_4,
-    outline,
-    pack,
-    parse,
-    printable,
-    read_id,
-    version,
-    wrong_format,
-)
-from logclient.logux.messages import Headers as HeadersMessage
-
-__all__ = ["ALPHABET", "Logux"]
 
 _CONNECTING = "connecting"
 _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
 _MAX_TEXT = 256  # characters of a server's text in our messages
 _MAX_NODE_ID = 1024  # characters of a server's node id, which becomes part of the id of each of its actions
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"  # of client ids
+
+
+# Events of the core besides outcomes, as payloads of `Inbound`. A message with headers is its own.
+
+
+class Action(NamedTuple):
+    """An action from the server. In ``meta``, ``id`` is a text and ``time`` is in ms of this host's clock."""
+
+    action: dict[str, Any]
+    meta: dict[str, Any]
+
+
+class DebugText(NamedTuple):
+    """A text for developers, sent by a server in development mode."""
+
+    text: str
+
+
+class Opened(NamedTuple):
+    """The server has accepted the connection. It knows nothing of earlier connections."""
+
+    server_id: str
+
+
+class Received(NamedTuple):
+    """Every action of the server up to this ``added`` has arrived and was reported."""
+
+    added: int | float
+
+
+class Undone(NamedTuple):
+    """The server has undone an action of ours, finally: the ``logux/undo`` as it was sent."""
+
+    seq: int
+    action: dict[str, Any]
+    meta: dict[str, Any]
 
 
 def _letters(number: int, digits: int) -> str:
@@ -117,7 +113,7 @@ class Logux(Core):
     def __init__(self, config: LoguxConfig, producer: bytes) -> None:
         super().__init__(self._make_codec(config, producer))
         self._config = config
-        self.wall: Callable[[], float] = _no_clock
+        self.wall: Callable[[], float] = lambda: 0.0  # without an engine, ids begin in 1970
         self.server_id = ""
         """The server's node id, once there was a connection."""
         self.unknown = 0
@@ -141,7 +137,7 @@ class Logux(Core):
         """Return the codec; a reference in the tests puts its own in this place."""
         return Codec(
             producer,
-            compact(config.action_type),
+            messages.compact(config.action_type),
             window=config.window,
             window_bytes=config.window_bytes,
             inflight=config.inflight,
@@ -161,11 +157,6 @@ class Logux(Core):
         """Continue as the client that an earlier process was; called before the first connection.
 
         The last part of the node id stays ours, so that no id of an action is used twice.
-
-        Args:
-            client: see the attribute.
-            clients: see the attribute.
-            received: the last ``added`` of the server that was received.
         """
         self.client, self.clients = client, clients
         self.node_id = self._make_node_id()
@@ -174,9 +165,8 @@ class Logux(Core):
     def take_over(self, name: bytes) -> None:
         """See ``delivery.contract.Core``.
 
-        Every action that it left is in doubt, so the option ``on_doubt`` decides as after a break: `same`
-        keeps the client id, all else takes another one. The ids of its actions are unknown, so that they are
-        sent under new ones.
+        Every action that it left is in doubt, so the option ``on_doubt`` decides as after a break. The ids of
+        these actions are unknown, so they are sent under new ones.
         """
         client, self._tab = _name_parts(name)
         if self._config.on_doubt != "same":
@@ -193,7 +183,7 @@ class Logux(Core):
         self._events.clear()
         self._headers = HeaderHistory.NONE  # sent on this connection
         self._check_headers = True  # there may be headers to send
-        self._ended = self._closing = False
+        self._ended = False
         self._base = 0
         self._began = 0.0
         self._calls: list[int] = []  # tokens of calls that wait for `connected`
@@ -217,7 +207,7 @@ class Logux(Core):
             subprotocol = f"{subprotocol}.0.0"
         options = {"token": token, "subprotocol": subprotocol}
         kept = {name: value for name, value in options.items() if value}
-        self._codec.say(pack(Connect(PROTOCOL, self.node_id, self.received, kept)))
+        self._codec.say(messages.pack(messages.Connect(messages.PROTOCOL, self.node_id, self.received, kept)))
 
     def connection_lost(self) -> None:
         """Forget the actions in flight. The option ``on_doubt`` decides about actions in doubt."""
@@ -239,19 +229,15 @@ class Logux(Core):
             return
         if self._old_form is None and self._config.subprotocol:
             self._old_form = True
+            theirs, ours = messages.version(4), messages.version(messages.PROTOCOL)
             self._break(
                 ProtocolError(
-                    f"the server ends the connection without an answer to connect, as with {version(4)};"
-                    f" we speak {version(PROTOCOL)}; asking once more in the older form"
+                    f"the server ends the connection without an answer to connect, as with {theirs};"
+                    f" we speak {ours}; asking once more in the older form"
                 )
             )
         elif self._old_form:
             self._old_form = False
-
-    def begin_close(self, now: float) -> None:
-        """Encode nothing new; ``CloseWanted`` follows when nothing is awaited any more."""
-        self._closing = True
-        self._codec.begin_close()
 
     @property
     def _secret(self) -> str:
@@ -388,65 +374,65 @@ class Logux(Core):
 
     def _read(self, data: bytes, now: float) -> None:
         try:
-            self._take(parse(data), now)
-        except UnknownMessage as error:
+            self._take(messages.parse(data), now)
+        except messages.UnknownMessage as error:
             self.unknown += 1
             if self._config.strict_spec:
-                self._codec.say(pack(wrong_format(error.error.options[:_MAX_TEXT])))
-        except Refused as error:
+                self._codec.say(messages.pack(messages.wrong_format(error.error.options[:_MAX_TEXT])))
+        except messages.Refused as error:
             undos = _parse_large_undo(data)
             if undos is not None:
                 self._take(undos, now)
                 return
-            why = f"the server sent an invalid message: {printable(str(error), _MAX_TEXT)}"
+            why = f"the server sent an invalid message: {messages.printable(str(error), _MAX_TEXT)}"
             self._break(ProtocolError(why))
 
     def _take_undos(self) -> None:
         """Report the undos by which the codec has failed an action."""
         for seq, data in self._codec.undos():
             try:
-                message: Message | None = parse(data)
-            except Refused:
+                message: messages.Message | None = messages.parse(data)
+            except messages.Refused:
                 message = _parse_large_undo(data)
-            assert isinstance(message, Sync)
+            assert isinstance(message, messages.Sync)
             ((action, meta),) = message.entries
             self._events.append(Inbound(Undone(seq, action, self._absolute(meta))))
 
-    def _take(self, message: Message, now: float) -> None:
-        if isinstance(message, Error):
+    def _take(self, message: messages.Message, now: float) -> None:
+        if isinstance(message, messages.Error):
             self._error(message)
-        elif isinstance(message, HeadersMessage):
-            self._events.append(Inbound(Headers(message.data)))
-        elif isinstance(message, Debug):
-            self._events.append(Inbound(DebugText(hide(message.data, self._secret))))
-        elif isinstance(message, Connected) and self._codec.state == _CONNECTING:
+        elif isinstance(message, messages.Headers):
+            self._events.append(Inbound(message))
+        elif isinstance(message, messages.Debug):
+            self._events.append(Inbound(DebugText(messages.hide(message.data, self._secret))))
+        elif isinstance(message, messages.Connected) and self._codec.state == _CONNECTING:
             self._connected(message, now)
-        elif not self._synchronized or isinstance(message, (Connect, Connected)):
+        elif not self._synchronized or isinstance(message, (messages.Connect, messages.Connected)):
             self._break(ProtocolError(f"the server sent {type(message).__name__.lower()} out of turn"))
-        elif isinstance(message, Sync):
+        elif isinstance(message, messages.Sync):
             self._sync(message, now)
-        elif isinstance(message, Synced):
+        elif isinstance(message, messages.Synced):
             self._codec.synced(message.synced, now)
-        elif isinstance(message, Ping):
+        elif isinstance(message, messages.Ping):
             self._received(message.synced)
-            self._codec.say(pack(Pong(self._codec.added)))
+            self._codec.say(messages.pack(messages.Pong(self._codec.added)))
         else:
             self._received(message.synced)
             self._codec.pong()
 
-    def _connected(self, message: Connected, now: float) -> None:
-        if message.protocol < MIN_PROTOCOL:
-            self._break(ProtocolError(describe_versions(message.protocol)), forever=True)
+    def _connected(self, message: messages.Connected, now: float) -> None:
+        if message.protocol < messages.MIN_PROTOCOL:
+            self._break(ProtocolError(messages.describe_versions(message.protocol)), forever=True)
             return
         if self._old_form:
             self._old_form = False
-            self._break(ProtocolError(f"the server speaks {version(message.protocol)} after all"))
+            self._break(ProtocolError(f"the server speaks {messages.version(message.protocol)} after all"))
             return
         if len(message.node_id) > _MAX_NODE_ID:
             self._break(ProtocolError(f"connected: a node id of more than {_MAX_NODE_ID} characters"))
             return
         start, base = message.start, message.end
-        if base != int(base) or not 0 <= base < MAX_NUMBER:
+        if base != int(base) or not 0 <= base < messages.MAX_NUMBER:
             self._break(ProtocolError(f"connected: a base time of {base!r} ms"))
             return
         # The server's clock when its answer arrived: the way back took half of the time that the server did
@@ -454,7 +440,7 @@ class Logux(Core):
         way = (now - self._began) * 1e3
         self._base = int(base)
         self.server_id = message.node_id
-        node = compact(self.node_id)[1:-1]
+        node = messages.compact(self.node_id)[1:-1]
         lead = (way - min(max(base - start, 0), way)) / 2
         self._codec.connected(node, self._base, now, lead)
         self._events.append(Inbound(Opened(message.node_id)))
@@ -462,8 +448,8 @@ class Logux(Core):
             self._codec.ping(token, now)
         self._calls.clear()
 
-    def _error(self, error: Error) -> None:
-        described = describe(error, self._secret)
+    def _error(self, error: messages.Error) -> None:
+        described = messages.describe(error, self._secret)
         words = f"the server says {described}"
         if error.type == "wrong-credentials":
             self._break(CredentialError(words))
@@ -473,8 +459,8 @@ class Logux(Core):
             self._events.append(Inbound(DebugText(described)))
             self._end(CloseWanted())
         else:
-            if is_of_protocol_4(error) and not self._config.strict_spec:
-                words = f"{describe_versions(4)}: {described}"
+            if messages.is_of_protocol_4(error) and not self._config.strict_spec:
+                words = f"{messages.describe_versions(4)}: {described}"
             self._break(ProtocolError(words), forever=error.type in ("wrong-protocol", "wrong-subprotocol"))
 
     def _break(self, error: Exception, *, forever: bool = False) -> None:
@@ -490,16 +476,16 @@ class Logux(Core):
     def _received(self, added: int | float) -> None:
         self._last_received = max(self._last_received, added)
 
-    def _sync(self, message: Sync, now: float) -> None:
+    def _sync(self, message: messages.Sync, now: float) -> None:
         if isinstance(message.added, int):
             self._codec.add_answer(message.added)
         else:
-            self._codec.say(pack(Synced(message.added)))
+            self._codec.say(messages.pack(messages.Synced(message.added)))
         self._received(message.added)
         for action, meta in message.entries:
             kind = action["type"]
             if kind in ("logux/processed", "logux/undo"):
-                node, ms, counter = read_id(action.get("id"))
+                node, ms, counter = messages.read_id(action.get("id"))
                 if kind == "logux/processed":
                     if node != self.node_id or not self._codec.acknowledge(ms, counter, now):
                         self._unmatched += 1
@@ -517,7 +503,7 @@ class Logux(Core):
     def _absolute(self, meta: dict[str, Any]) -> dict[str, Any]:
         """Return the meta of a server's action with its whole id, and its time in this host's clock."""
         full = dict(meta)
-        full["id"] = decode_id(meta["id"], self._base, self.server_id)
+        full["id"] = messages.decode_id(meta["id"], self._base, self.server_id)
         full["time"] = round(self._codec.to_wall(meta["time"]))
         return full
 
@@ -563,8 +549,7 @@ class Logux(Core):
     def sample_clocks(self, now: float) -> None:
         """Sample the clocks, and take new headers.
 
-        Must be called at least once a second: an event made while the wall clock is set gets a wrong time
-        otherwise.
+        Once a second at least: else an event that is made while the wall clock is set gets a wrong time.
         """
         self._now = now
         if self._history.changed:
@@ -583,7 +568,7 @@ class Logux(Core):
         self._codec.timeout(now)
 
 
-def _parse_large_undo(data: bytes) -> Sync | None:
+def _parse_large_undo(data: bytes) -> messages.Sync | None:
     """Parse a message of undos, without the actions that they repeat.
 
     Such an action may be nested deeper, or have more values, than a server's message may.
@@ -591,13 +576,9 @@ def _parse_large_undo(data: bytes) -> Sync | None:
     if b'"logux/undo"' not in data:
         return None
     try:
-        message = parse(outline(data))
-    except Refused:
+        message = messages.parse(messages.outline(data))
+    except messages.Refused:
         return None
-    undos = isinstance(message, Sync) and all(one["type"] == "logux/undo" for one, _ in message.entries)
-    return message if isinstance(message, Sync) and undos else None
-
-
-def _no_clock() -> float:
-    """Stand in for the wall clock in a core without an engine: ids begin in 1970."""
-    return 0.0
+    if not isinstance(message, messages.Sync):
+        return None
+    return message if all(one["type"] == "logux/undo" for one, _ in message.entries) else None

@@ -12,27 +12,8 @@ from typing import Any
 from logclient import readable
 from logclient._ext.logux import BAD_JSON, CONTROL, PING, STATUS_NAMES, Decoder
 from logclient.errors import CredentialError, ProtocolError
-from logclient.logux.messages import (
-    MIN_PROTOCOL,
-    PROTOCOL,
-    Connect,
-    Connected,
-    Error,
-    Headers,
-    Pong,
-    Refused,
-    describe,
-    describe_versions,
-    is_of_protocol_4,
-    pack,
-    parse,
-)
-from logclient.logux.messages import Ping as PingMessage
+from logclient.logux import messages
 from logclient.readable import BODY_KEPT, Bytes, Frame, around
-
-__all__ = ["Probe", "frames", "masked"]
-
-# -- readable frames
 
 _MAX_TEXT = 256  # characters of a text in a title
 _TYPE = re.compile(rb'\s*\[\s*"(connect|connected|debug|error|headers|ping|pong|sync|synced)"')
@@ -171,9 +152,6 @@ _WRONG = {
 }
 
 
-# -- the probe
-
-
 class Probe(readable.Probe):
     """Asks whether a Logux server listens, by `connect` and pings."""
 
@@ -189,14 +167,14 @@ class Probe(readable.Probe):
             options["subprotocol"] = config.subprotocol
         # Servers close other connections of the same client id.
         node_id = f"{config.user}:{urandom(8).hex()}:ping"
-        self._connect = Connect(PROTOCOL, node_id, 0, options)
+        self._connect = messages.Connect(messages.PROTOCOL, node_id, 0, options)
         self._strict = isinstance(config.subprotocol, str)  # with strict_spec
         self._asked = 0
 
     def ask(self) -> list[bytes]:
         """Return `connect`, afterwards a ping."""
         self._asked += 1
-        return [pack(self._connect if self._asked == 1 else PingMessage(0))]
+        return [messages.pack(self._connect if self._asked == 1 else messages.Ping(0))]
 
     def begin_again(self) -> bool:
         """Use protocol 4's form, if the last connection ended without an answer to `connect`."""
@@ -212,20 +190,20 @@ class Probe(readable.Probe):
     def receive_data(self, data: bytes) -> bool | None:
         """Read the answer to `connect` or to a ping."""
         try:
-            message = parse(data)
-        except Refused:
+            message = messages.parse(data)
+        except messages.Refused:
             return False
-        if isinstance(message, Error):
+        if isinstance(message, messages.Error):
             if message.type == "wrong-credentials":
                 raise CredentialError("the server does not accept the token (wrong-credentials)")
-            older = is_of_protocol_4(message) and not self._strict
-            words = describe_versions(4) if older else "the server refuses the connection"
-            raise ProtocolError(f"{words}: {describe(message, self._secret)}")
-        if isinstance(message, Headers) and "env" in message.data:
+            older = messages.is_of_protocol_4(message) and not self._strict
+            words = messages.describe_versions(4) if older else "the server refuses the connection"
+            raise ProtocolError(f"{words}: {messages.describe(message, self._secret)}")
+        if isinstance(message, messages.Headers) and "env" in message.data:
             self.about["env"] = str(message.data["env"])[:_MAX_TEXT]
-        if isinstance(message, Connected):
-            if message.protocol < MIN_PROTOCOL:
-                raise ProtocolError(describe_versions(message.protocol))
+        if isinstance(message, messages.Connected):
+            if message.protocol < messages.MIN_PROTOCOL:
+                raise ProtocolError(messages.describe_versions(message.protocol))
             self.about["node_id"] = message.node_id[:_MAX_TEXT]
             self.about["protocol"] = message.protocol
             if "subprotocol" in message.options:
@@ -233,6 +211,6 @@ class Probe(readable.Probe):
                 self.about["subprotocol"] = used if isinstance(used, int) else _shown(used)
             self.about["time_ms"] = message.end
             return True
-        if isinstance(message, Connect):
+        if isinstance(message, messages.Connect):
             return False
-        return True if isinstance(message, Pong) and self._asked > 1 else None
+        return True if isinstance(message, messages.Pong) and self._asked > 1 else None

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from logclient._ext.inflight import InflightBatches
 from logclient.logux.messages import Headers, pack, parse
 
-__all__ = ["HEADERS_KEPT", "MAX_SEQUENCE", "HeaderHistory"]
-
 MAX_SEQUENCE = (1 << 64) - 1
 """The highest sequence of an event."""
 

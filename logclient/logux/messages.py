@@ -38,6 +38,7 @@ _MAX_VALUES = 1_000_000  # in a message: each costs tens of bytes as a Python ob
 ECHOED = 4096  # characters of a bad message that are returned to its sender
 _TOKEN = re.compile(r'token\\*".*', re.DOTALL)  # of `connect`, quoted in a text
 
+_MS, _COUNTER = re.compile(r"-?[0-9]{1,16}"), re.compile(r"[0-9]{1,16}")
 _NUMBERS = (int, float)
 Number = int | float
 
@@ -113,8 +114,6 @@ Message = Connect | Connected | Headers | Ping | Pong | Sync | Synced | Debug | 
 
 
 # --- errors ------------------------------------------------------------------------------------
-
-WRONG_CREDENTIALS = Error("wrong-credentials")
 
 
 def wrong_format(text: str) -> Error:
@@ -375,12 +374,7 @@ def _read(message: list[Any]) -> Message | None:
 
 
 def parse(raw: str | bytes | bytearray | memoryview) -> Message:
-    """Parse a message.
-
-    Raises:
-        WrongFormat: the text is no JSON, or no message of its type.
-        UnknownMessage: the type is unknown.
-    """
+    """Parse a message, or raise `WrongFormat` or `UnknownMessage`."""
     data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else bytes(raw)
     try:
         text = data.decode()
@@ -408,12 +402,7 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
 
 
 def pack(message: Message) -> bytes:
-    """Encode a message in UTF-8.
-
-    Raises:
-        ValueError: a value has no form in JSON: NaN, a cycle.
-        TypeError: a type has no form in JSON.
-    """
+    """Encode a message in UTF-8; a ValueError or TypeError: a value has no form in JSON."""
     return compact(_PACKERS[type(message)](message))
 
 
@@ -435,23 +424,6 @@ _PACKERS: dict[type, Callable[[Any], list[Any]]] = {
 
 
 # --- ids ---------------------------------------------------------------------------------------
-
-
-class Identity(NamedTuple):
-    """The parts of a node id."""
-
-    user: str | None
-    client: str  # user and client, by which servers distinguish clients: ``user:client``
-    tab: str  # empty if the node id has none
-
-
-def parse_id(text: str) -> Identity:
-    """Split a node id (``user:client:tab``), or the one in an action's id."""
-    node_id = text.split(" ")[1] if " " in text else text
-    parts = node_id.split(":", 2)
-    if len(parts) == 1:
-        return Identity(None, node_id, "")
-    return Identity(parts[0], f"{parts[0]}:{parts[1]}", parts[2] if len(parts) == 3 else "")
 
 
 def plain(number: Number) -> Number:
@@ -483,63 +455,6 @@ def read_id(id: Any) -> tuple[str, int, int]:
     if len(parts) != 3:
         return "", 0, 0
     ms, node, counter = parts
-    if max(len(ms), len(counter)) > 16 or not (f"{ms.removeprefix('-')}{counter}".isascii()):
-        return node, 0, -1
-    if not (ms.removeprefix("-").isdigit() and counter.isdigit()):
+    if len(ms) > 16 or not _MS.fullmatch(ms) or not _COUNTER.fullmatch(counter):
         return node, 0, -1
     return node, int(ms), int(counter)
-
-
-# --- subprotocol -------------------------------------------------------------------------------
-
-_SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?")
-
-
-def falls_below(used: Any, minimum: int | str, strict_spec: bool = False) -> bool:
-    """Return whether an application's subprotocol, of any type, is too old.
-
-    With `strict_spec`, versions are texts in SemVer (protocol text, "connect") and are compared as such;
-    anything else is too old. Otherwise compared as the released server does, with JavaScript's ``<``: neither
-    ``"1.0.0"`` nor any other value that is not numeric is less than 3.
-    """
-    if strict_spec:
-        return _semver(used) < _semver(minimum)
-    if used is None or used == "":
-        used = 0
-    if type(used) is str and type(minimum) is str:
-        return used < minimum
-    return _to_number(used) < _to_number(minimum)
-
-
-def _to_number(value: Any) -> float:
-    """Convert like JavaScript's Number(): values that are not numeric give NaN, so comparisons are false."""
-    if isinstance(value, list):
-        value = ",".join("" if one is None else one if isinstance(one, str) else str(one) for one in value)
-    if isinstance(value, str):
-        value = value.strip()
-        if not value:
-            return 0.0
-        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value, re.ASCII):
-            return int(value, 16) if re.fullmatch(r"0[xX][0-9a-fA-F]{1,13}", value) else math.nan
-    try:
-        return float(value)
-    except (TypeError, OverflowError):
-        return math.nan
-
-
-def _semver(version: Any) -> tuple[Any, ...]:
-    """Return a sort key of a version; an integer is a major version."""
-    if type(version) is int:
-        version = f"{version}.0.0"
-    match = _SEMVER.fullmatch(version[:256]) if type(version) is str else None
-    if match is None:
-        return (-1,)
-    major, minor, patch, before = match.groups()
-    return int(major), int(minor), int(patch), *_precedence(before)
-
-
-def _precedence(before: str | None) -> tuple[Any, ...]:
-    """Return a sort key of a pre-release; a version without one comes last."""
-    if before is None:
-        return (1,)
-    return 0, tuple((0, int(one), "") if one.isdigit() else (1, 0, one) for one in before.split("."))

@@ -19,8 +19,6 @@ from logclient.files import open_regular
 from logclient.logux.core import ALPHABET, Logux
 from logclient.logux.messages import MAX_NUMBER
 
-__all__ = ["State"]
-
 _MAX_SIZE = 4096  # bytes of the file
 _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -28,10 +26,7 @@ _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 class State:
     """The file of a client, read once and written when something has changed.
 
-    Errors after the start are reported as `complain(kind, text)`.
-
-    Raises:
-        ConfigError: the file cannot be used: it belongs to another user, is a link, or has no directory.
+    Errors after the start are reported as `complain(kind, text)`; a ConfigError: the file cannot be used.
     """
 
     def __init__(self, path: str, complain: Callable[[str, str], object]) -> None:
@@ -78,8 +73,6 @@ class State:
     def _report(self, words: str) -> None:
         self._complain(f"state {self.path}", f"state: {self.path}: {words}")
 
-    # -- the core's side
-
     def begin(self, core: Logux) -> None:
         """Give a new core the saved state. In a forked child, release the file instead."""
         if os.getpid() != self.pid:
@@ -114,8 +107,6 @@ class State:
         finally:
             os.close(fd)
         os.replace(part, self.path)
-
-    # -- the end
 
     def release(self) -> None:
         """Stop writing, so that another client may use the file."""

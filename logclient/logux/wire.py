@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from logclient._ext import logux as codec
+from logclient._ext import logux
 
-__all__ = [
-    "BODY_OPTION", "CARRIES", "COLUMNS", "DOCUMENT", "FRAME_HEAD", "LINES", "OPTIONS", "codec", "wrap_body",
-]  # fmt: skip
-
+codec = logux
 COLUMNS: dict[str, str] = {}
 OPTIONS: dict[str, int] = {}
 CARRIES = False

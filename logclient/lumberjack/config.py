@@ -9,8 +9,6 @@ from logclient.config.option import option
 from logclient.config.readers import boolean, choice, integer, size
 from logclient.errors import ConfigError
 
-__all__ = ["LumberjackConfig"]
-
 
 class LumberjackConfig(DocumentConfig):
     """The configuration of a Lumberjack client."""

@@ -40,15 +40,9 @@ from logclient._ext.lumberjack import Codec
 from logclient.delivery.contract import Core
 from logclient.lumberjack.config import LumberjackConfig
 
-__all__ = ["Lumberjack"]
-
 
 class Lumberjack(Core):
-    """The writer's side of one connection at a time. See ``delivery.contract.Core``.
-
-    After ``begin_close``, do not shut down one direction before ``CloseWanted``: both real servers drop the
-    acknowledgements then.
-    """
+    """The writer's side of one connection at a time. See ``delivery.contract.Core``."""
 
     def __init__(self, config: LumberjackConfig, producer: bytes) -> None:
         codec = Codec(

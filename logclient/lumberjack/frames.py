@@ -9,8 +9,6 @@ from logclient import readable
 from logclient._ext.lumberjack import Reader, check_json
 from logclient.readable import BODY_KEPT, Bytes, Frame
 
-__all__ = ["MAX_INFLATED", "Probe", "frames"]
-
 MAX_INFLATED = 64 << 20
 """Bound on the bytes of a compressed frame with everything in it, inflated: the reader's."""
 
@@ -24,13 +22,9 @@ def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
     """Yield the frames of one direction of a connection in order, with the contents of compressed frames.
 
     This shows all frames; `Reader` decides which are allowed. After a fault the walk goes on as long as
-    frames can be separated, and frames are judged again from the next window on. Bytes that begin with an
-    ack are taken for a reader's, all others for a writer's, and bytes that begin with an event's frame of
-    version 1 for the literal form, as it is captured.
-
-    Args:
-        data: the bytes, or some of them.
-        max_inflated: bound on the size to which a compressed frame is inflated.
+    frames can be separated, and frames are judged again from the next window on. Bytes that begin with an ack
+    are taken for a reader's, all others for a writer's, and bytes that begin with an event's frame of version
+    1 for the literal form, as it is captured. `max_inflated` bounds the bytes of a compressed frame.
     """
     view = memoryview(data)
     head = bytes(view[:2])
@@ -196,10 +190,7 @@ def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes
 
 
 def _inflated(payload: memoryview, budget: int) -> tuple[Bytes | None, int, str]:
-    """Inflate a compressed frame as far as possible; return the content, the bytes behind it, and its fault.
-
-    The content is None when it is more than `budget` bytes.
-    """
+    """Inflate a frame; return the content (None: above `budget`), the bytes behind it, and its fault."""
     import zlib
 
     content, behind, wrong = _inflate(payload, budget, zlib.MAX_WBITS)
@@ -234,9 +225,9 @@ def _inflate(
 class Probe(readable.Probe):
     """Questions that a Lumberjack reader answers without taking them for events.
 
-    The first is an empty window. Logstash acknowledges it at once, with 0. The server of go-lumber accepts it
-    silently: it answers to nothing but events. Before silence counts as such, the head of another empty
-    window is sent. Its number ends in line feeds, because an HTTP server waits for them before it complains.
+    The first is an empty window, which Logstash acknowledges at once, with 0. The server of go-lumber answers
+    to nothing but events. Before silence counts as such, the head of another empty window is sent. Its number
+    ends in line feeds, because an HTTP server waits for them before it complains.
     """
 
     silence = "it may be one that answers only events, as go-lumber's does: try --event"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from logclient import client, threads
@@ -40,10 +41,9 @@ class EventFormatter(logging.Formatter):
 class Documents:
     """The maker of event documents. A client has one; it can also be used alone.
 
-    The sink takes the documents of log records, as ``sink(body, level, kind)``. Its exceptions are counted in
-    `failed` and reported, never raised. A truncated message is marked in ``log.flags``. `count_lost` is
-    called for each record whose document could not be made or taken; `count_changed` with the number of
-    values that JSON cannot represent as they were, and the number of fields that were moved.
+    The sink takes the documents of log records. Its exceptions are counted in `failed` and reported, never
+    raised; `count_lost` is called for each of these records, and `count_changed` with the numbers of values
+    that JSON cannot represent as they were, and of fields that were moved.
     """
 
     formatter = EventFormatter()
@@ -352,7 +352,7 @@ class Client(_DocumentClient):
             ConnectFailed: no answer within `timeout` seconds. Datagrams may be lost, so ask again.
             ValueError: the payload does not fit into a datagram.
         """
-        return self.pong(*self._ask("ping", payload, timeout))
+        return self.pong(*self._engine.request("ping", payload, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
@@ -369,7 +369,7 @@ class Client(_DocumentClient):
             ConnectFailed: no answer within `timeout` seconds.
             ProtocolError: the answer is no statistics.
         """
-        found: Stat = self._ask("stat", None, timeout)[0]
+        found: Stat = self._ask("stat", None, timeout)
         return found
 
     def envi(self, timeout: float = 2.0) -> str:
@@ -381,7 +381,7 @@ class Client(_DocumentClient):
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
         """
-        return str(self._ask("envi", None, timeout)[0])
+        return str(self._ask("envi", None, timeout))
 
     def kill(self, *, really: bool = False, timeout: float = 2.0) -> None:
         """End the server process.
@@ -418,18 +418,15 @@ class Client(_DocumentClient):
         assert isinstance(core, Plog)
         return core.commands
 
-    def _ask(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
+    def _ask(self, kind: str, payload: Any, timeout: float) -> Any:
         end = time.monotonic() + timeout
-        alone = kind == "ping" or threads.acquire(self._questions, timeout)
-        if not alone:
+        if not threads.acquire(self._questions, timeout):
             raise ConnectFailed(f"{kind}: another one is still without an answer")
         try:
             left = max(0.0, round(end - time.monotonic(), 3))
-            found, seconds = self._engine.request(kind, payload, left)
+            return _answered(self._engine.request(kind, payload, left)[0])
         finally:
-            if kind != "ping":
-                self._questions.release()
-        return _answered(found), seconds
+            self._questions.release()
 
 
 def _answered(found: Any) -> Any:
@@ -443,8 +440,6 @@ def _answered(found: Any) -> Any:
 def _strings(body: bytes) -> dict[str, str]:
     import json
 
-    def text(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
+    write = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     found = json.loads(body).items()
-    return {name: value if isinstance(value, str) else text(value) for name, value in found}
+    return {name: value if isinstance(value, str) else write(value) for name, value in found}

@@ -9,8 +9,6 @@ from logclient.config.option import option
 from logclient.config.readers import boolean, choice, integer, optional, size, text
 from logclient.errors import ConfigError
 
-__all__ = ["PlogConfig"]
-
 MAX_DATAGRAM = 65_507
 """Bytes of the largest datagram over IPv4, and more than any event's tags."""
 

@@ -30,9 +30,15 @@ from logclient.delivery.contract import Core, CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.messages import COMMANDS, Stat, command, estimate_loss, join_tags, kafka_tags, parse_stat
-from logclient.plog.pacing import ByQueue, ByStat, Grant, SlowStart
-
-__all__ = ["TAGGED", "Lines", "Plog"]
+from logclient.plog.pacing import (
+    SLOW_BURST,
+    SLOW_LOOK,
+    SLOW_LOOK_AT_QUEUE,
+    ByQueue,
+    ByStat,
+    Grant,
+    slow_start,
+)
 
 TAGGED = 1
 """High nibble of the kind of an event whose body begins with its own tags: u16 big-endian, then the tags."""
@@ -61,11 +67,7 @@ class _Request(NamedTuple):
 
 
 class Plog(Core):
-    """The client's side of one socket at a time. See ``delivery.contract.Core``.
-
-    Raises:
-        ConfigError: a tag breaks a rule, or the tags do not fit into a datagram.
-    """
+    """The client's side of one socket at a time. See ``delivery.contract.Core``."""
 
     reply_timeout = 2.0
     """Seconds that a command waits for its reply."""
@@ -98,21 +100,25 @@ class Plog(Core):
         """Commands sent, those of the feedback included."""
         self.receiver: LookAtReceiver | None = None
         """Returns the state of the server's receive queue; set by the engine for each socket."""
+        self._sent_at = 0.0  # the last look that found new packets
+        self._packets = 0  # sent until the last look
+        self._token = 0
+        self._random: Callable[[], float] = lambda: 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        super()._reset()
+        # A new socket: commands are not sent again, and answers to earlier questions do not arrive here.
+        self._requests: list[_Request] = []
+        self._answers: list[Reply] = []
         self._by_queue: ByQueue | None = None
         self._by_stat: ByStat | None = None
-        self._slow_start: SlowStart | None = None
         self._pace_is_final = False  # the slow start is over
-        self._packets_before = 0  # sent through earlier sockets
-        self._sent_at = 0.0  # the last look that found new packets
+        self._packets_before: int | None = None  # sent through earlier sockets, from the slow start on
         self._baseline: tuple[Stat, _Request] | None = None  # the answer that later ones are compared with
         self._own_token = 0  # of a STAT that the feedback sent
         self._next_stat = 0.0
         self._room = 0.0  # granted at the last look
-        self._packets = 0  # sent until the last look
-        self._token = 0
-        self._random: Callable[[], float] = lambda: 0.0
-        self._requests: list[_Request] = []
-        self._answers: list[Reply] = []
         self._server_started = 0.0  # our clock when the server was running already; 0: unknown
         self._uptime = 0  # the last one reported, ms
         self._late_stats = 0  # STATs given up, whose answer may still come
@@ -166,26 +172,24 @@ class Plog(Core):
     def _start_slowly(self, now: float, packets: int) -> float:
         """Set the pace of the first packets through a socket; return the time of the next look.
 
-        Where the receive queue is visible, the full pace is allowed from the first packet on, as long as the
-        queue has room.
+        A visible receive queue allows the full pace from the first packet on, as long as it has room.
         """
-        if self._slow_start is None:
-            self._slow_start = SlowStart(self._config.pace)
+        if self._packets_before is None:
             self._packets_before = packets
             self._sent_at = now  # a socket is opened when there is something to send
         elif packets != self._packets:
             self._sent_at = now
         self._packets = packets
-        rate, size = self._slow_start.rate(packets - self._packets_before), self._config.pace_bytes
+        rate, size = slow_start(self._config.pace, packets - self._packets_before), self._config.pace_bytes
         if rate >= self._config.pace:
             self._pace_is_final = True
             self.pace(now, rate, size)
             self._allow(0.0, 0.0)
             return float("inf")
-        look, burst = SlowStart.LOOK, min(SlowStart.BURST, self._burst(rate))
+        look, burst = SLOW_LOOK, min(SLOW_BURST, self._burst(rate))
         seen = self.receiver() if self.receiver is not None else None
         if seen is not None:
-            look, burst = SlowStart.LOOK_AT_QUEUE, self._burst(self._config.pace)
+            look, burst = SLOW_LOOK_AT_QUEUE, self._burst(self._config.pace)
             self._grant(*seen)
             if seen[0]:
                 self._sent_at = now  # only the queue may have kept us from sending
@@ -232,33 +236,15 @@ class Plog(Core):
         """Requests without a reply, and events in flight."""
         return len(self._requests) + int(self._codec.unsent)
 
-    def describe_silence(self) -> str:
-        """Describe a silent server."""
-        return "silence: no reply in time"  # never shown: only commands have replies
-
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin with a new socket."""
         super().connected(now, random)
-        if random is not None:
-            self._random = random
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._requests.clear()  # commands are not sent again
-        self._answers.clear()
-        # A new socket: answers to earlier questions do not arrive here.
-        self._server_started = 0.0
-        self._uptime = self._late_stats = 0
-        self._baseline = self._by_queue = self._by_stat = self._slow_start = None
-        self._pace_is_final = False
-        self._room = 0.0
-        self._own_token = 0
-        self._next_stat = 0.0
+        self._random = random or self._random
 
     # -- commands
 
     def call(self, kind: str, payload: Any = None) -> int:
-        """Send a command.
+        """Send a command. It replaces an unanswered one of the same kind and payload.
 
         The payload of its ``Reply`` is a ``TimeoutError`` if there is no answer in time, else:
 
@@ -270,14 +256,6 @@ class Plog(Core):
         ``envi``                                             text
         ``kill``  must be True: it ends the server process   None, at once: the server says nothing
         ========  =========================================  ======================================
-
-        A command replaces an unanswered one of the same kind and payload.
-
-        Returns:
-            The token that the ``Reply`` will carry.
-
-        Raises:
-            ValueError: there is no such command, or the payload is too long.
         """
         if kind not in COMMANDS:
             raise ValueError(f"call: plog has no {kind!r}")
@@ -390,12 +368,9 @@ class Plog(Core):
 
 
 class Lines(Core):
-    """plog over TCP: each message is a line.
+    """plog over TCP: each message is a line, without commands, answers and acknowledgements.
 
-    There are no commands, no answers and no acknowledgements. There is no pace either: TCP slows down a
-    sender that is too fast. A message with a line end in it fails (``unencodable``): it would arrive as
-    several.
-
+    TCP slows down a sender that is too fast. A message with a line end in it fails (``unencodable``).
     """
 
     def __init__(self, config: PlogConfig, producer: bytes) -> None:
@@ -414,10 +389,6 @@ class Lines(Core):
     def awaited(self) -> int:
         """Events in flight."""
         return int(self._codec.unsent)
-
-    def describe_silence(self) -> str:
-        """Describe a silent server."""
-        return "silence: nothing is awaited"  # never shown: the server does not answer
 
     def call(self, kind: str, payload: Any = None) -> int:
         """Refuse every command: there are none over TCP."""

@@ -9,19 +9,9 @@ from typing import Any
 from logclient import readable
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import COMMAND as IS_COMMAND
-from logclient._ext.plog import (
-    HEADER,
-    MAX_DATAGRAM,
-    SIMPLE,
-    VERDICT_NAMES,
-    Reassembler,
-    datagrams,
-    join_runs,
-)
+from logclient._ext.plog import HEADER, MAX_DATAGRAM, SIMPLE, VERDICT_NAMES, Reassembler, datagrams, join_runs
 from logclient.plog.messages import COMMANDS, command, split_tags
 from logclient.readable import BODY_KEPT, Bytes, Frame
-
-__all__ = ["Probe", "frames"]
 
 
 class Probe(readable.Probe):

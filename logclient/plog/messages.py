@@ -5,6 +5,7 @@ No I/O: bytes in, values out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,18 +14,14 @@ from logclient.errors import ProtocolError
 
 COMMANDS = ("ping", "stat", "envi", "kill")
 
-_TOPIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-
-
-# -- tags
+_TOPIC = re.compile(r"[\w.-]{1,249}", re.ASCII)
 
 
 def join_tags(tags: Iterable[str]) -> bytes:
-    """Encode tags as they travel: in UTF-8, separated by NUL.
+    """Encode tags as they travel: in UTF-8, separated by NUL; a ValueError: a tag breaks a rule.
 
-    Raises:
-        ValueError: a tag breaks a rule. Servers drop an empty tag, cut a tag at a NUL, discard messages for
-            the topic ``null``, and use the last of two topics or keys.
+    Servers drop an empty tag, cut a tag at a NUL, discard messages for the topic ``null``, and use the last
+    of two topics or keys.
     """
     found: list[bytes] = []
     seen = {"kt:": False, "pk:": False}
@@ -65,11 +62,8 @@ def kafka_tags(topic: str = "", key: str = "") -> list[str]:
 def _check_topic(topic: str) -> None:
     if topic == "null":
         raise ValueError("topic: servers discard what goes to 'null'")
-    if not 0 < len(topic) <= 249 or topic in (".", "..") or not _TOPIC.issuperset(topic):
+    if topic in (".", "..") or not _TOPIC.fullmatch(topic):
         raise ValueError("topic: 1 to 249 letters, digits, dots, underscores and dashes, as in Kafka")
-
-
-# -- commands
 
 
 def command(name: str, payload: bytes = b"") -> bytes:
@@ -77,9 +71,6 @@ def command(name: str, payload: bytes = b"") -> bytes:
     if name not in COMMANDS:
         raise ValueError(f"command: {name!r} is none of {', '.join(COMMANDS)}")
     return b"\0\0" + name.upper().encode() + payload
-
-
-# -- statistics
 
 
 class Defragmenter(NamedTuple):
@@ -172,10 +163,6 @@ class Stat(NamedTuple):
         return self.v0_fragments[0] if self.v0_fragments else 0
 
 
-def _snake_case(name: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
-
-
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1 << 63:
         raise ValueError("a counter that is no number")
@@ -212,11 +199,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def parse_stat(data: bytes) -> Stat:
-    """Parse the answer to the command ``stat``.
-
-    Raises:
-        ProtocolError: `data` is not such an answer.
-    """
+    """Parse the answer to the command ``stat``; a ProtocolError: it is none."""
     import json
 
     try:
@@ -225,7 +208,7 @@ def parse_stat(data: bytes) -> Stat:
             raise ValueError("no JSON object with uptime")
         fields: dict[str, Any] = {}
         for name, value in raw.items():
-            name = _snake_case(name)
+            name = re.sub("([A-Z])", r"_\1", name).lower()
             name = "defragmenter" if name == "cache" else name
             if name in Stat._fields and name != "raw":
                 read: Callable[[Any], Any] = _READERS.get(name, _count)
@@ -252,11 +235,11 @@ class Loss(NamedTuple):
 
 
 def estimate_loss(before: Stat, after: Stat, sent: int, commands: int = 1) -> Loss:
-    """Estimate how many messages were lost between two answers to ``stat``, of which the client has `sent`.
+    """Estimate how many of the messages `sent` between two answers to ``stat`` were lost.
 
-    The counters include all clients of a listener, so the estimate needs a listener without other clients.
-    Any counter that grew by more than we sent reveals another client; `commands` includes the second
-    ``stat``. The counters of holes are not used: they miss gaps of ten or more messages.
+    A counter that grew by more than we sent reveals another client of the listener, whose messages it
+    includes; `commands` includes the second ``stat``. The counters of holes miss gaps of ten or more
+    messages.
     """
     if after.uptime < before.uptime:
         return Loss(None, sent, None, "the server has restarted")

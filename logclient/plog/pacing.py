@@ -3,14 +3,12 @@
 ``ByQueue`` reads the receive queue of the server's socket, which needs the same machine. Between two looks it
 allows only what fits into the queue, so that nothing is lost even if the server reads nothing. ``ByStat``
 asks the server how many messages arrived (STAT): it speeds up a bit while all arrive, and halves the pace
-when some do not. ``SlowStart`` is for a receiver whose state is unknown: it may have just started.
+when some do not. ``slow_start`` is for a receiver whose state is unknown: it may have just started.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-__all__ = ["ByQueue", "ByStat", "Grant", "SlowStart"]
 
 
 class Grant(NamedTuple):
@@ -24,8 +22,8 @@ class Grant(NamedTuple):
 class ByQueue:
     """Allows no more between two looks than the receiver's queue has room for.
 
-    The kernel charges a queue for allocated memory, not for the bytes in it. The codec knows the most that it
-    may charge for a datagram.
+    The kernel charges a queue for allocated memory. The codec knows the most that it may charge for a
+    datagram.
     """
 
     _ACTIVE = 0.001
@@ -38,10 +36,7 @@ class ByQueue:
         self._idle = self._ACTIVE
 
     def look(self, held: int, most: int, drops: int, used: float) -> Grant:
-        """Compute the allowance from what the queue holds, its capacity in bytes, and its drops.
-
-        `used` is what it may have been charged since the last look.
-        """
+        """Compute the allowance from the queue's content, size and drops, and the bytes `used` meanwhile."""
         if self._drops is not None and drops > self._drops:
             # Others use the queue too, or it holds less than we think.
             self._share = max(self._MIN_SHARE, self._share / 2)
@@ -64,11 +59,7 @@ class ByStat:
         self._at: float | None = None  # of the last answer
 
     def answered(self, now: float, lost: int | None, packets: int) -> None:
-        """Adapt the rate to an answer of the server.
-
-        `lost` messages of ours did not arrive since the start (None: unknown), and we sent so many packets
-        since.
-        """
+        """Adapt the rate to an answer: `lost` messages since the start (None: unknown), and our `packets`."""
         used = packets - self._packets
         if lost is None:
             self.rate = min(self.rate, self.base)
@@ -84,23 +75,18 @@ class ByStat:
         self.rate = max(self.base / 10, self.rate / 2)
 
 
-class SlowStart:
-    """The pace of the first packets to a receiver: it starts at `FIRST` and doubles every half second.
+FIRST = 500.0  # packets per second at the slow start
+SLOW_BURST = 16.0  # packets sent at once
+SLOW_LOOK = 0.02  # seconds between two changes of the pace; half of the idle time if that is more
+SLOW_LOOK_AT_QUEUE = 0.004  # the same where the receive queue is visible
+_GROWTH = 1.4  # packets per second for each packet sent: twice the natural logarithm of 2
+
+
+def slow_start(pace: float, packets: int) -> float:
+    """Return the packets per second after so many to a new receiver: `FIRST`, then twice each half second.
 
     A server that has just started reads slowly and pauses now and then. Linux gives its socket room for 280
-    small datagrams, so at `FIRST` per second it may pause for half a second without loss. The pace grows with
-    the packets sent, not with time, because an idle client does not warm up a server.
+    small datagrams: at `FIRST` it may pause for half a second. The pace grows with the packets sent, because
+    an idle client does not warm up a server.
     """
-
-    FIRST = 500.0  # packets per second
-    BURST = 16.0  # packets sent at once
-    LOOK = 0.02  # seconds between two changes of the pace; half of the idle time if that is more
-    LOOK_AT_QUEUE = 0.004  # the same where the receive queue is visible
-    _GROWTH = 1.4  # packets per second for each packet sent: twice the natural logarithm of 2
-
-    def __init__(self, pace: float) -> None:
-        self.pace = pace
-
-    def rate(self, packets: int) -> float:
-        """Return the packets per second after so many were sent; `pace` at the end of the start."""
-        return min(self.pace, self.FIRST + self._GROWTH * packets)
+    return min(pace, FIRST + _GROWTH * packets)

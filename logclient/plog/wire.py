@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from logclient._ext import plog as codec
+from logclient._ext import plog
 
-__all__ = [
-    "BODY_OPTION",
-    "CARRIES",
-    "COLUMNS",
-    "DOCUMENT",
-    "FRAME_HEAD",
-    "LINES",
-    "OPTIONS",
-    "codec",
-    "reassembler",
-    "wrap_body",
-]
-
+codec = plog
 COLUMNS: dict[str, str] = {}
 OPTIONS = {"max_message": (1 << 31) - 1}  # no limit here: a client may have been configured with any
 CARRIES = True

@@ -25,6 +25,7 @@ from logclient.errors import ConfigError, ConnectFailed
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
 from logclient.logjam.messages import unit
+from logclient.testing import logjam_sockets
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply
 from logclient.testing.logjam_device import Device, Message, MessageUnit, counter_of, decode, event_id
 from logclient.testing.loop import TOO_MANY, AckCounts, CollectorBase, CollectorOptions
@@ -130,7 +131,7 @@ class Collector(CollectorBase[Counts]):
             raise ConfigError("curve_clients: needs curve_secret")
         super().__init__("logjam", Counts, host, options, **ports)
         self._keys = (curve_secret, curve_clients)
-        self._curve: zeromq.Curve | None = None
+        self._curve: logjam_sockets.Curve | None = None
         self._authenticator: Any = None
         self._ports = ports
         self._allow_invalid = allow_invalid
@@ -138,7 +139,7 @@ class Collector(CollectorBase[Counts]):
         self._number = device
         self._heartbeat = heartbeat
         self._max_bytes = max_bytes
-        self._connections = zeromq.Connections(max_bytes, options.get("idle", 0.0))
+        self._connections = logjam_sockets.Connections(max_bytes, options.get("idle", 0.0))
         self._hwm = hwm
         self._publish_hwm = publish_hwm
         self._clock = clock
@@ -231,7 +232,7 @@ class Collector(CollectorBase[Counts]):
         zmq = self._zmq = zeromq.load()
         secret, clients = self._keys
         if secret is not None:
-            self._curve = zeromq.Curve(secret, clients)
+            self._curve = logjam_sockets.Curve(secret, clients)
         self._device = Device(
             self._number,
             host=socket.gethostname(),
@@ -348,7 +349,7 @@ class Collector(CollectorBase[Counts]):
             if now >= self._stats_at:
                 self._stats_at = now + _STATS_EVERY
                 number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
-                zeromq.send(self._stats, [b"stats", number, sequence])
+                logjam_sockets.send(self._stats, [b"stats", number, sequence])
             if now >= self._look_at:
                 self._look_at = now + zeromq.LOOK_EVERY
                 for _ in range(self._connections.shut_down_endless()):
@@ -379,7 +380,7 @@ class Collector(CollectorBase[Counts]):
                 address = self._connections.accepted(fd, producer=producer, now=time.monotonic())
                 if full:
                     self._count_reason(TOO_MANY)
-                    zeromq.shut_down(fd, address)
+                    logjam_sockets.shut_down(fd, address)
             else:
                 self._connections.ended(fd)
 
@@ -440,7 +441,7 @@ class Collector(CollectorBase[Counts]):
         producer = self._producers.get(routing_id)
         if producer is None or producer.closing:
             fd = self._source(frame)
-            address = zeromq.address_of(fd)
+            address = logjam_sockets.address_of(fd)
             if producer is not None:
                 # An id made by ROUTER belongs to one connection. Its descriptor may be another one's by now.
                 if routing_id[:1] == b"\0" or address in ("", producer.address):
@@ -496,7 +497,7 @@ class Collector(CollectorBase[Counts]):
             # The connection that brought this message is cut. A routing id may have got another one
             # meanwhile, and a pushing producer has no routing id.
             producer.fd = self._source(first)
-            producer.address = zeromq.address_of(producer.fd)
+            producer.address = logjam_sockets.address_of(producer.fd)
             self._close_after_replies(producer, reply)
 
     def _close_after_replies(self, producer: _Producer, close: Reply[list[bytes]] | None = None) -> None:
@@ -506,7 +507,7 @@ class Collector(CollectorBase[Counts]):
         if producer is self._pushers:  # one of many connections: the others go on
             if close.count:
                 self._count[close.count] += 1
-            zeromq.shut_down(producer.fd, producer.address)
+            logjam_sockets.shut_down(producer.fd, producer.address)
             return
         producer.closing = True
         self._enqueue_reply(producer, close)
@@ -547,7 +548,7 @@ class Collector(CollectorBase[Counts]):
 
     def _publish(self, parts: list[bytes], count: str) -> None:
         # A consumer that does not keep up misses messages and sees the gap, as with the real device.
-        zeromq.send(self._publisher, parts)
+        logjam_sockets.send(self._publisher, parts)
         self._count[count] += 1
 
     def _beat(self, now: float) -> None:
@@ -568,7 +569,7 @@ class Collector(CollectorBase[Counts]):
                 self._count[reply.count] += 1
             if reply.data is None:
                 self._wait_until_written()
-                zeromq.shut_down(producer.fd, producer.address)
+                logjam_sockets.shut_down(producer.fd, producer.address)
         if not replies:
             self._replying.pop(producer.routing_id, None)
 
@@ -593,7 +594,7 @@ class Collector(CollectorBase[Counts]):
         """Send an answer; return False when libzmq holds as many as it may for this producer."""
         zmq = self._zmq
         try:
-            zeromq.send(self._router, [producer.routing_id, *reply])
+            logjam_sockets.send(self._router, [producer.routing_id, *reply])
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

@@ -32,7 +32,6 @@ from logclient.logux.messages import (
     ECHOED,
     MIN_PROTOCOL,
     PROTOCOL,
-    WRONG_CREDENTIALS,
     Connect,
     Connected,
     Debug,
@@ -47,13 +46,12 @@ from logclient.logux.messages import (
     Synced,
     UnknownMessage,
     compact,
-    falls_below,
     pack,
     parse,
-    parse_id,
     plain,
     wrong_format,
 )
+from logclient.testing.logux_login import WRONG_CREDENTIALS, falls_below, parse_id
 
 __all__ = ["Received", "Judge", "Login", "Rules", "Server", "ServerNode"]
 

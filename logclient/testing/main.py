@@ -15,14 +15,13 @@ from logclient import config
 from logclient.config import readers
 from logclient.config.url import split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
-from logclient.exits import signals_handled
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.logjam.consumer import Consumer
+    from logclient.testing.logjam_consumer import Consumer
     from logclient.testing.loop import CollectorBase
 
     Server = CollectorBase[Any] | Consumer
@@ -189,8 +188,8 @@ def _own_options(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _consumer(url: str, options: dict[str, Any]) -> Consumer:
-    from logclient.logjam.consumer import Consumer
     from logclient.logjam.subscriber import PORT
+    from logclient.testing.logjam_consumer import Consumer
 
     _, endpoints, path, pairs = split_url(url)
     if not endpoints:
@@ -216,8 +215,9 @@ def run(
     as_json: bool = False,
     run_name: str | None = None,
     out: TextIO | None = None,
+    stopped: threading.Event | None = None,
 ) -> int:
-    """Listen on each URL until SIGTERM or SIGINT, or for some seconds; then close the captures.
+    """Listen on each URL until `stopped` is set, or for some seconds; then close the captures.
 
     When all collectors listen, a JSON line is printed for each one: ``{"url", "port"}``. A Logjam device
     also has ``publish``, the endpoint for consumers; ``stats``, the endpoint of its statistics; ``push``, if
@@ -231,8 +231,8 @@ def run(
     """
     out = sys.stdout if out is None else out
     collectors = _collectors(urls, capture=capture, faults=faults, fault_log=fault_log, run=run_name)
-    stopped = threading.Event()
-    with signals_handled(lambda *_: stopped.set()), ExitStack() as running:
+    stopped = stopped or threading.Event()
+    with ExitStack() as running:
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:

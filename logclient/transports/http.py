@@ -17,8 +17,6 @@ from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tcp import Connect, Endpoint, MakeLink, TcpLink, connect_any, encode_hostname
 
-__all__ = ["MAX_HEAD", "REFUSALS", "Answer", "Proxy", "ask", "printable"]
-
 L = TypeVar("L")
 
 MAX_HEAD = 65536
@@ -48,65 +46,46 @@ def printable(text: str, length: int) -> str:
 
 
 def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: float) -> Answer:
-    """Send a request without a body and read the head of the answer, by the monotonic second `deadline`.
-
-    Raises:
-        OSError: there is no answer in time, it is not HTTP/1, or its head is too long.
-    """
+    """Send a request without a body and read the head of the answer, by the monotonic second `deadline`."""
     hint = "" if link.tls else ": is the port right, and does it require TLS?"
     ended = ConnectionError(f"{server} ended the connection without an answer to the HTTP request{hint}")
+    data = b""
     try:
-        return _answer(link, request, server, attempt, deadline, ended)
+        sent = link.send([request])
+        while (end := data.find(b"\r\n\r\n") + 4) < 4:
+            if not data.startswith(b"HTTP/1."[: len(data)]):
+                words = "does not speak HTTP: is the port right, and does it require TLS?"
+                raise ConnectionError(f"{server} {words}")
+            if len(data) > MAX_HEAD:
+                raise ConnectionError(f"{server} answers with headers of more than {MAX_HEAD} bytes")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{server} did not answer the HTTP request in time")
+            if attempt.stopped():
+                raise InterruptedError("stopped while connecting")
+            fds = [link.fileno()]
+            attempt.wait(fds, [] if sent else fds, left)
+            sent = sent or link.flush()
+            more = link.receive()
+            if more == b"":
+                raise ended
+            data += more or b""
     except (ConnectionResetError, BrokenPipeError):
         if link.tls:
             raise  # its message is better
         raise ended from None
-
-
-def _answer(
-    link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: float, ended: ConnectionError
-) -> Answer:
-    sent = link.send([request])
-    data = b""
-    while True:
-        end = data.find(b"\r\n\r\n") + 4
-        if end > 3:
-            found = _STATUS.match(data)
-            if not found:
-                raise ConnectionError(f"{server} answers with no HTTP status")
-            reason = printable((found[2] or b"").decode("latin-1"), 60).strip()
-            words = f"HTTP {found[1].decode()} {reason}".rstrip()
-            return Answer(int(found[1]), words, data[:end], data[end:])
-        if not data.startswith(b"HTTP/1."[: len(data)]):
-            raise ConnectionError(
-                f"{server} does not speak HTTP: is the port right, and does it require TLS?"
-            )
-        if len(data) > MAX_HEAD:
-            raise ConnectionError(f"{server} answers with headers of more than {MAX_HEAD} bytes")
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"{server} did not answer the HTTP request in time")
-        if attempt.stopped():
-            raise InterruptedError("stopped while connecting")
-        fds = [link.fileno()]
-        attempt.wait(fds, [] if sent else fds, left)
-        sent = sent or link.flush()
-        more = link.receive()
-        if more == b"":
-            raise ended
-        data += more or b""
+    found = _STATUS.match(data)
+    if not found:
+        raise ConnectionError(f"{server} answers with no HTTP status")
+    reason = printable((found[2] or b"").decode("latin-1"), 60).strip()
+    words = f"HTTP {found[1].decode()} {reason}".rstrip()
+    return Answer(int(found[1]), words, data[:end], data[end:])
 
 
 class Proxy:
     """An HTTP proxy that makes tunnels (RFC 9110, section 9.3.6).
 
-    Args:
-        variable: the environment variable that names it.
-        url: the value of that variable.
-        excluded: returns whether a host, given as ``host:port``, is reached without it.
-
-    Raises:
-        ConfigError: this kind of proxy is not supported.
+    An environment variable names it. ``excluded("host:port")`` returns whether a host is reached without it.
     """
 
     def __init__(self, variable: str, url: str, excluded: Callable[[str], bool]) -> None:
@@ -126,7 +105,7 @@ class Proxy:
         self.endpoint: Endpoint = (host, port or 80)
         self.peer = f"the proxy {host}:{port or 80}"
         self._variable = variable
-        self._excluded = excluded
+        self.excludes = excluded
         self._authorization: Secret | None = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -134,17 +113,10 @@ class Proxy:
 
     @classmethod
     def from_environment(cls, tls: bool, endpoints: Iterable[Endpoint]) -> Proxy | None:
-        """Read the proxy from the environment.
+        """Read the proxy from the environment; None: no endpoint is reached through one.
 
         The variables are ``https_proxy`` (with TLS) or ``http_proxy``, else ``all_proxy``, in lower or upper
         case, and ``no_proxy``.
-
-        Args:
-            tls: whether the connections use TLS.
-            endpoints: the servers.
-
-        Returns:
-            None when there is no proxy, or all endpoints are reached without it.
 
         Raises:
             ConfigError: this kind of proxy is not supported.
@@ -168,16 +140,8 @@ class Proxy:
             return None
         return cls(f"{kind}_proxy", url, excluded)
 
-    def applies_to(self, endpoint: Endpoint) -> bool:
-        """Return whether `endpoint` is reached through the proxy."""
-        host, port = endpoint
-        return not self._excluded(f"{host}:{port}")
-
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
-        """Connect through a tunnel; the proxy looks the name of `endpoint` up.
-
-        Args and errors are those of ``tcp.connect_any``.
-        """
+        """Connect through a tunnel as ``tcp.connect_any``; the proxy looks the name of `endpoint` up."""
         host, port = endpoint
         name = encode_hostname(host)
         target = (b"[%b]:%d" if b":" in name else b"%b:%d") % (name, port)

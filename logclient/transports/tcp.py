@@ -46,7 +46,7 @@ class TcpLink(Link):
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
         self._socket = sock
-        self._unsent: list[memoryview] = []
+        self._unsent = memoryview(b"")
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -54,22 +54,23 @@ class TcpLink(Link):
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Take these bytes; return whether the kernel has all of them and of the calls before."""
-        self._unsent.extend(memoryview(b) for b in buffers if len(b))
+        # A copy: the core may reuse its buffer after `sent`.
+        self._unsent = memoryview(b"".join((self._unsent, *buffers)))
         return self.flush()
 
     def flush(self) -> bool:
         """Write the rest of earlier ``send`` calls; return whether nothing is left."""
         while self._unsent:
-            written = self._write(self._unsent[0])
+            written = self._write(self._unsent)
             if not written:
-                # Copy it: the core may reuse its buffer after `sent`.
-                self._unsent = [v if type(v.obj) is bytes else memoryview(bytes(v)) for v in self._unsent]
                 return False
-            if written < len(self._unsent[0]):
-                self._unsent[0] = self._unsent[0][written:]
-            else:
-                self._unsent.pop(0)
+            self._unsent = self._unsent[written:]
         return True
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the kernel has not taken."""
+        return len(self._unsent)
 
     def _write(self, data: memoryview) -> int:
         """Return how many bytes were taken; 0: the socket is full."""
@@ -114,17 +115,9 @@ class OneWayLink(TcpLink):
 
     drains_on_close = True
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that the kernel has not taken."""
-        return sum(map(len, self._unsent))
-
 
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
-    """Look a host up.
-
-    Returns:
-        The name as it was looked up, and the entries of ``socket.getaddrinfo``.
+    """Look a host up; return its name as it was looked up, and the entries of ``socket.getaddrinfo``.
 
     Raises:
         OSError: the host has no address, or its name is not valid.
@@ -137,11 +130,7 @@ def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[
 
 
 def encode_hostname(host: str) -> bytes:
-    """Return the name of a host as it is looked up.
-
-    Raises:
-        OSError: the name is not valid.
-    """
+    """Return the name of a host as it is looked up; OSError: it is not valid."""
     try:
         # As bytes: for a str Python would import its IDNA codec here, in the sender's thread; a child that
         # is forked in the middle of an import can never import that module.
@@ -150,32 +139,22 @@ def encode_hostname(host: str) -> bytes:
         raise OSError(str(error)) from None
 
 
-def connect_any(
-    endpoint: Endpoint,
-    timeout: float,
-    attempt: Attempt,
-    link: MakeLink[L],
-) -> L:
-    """Connect to the first address of an endpoint that works; return the result of `link`.
+def first_address(endpoint: Endpoint, kind: socket.SocketKind, make: Callable[..., L]) -> L:
+    """Return what `make` makes of the first address of an endpoint with which it succeeds.
 
-    Args:
-        endpoint: host and port.
-        timeout: seconds for one address.
-        attempt: decides when to give up.
-        link: makes a link. It gets a function that connects to one address, the host's name as it was looked
-            up, and the deadline in monotonic seconds.
+    It gets the host's name as it was looked up, the arguments of ``socket.socket``, and the address.
 
     Raises:
-        OSError: no address answers in time, or the name is unknown.
+        OSError: it fails with every address, or the name is unknown.
     """
     host, port = endpoint
     failure: OSError | None = None
-    name, found = resolve(host, port, socket.SOCK_STREAM)
-    for family, kind, number, _, address in found:
-        deadline = time.monotonic() + timeout
-        connect = partial(_connect, family, kind, number, address, attempt, deadline)
+    name, found = resolve(host, port, kind)
+    for *arguments, _, address in found:
         try:
-            return link(connect, name, deadline)
+            return make(name, *arguments, address)
+        except InterruptedError:
+            raise
         except OSError as error:
             # Prefer an error that a person has to correct to a passing one.
             if not isinstance(failure, CredentialError):
@@ -183,8 +162,25 @@ def connect_any(
     raise failure or OSError(f"{host} has no address")
 
 
+def connect_any(endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
+    """Connect to the first address of an endpoint that works, with so many seconds for each.
+
+    `link` makes the result. It gets a function that connects to one address, the host's name as it was looked
+    up, and the deadline in monotonic seconds.
+
+    Raises:
+        OSError: no address answers in time, or the name is unknown.
+    """
+
+    def make(name: bytes, *address: Any) -> L:
+        deadline = time.monotonic() + timeout
+        return link(partial(_connect, attempt, deadline, *address), name, deadline)
+
+    return first_address(endpoint, socket.SOCK_STREAM, make)
+
+
 def _connect(
-    family: int, kind: int, number: int, address: Any, attempt: Attempt, deadline: float
+    attempt: Attempt, deadline: float, family: int, kind: int, number: int, address: Any
 ) -> socket.socket:
     sock: socket.socket = original(socket, "socket")(family, kind, number)
     try:
@@ -221,29 +217,16 @@ def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
 
 
 class Tcp(Transport):
-    """Connects over TCP.
-
-    Args:
-        connect_timeout: seconds for one address.
-    """
+    """Connects over TCP."""
 
     secure = False
     link: type[TcpLink] = TcpLink
 
-    def __init__(self, connect_timeout: float) -> None:
-        self.connect_timeout = connect_timeout
-
-    @classmethod
-    def from_config(cls, config: Any) -> Tcp:
-        """Make a transport from a ``logclient.config.Config``."""
-        return cls(config.connect_timeout)
+    def __init__(self, config: Any) -> None:
+        self.connect_timeout = config.connect_timeout  # seconds for one address
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
-        """Connect to the first address of `endpoint` that answers.
-
-        Raises:
-            OSError: no address answers in time, or the name is unknown.
-        """
+        """Connect to the first address of `endpoint` that answers in time."""
         host, port = endpoint
 
         def link(connect: Connect, name: bytes, deadline: float) -> TcpLink:
@@ -254,11 +237,7 @@ class Tcp(Transport):
     def make_link(
         self, connect: Connect, name: bytes, peer: str, attempt: Attempt, deadline: float
     ) -> TcpLink:
-        """Make a link to `peer` over a new connection, by the monotonic second `deadline`.
-
-        Raises:
-            OSError: there is no connection in time.
-        """
+        """Make a link to `peer` over a new connection, by the monotonic second `deadline`."""
         return self.link(connect(), peer)
 
     def load_pump(self) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """TLS over TCP, and the link in Python for it, with the standard library's ``ssl``.
 
 Where the OpenSSL that ``ssl`` has loaded can be reached, connections are made with it directly, for the
-compiled pump (``tls_pump``). Both have the same settings, and end with the same errors.
+compiled pump (``_ext/tls.pyx``). Both have the same settings, and end with the same errors.
 
 Certificates and keys are read anew for the next connection after a file has changed, so that a renewed one
 takes effect by itself. If it cannot be used at that moment, the last ones are used, with a report. A refused
@@ -17,8 +17,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,14 +26,11 @@ from logclient.config import Secret, dns_name
 from logclient.delivery.attempt import Attempt, renew
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
-from logclient.transports.certificates import read_certificate
 from logclient.transports.tcp import Connect, Tcp
-from logclient.transports.tls_link import AnySocket, TlsLink, refused
+from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, read_certificate, refused
 
 if TYPE_CHECKING:
     from logclient._ext.tls import OpenSsl, TlsContext
-
-__all__ = ["Tls", "server_context"]
 
 SETTLED_NS = 2_000_000_000
 """Age at which a file counts as unchanged if its times and its size are: more than any clock's tick."""
@@ -61,10 +58,9 @@ _NOT_TLS = {
 
 
 class _NativeSocket:
-    """The part of ``ssl.SSLSocket`` that we use, made of the same parts.
+    """The part of ``ssl.SSLSocket`` that we use, where gevent has replaced that name.
 
-    gevent replaces the name ``ssl.SSLSocket``. The original class looks itself up by that name, and can no
-    longer be used.
+    The original class looks itself up by the name, and can no longer be used.
     """
 
     def __init__(self, context: Any, plain: socket.socket, name: bytes) -> None:
@@ -82,93 +78,45 @@ class _NativeSocket:
             return b""
         return data
 
-    def __enter__(self) -> _NativeSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 Wrap = Callable[[socket.socket, bytes], AnySocket]
 """Adds TLS to a plain socket, for a name."""
 
 
 class _Loaded(NamedTuple):
-    """What was made of the files.
+    """What was made of the files."""
 
-    Attributes:
-        pid: the process that has read them.
-        state: of the files and the password; None: to be read again.
-        wrap: adds TLS to a socket.
-    """
-
-    pid: int
-    state: object
+    pid: int  # of the process that has read them
+    state: object  # of the files and the password; None: to be read again
     wrap: Wrap
 
 
 class Tls(Tcp):
-    """Connects with TLS 1.2 or newer.
-
-    Args:
-        connect_timeout: seconds for one address, the handshake included.
-        ca: file or directory of trusted authorities; None: the system's.
-        cert: file with our certificate; None: we have none.
-        key: file with its key; None: the same file.
-        password: of the key.
-        server_name: the name that the server's certificate must have; None: the endpoint's host.
-        verify: False: accept any certificate.
-
-    Raises:
-        ConfigError: a file cannot be used.
-    """
+    """Connects with TLS 1.2 or newer; ConfigError: a file cannot be used."""
 
     secure = True
 
-    def __init__(
-        self,
-        connect_timeout: float,
-        *,
-        ca: str | None = None,
-        cert: str | None = None,
-        key: str | None = None,
-        password: Secret | None = None,
-        server_name: str | None = None,
-        verify: bool = True,
-    ) -> None:
-        super().__init__(connect_timeout)
-        self._ca = ca
-        self._own = (cert, key, password)
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._ca: str | None = config.ca
+        self._own: tuple[str | None, str | None, Secret | None] = (
+            config.cert,
+            config.key,
+            config.tls_password,
+        )
         # As bytes: see encode_hostname.
-        self._server_name = None
-        if server_name is not None:
-            self._server_name = dns_name(server_name)
-        self._verify = verify
+        self._server_name = None if config.server_name is None else dns_name(config.server_name)
+        self._verify = config.verify == "full"
         self._library: OpenSsl | None = None
         self._why = ""  # there is none
         try:
-            from logclient.transports import tls_pump
-
-            self._library = tls_pump.find()
+            self._library = find_openssl()
         except ImportError as error:
             self._why = str(error)
         self._loaded: _Loaded | None = None
         self._inherited: _Loaded | None = None  # of a fork's parent, whose threads may have held its locks
-        if password is None or password.is_known:
+        if self._own[2] is None or self._own[2].is_known:
             self._load()
-
-    @classmethod
-    def from_config(cls, config: Any) -> Tls:
-        """Make a transport from a ``logclient.config.Config``."""
-        return cls(
-            config.connect_timeout,
-            ca=config.ca,
-            cert=config.cert,
-            key=config.key,
-            password=config.tls_password,
-            server_name=config.server_name,
-            verify=config.verify == "full",
-        )
 
     def prepare(self, attempt: Attempt) -> Wrap:
         """Return a function that adds TLS to a socket: with the files as they are, or as they were last.
@@ -231,35 +179,22 @@ class Tls(Tcp):
             ConfigError: a file cannot be used.
             OSError: one cannot be read at the moment.
         """
+        plain = bare_context(ssl.Purpose.SERVER_AUTH)
+        plain.check_hostname = self._verify and check_hostname
+        if not self._verify:
+            plain.verify_mode = ssl.CERT_NONE
+        context: ssl.SSLContext | TlsContext = plain
+        wrap: Wrap = partial(_wrap, plain)
         if self._library is not None:
-            return self._wrap_compiled(self._library, check_hostname)
-        context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
-        if not (self._verify and check_hostname):
-            context.check_hostname = False
-        if not self._verify:
-            context.verify_mode = ssl.CERT_NONE
-        _identify(context, *self._own)
-        return partial(_wrap, context)
+            from logclient._ext.tls import TlsContext, TlsSocket
 
-    def _wrap_compiled(self, library: OpenSsl, check_hostname: bool) -> Wrap:
-        from logclient._ext.tls import TlsSocket
-        from logclient.transports.tls_pump import make_context
-
-        context = make_context(library)
-        context.check_hostname = check_hostname
-        if not self._verify:
-            context.set_verify(False)
-        with _naming(self._ca):
-            if self._ca is None:
-                context.load_default_certs()
-            else:
-                files, hashed = _authorities(self._ca)
-                for file in files:
-                    context.load_verify_locations(file)
-                if hashed is not None:
-                    context.load_verify_locations(None, hashed)
+            context = TlsContext(self._library, plain)
+            context.set_verify(self._verify)
+            context.check_hostname = plain.check_hostname
+            wrap = partial(TlsSocket, context)
+        _trust(context, self._ca)
         _identify(context, *self._own)
-        return partial(TlsSocket, context)
+        return wrap
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
@@ -314,23 +249,37 @@ class Tls(Tcp):
                 words = "the peer does not speak TLS: is the port right, and TLS enabled there?"
                 raise CredentialError(words) from None
             raise refused(error, certified) from None
-        if self._library is None:
-            return TlsLink(sock, peer, certified, self._verify)
-        from logclient.transports.tls_pump import CompiledTlsLink
-
-        return CompiledTlsLink(sock, peer, certified, self._verify)
+        kind = TlsLink if self._library is None else CompiledTlsLink
+        return kind(sock, peer, certified, self._verify)
 
     def _names(self, connect: Connect, wanted: bytes, attempt: Attempt, deadline: float) -> str:
         """Connect once more, without a check of names, and return the names of the server's certificate."""
         try:
             wrap = self._wrap(check_hostname=False)
-            with _shake(wrap, connect(), wanted, attempt, deadline) as sock:
-                found = read_certificate(sock)
+            with closing(_shake(wrap, connect(), wanted, attempt, deadline)) as sock:
+                names = read_certificate(sock).get("names", [])
         except (OSError, ValueError):
             return ""
-        names = found.names if found is not None else []
         shown = names[:5] + ["..."] * (len(names) > 5)
         return "".join(c if c.isprintable() else "?" for c in ", ".join(shown))[:200]
+
+
+def find_openssl() -> OpenSsl:
+    """Look up the functions of Python's OpenSSL; ImportError: why they cannot be used."""
+    if os.environ.get("SSLKEYLOGFILE"):
+        raise ImportError("only Python's ssl writes SSLKEYLOGFILE")
+    from logclient._ext.tls import OpenSsl
+
+    return OpenSsl()
+
+
+def bare_context(purpose: ssl.Purpose) -> ssl.SSLContext:
+    """Make a context with the settings of ``ssl.create_default_context``, which trusts nobody yet."""
+    # A place with authorities, even an empty one, keeps Python from loading the system's, which takes long.
+    context = ssl.create_default_context(purpose, capath=os.devnull)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
 
 
 def server_context(
@@ -347,55 +296,36 @@ def server_context(
     Raises:
         ConfigError: a file cannot be used.
     """
-    context = _context(ssl.Purpose.CLIENT_AUTH, ca)
+    context = bare_context(ssl.Purpose.CLIENT_AUTH)
     if ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, ca)
     _identify(context, cert, key, None if password is None else Secret(password))
     return context
 
 
-def _authorities(ca: str) -> tuple[list[str], str | None]:
-    """Return the files with authorities, and the directory with OpenSSL's names, or None.
-
-    Raises:
-        ConfigError: the directory has no certificates.
-    """
-    if not os.path.isdir(ca):
-        return [ca], None
-    inside = sorted(os.listdir(ca))
-    # Either prepared by OpenSSL's rehash, or with the names that people gave.
-    if any(len(n) > 9 and n[8] == "." and n[9:].isdigit() for n in inside):
-        return [], ca
-    files = [os.path.join(ca, n) for n in inside if n.endswith((".pem", ".crt"))]
-    if not files:
-        raise ConfigError(f"ca: directory {ca!r} holds no certificates (*.pem, *.crt)")
-    return files, None
-
-
-@contextmanager
-def _naming(ca: str | None) -> Iterator[None]:
-    """Have errors name the option whose files are read."""
+def _trust(context: ssl.SSLContext | TlsContext, ca: str | None) -> None:
+    """Load authorities from a file or a directory; None: the system's."""
     try:
-        yield
+        if ca is None:
+            context.load_default_certs()
+        elif not os.path.isdir(ca):
+            context.load_verify_locations(ca)
+        else:
+            inside = sorted(os.listdir(ca))
+            files = [os.path.join(ca, n) for n in inside if n.endswith((".pem", ".crt"))]
+            # Either prepared by OpenSSL's rehash, or with the names that people gave.
+            if any(len(n) > 9 and n[8] == "." and n[9:].isdigit() for n in inside):
+                context.load_verify_locations(None, ca)
+            elif not files:
+                raise ConfigError(f"ca: directory {ca!r} holds no certificates (*.pem, *.crt)")
+            else:
+                for file in files:
+                    context.load_verify_locations(file)
     except ssl.SSLError:
         raise ConfigError(f"ca: {ca!r} holds something that is no certificate in PEM form") from None
     except OSError as error:
         raise _unreadable("ca", str(ca), error) from None
-
-
-def _context(purpose: ssl.Purpose, ca: str | None) -> ssl.SSLContext:
-    if ca is None:
-        context = ssl.create_default_context(purpose)
-    else:
-        with _naming(ca):
-            files, hashed = _authorities(ca)
-            # Without either, Python would load the system's.
-            context = ssl.create_default_context(purpose, cafile=files[0] if files else None, capath=hashed)
-            for file in files[1:]:
-                context.load_verify_locations(file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
 
 
 def _identify(

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
+import re
 import ssl
 import time
 from typing import Any
 
+from logclient.delivery.contract import FOREVER
 from logclient.errors import CredentialError
-from logclient.transports.certificates import read_certificate
 from logclient.transports.tcp import RECEIVE, TcpLink
-
-__all__ = ["AnySocket", "TlsLink", "refused"]
 
 COALESCE_BYTES = 1 << 20
 """Bytes for one ``ssl.write``: each call takes the GIL, which is slow while other threads are busy."""
 
 MAX_LAST_RECORDS = 16
 """Records that are read for an alert after writing has failed."""
+
+_SHORT = {
+    "commonName": "CN", "countryName": "C", "localityName": "L", "stateOrProvinceName": "ST",
+    "organizationName": "O", "organizationalUnitName": "OU", "domainComponent": "DC",
+}  # fmt: skip
+_FIELD = re.compile(r"^ *(Issuer|Subject|Not After) ?: ?(.*)$", re.MULTILINE)
+_NAMES = re.compile(r"^ *X509v3 Subject Alternative Name:.*\n *(.*)$", re.MULTILINE)
 
 # Alerts about our side (RFC 8446, section 6.2). The others may not occur the next time.
 _REFUSALS = {
@@ -32,6 +39,38 @@ AnySocket = Any
 """A connected socket with TLS: ``ssl.SSLSocket``, `_NativeSocket` or ``_ext.tls.TlsSocket``."""
 
 
+def read_certificate(sock: Any) -> dict[str, Any]:
+    """Read the certificate that the peer of a connection has shown, if that was verified.
+
+    Nothing is decided with these values: people look at them.
+
+    Returns:
+        ``subject`` and ``issuer`` as ``CN=a, O=b``, ``names`` (hosts, addresses, URIs, mail addresses), and
+        ``not_after`` in seconds since 1970. Empty: there is none.
+    """
+    found = sock.getpeercert()
+    if not found:
+        return {}
+    if isinstance(found, str):  # of our own socket: OpenSSL's text
+        fields, line = dict(_FIELD.findall(found)), _NAMES.search(found)
+        pairs = [part.partition(":")[::2] for part in line[1].split(", ")] if line else []
+        subject, issuer, end = fields["Subject"], fields["Issuer"], fields["Not After"]
+    else:
+        pairs = found.get("subjectAltName", ())
+        subject, issuer, end = _name(found["subject"]), _name(found["issuer"]), found["notAfter"]
+    names = [
+        str(ipaddress.ip_address(name.strip())) if kind == "IP Address" else name
+        for kind, name in pairs
+        if kind in ("DNS", "IP Address", "URI", "email")
+    ]
+    not_after = ssl.cert_time_to_seconds(end)
+    return {"subject": subject, "issuer": issuer, "names": names, "not_after": not_after}
+
+
+def _name(parts: tuple[tuple[tuple[str, str], ...], ...]) -> str:
+    return ", ".join(f"{_SHORT.get(key, key)}={value}" for pairs in parts for key, value in pairs)
+
+
 class TlsLink(TcpLink):
     """A connection over TLS whose handshake is done."""
 
@@ -40,7 +79,7 @@ class TlsLink(TcpLink):
 
     def __init__(self, sock: AnySocket, peer: str, certified: bool, verified: bool) -> None:
         super().__init__(sock, peer)
-        self._tls = sock
+        self.tls_socket = sock
         version = sock.version() or ""
         self._certified = certified  # we have a certificate; the server may have requested none
         self._verified = verified
@@ -58,27 +97,23 @@ class TlsLink(TcpLink):
             ``version``, ``cipher``, ``verified``; for a verified certificate also ``subject``, ``issuer``,
             ``names``, ``not_after`` (UTC) and ``days_left``.
         """
-        cipher = self._tls.cipher()
+        cipher = self.tls_socket.cipher()
         found: dict[str, Any] = {
-            "version": self._tls.version(),
+            "version": self.tls_socket.version(),
             "cipher": cipher[0] if cipher else None,
             "verified": self._verified,
         }
-        certificate = read_certificate(self._tls) if self._verified else None
-        if certificate is not None:
-            found.update(
-                subject=certificate.subject,
-                issuer=certificate.issuer,
-                names=certificate.names,
-                not_after=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(certificate.not_after)),
-                days_left=int((certificate.not_after - time.time()) // 86400),
-            )
+        if self._verified and (certificate := read_certificate(self.tls_socket)):
+            end = certificate["not_after"]
+            found |= certificate
+            found["not_after"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
+            found["days_left"] = int((end - time.time()) // 86400)
         return found
 
     def _write(self, data: memoryview) -> int:
         self._reads_first = False
         try:
-            taken: int = self._tls.send(data)
+            taken: int = self.tls_socket.send(data)
         except ssl.SSLWantWriteError:
             return 0
         except ssl.SSLWantReadError:
@@ -92,7 +127,7 @@ class TlsLink(TcpLink):
         """Return why writing failed: the peer's alert comes before its reset, if the system kept it."""
         try:
             for _ in range(MAX_LAST_RECORDS):
-                if not self._tls.recv(RECEIVE):
+                if not self.tls_socket.recv(RECEIVE):
                     break
         except OSError as last:
             if isinstance(last, ssl.SSLError) and _alert(last):
@@ -104,7 +139,7 @@ class TlsLink(TcpLink):
         # A record (16 KiB) is always read completely, so no data waits in the library unseen by `wait`.
         self._writes_first = False
         try:
-            data: bytes = self._tls.recv(RECEIVE)
+            data: bytes = self.tls_socket.recv(RECEIVE)
         except ssl.SSLWantReadError:
             return None
         except ssl.SSLWantWriteError:
@@ -133,10 +168,41 @@ class TlsLink(TcpLink):
     def close(self, linger: float = 0.0) -> None:
         """Send close_notify, without waiting for the peer's, and close the socket."""
         try:
-            self._tls.unwrap()
+            self.tls_socket.unwrap()
         except (OSError, ValueError):
             pass
-        self._tls.close()
+        self.tls_socket.close()
+
+
+class CompiledTlsLink(TlsLink):
+    """A connection over TLS that the compiled pump can drive."""
+
+    _failure: OSError | None = None
+
+    def flush(self) -> bool:
+        """Write the rest of earlier ``send`` calls; return whether the kernel has all of it."""
+        if not super().flush():
+            return False
+        try:
+            return bool(self.tls_socket.flush_sent())
+        except OSError as error:
+            raise self._reason_of(error) from None
+
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Return what TLS has to wait for: see `Link`."""
+        reads, writes = self.tls_socket.waits_for(writable)
+        fds = [self.tls_socket.fileno()]
+        return fds if reads else [], fds if writes else [], 0.0 if self.tls_socket.has_unread else FOREVER
+
+    def failure(self) -> OSError | None:
+        """Return why the pump could not go on; None: it could. To be asked before the link is closed."""
+        if self._failure is None:
+            error = self.tls_socket.failure()
+            if error is not None:
+                self._received = self._received or self.tls_socket.received
+                is_tls = isinstance(error, ssl.SSLError)
+                self._failure = self._explain(error) if is_tls else self._reason_of(error)
+        return self._failure
 
 
 def _alert(error: ssl.SSLError) -> str:

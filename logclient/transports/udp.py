@@ -15,23 +15,14 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from logclient._ext.constants import UDP_METHODS
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
-from logclient.errors import ConfigError
 from logclient.threads import original
-from logclient.transports.tcp import TcpLink, resolve
-
-__all__ = ["Udp", "UdpLink"]
-
-Endpoint = tuple[str, int]
+from logclient.transports.tcp import Endpoint, TcpLink, first_address
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
-_SOL_UDP, _UDP_SEGMENT = 17, 103
 _IP_MTU, _IPV6_MTU = 14, 24
 _LARGEST = 65_535
-_NO_GSO = {errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.EMSGSIZE}
-_NOT_NOW = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
 
 
 class UdpLink(TcpLink):
@@ -39,31 +30,25 @@ class UdpLink(TcpLink):
 
     hint = ""
     drains_on_close = True
+    send_method = "gso"
+    """The first of `UDP_METHODS` that the pump tries."""
 
-    def __init__(self, sock: socket.socket, peer: str, send_method: str) -> None:
+    def __init__(self, sock: socket.socket, peer: str) -> None:
         super().__init__(sock, peer)
-        self.send_method = send_method
         self.mtu, self.headers = _path_mtu(sock)
-        self._runs: list[tuple[memoryview, int]] = []  # datagrams that were not taken, and their segment
-        self._first_size = 0  # size of the first of them, in bytes
         self._queue: Any = None
 
-    @property
-    def unsent(self) -> int:
-        """Bytes of the runs that the kernel has not taken completely."""
-        taken = self._first_size - len(self._runs[0][0]) if self._runs else 0
-        return taken + sum(_HEAD.size + len(data) for data, _ in self._runs)
-
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Give these runs to the kernel; return whether it took all of them and of the calls before."""
+        """Give the datagrams of these runs to the kernel. Pumps do it themselves: this is for questions."""
         for buffer in buffers:
-            data = memoryview(bytes(buffer))
-            at = 0
+            data, at = memoryview(buffer), 0
             while at < len(data):
                 size, segment = _HEAD.unpack_from(data, at)
-                at += _HEAD.size + size
-                self._runs.append((data[at - size : at], segment))
-        return self.flush()
+                at += _HEAD.size
+                for begin in range(at, at + size, segment):
+                    self._socket.send(data[begin : min(begin + segment, at + size)])
+                at += size
+        return True
 
     def receiver(self) -> tuple[int, int, int] | None:
         """Look at the receive queue of the server's socket, where that is on this machine: see `Link`."""
@@ -77,47 +62,12 @@ class UdpLink(TcpLink):
     def close(self, linger: float = 0.0) -> None:
         """Close the socket and the view of the receive queue."""
         super().close(linger)
-        self._close_queue()
-
-    def abandon(self) -> None:
-        """In a forked child, close the descriptors."""
-        super().abandon()
-        self._close_queue()
-
-    def _close_queue(self) -> None:
         if self._queue is not None:
             self._queue.close()
 
-    def flush(self) -> bool:
-        """Give the kernel the rest of earlier ``send`` calls; return whether nothing is left."""
-        while self._runs:
-            data, segment = self._runs[0]
-            self._first_size = max(self._first_size, len(data))
-            try:
-                taken = self._give(data, segment)
-            except InterruptedError:
-                continue
-            except OSError as error:
-                if error.errno in _NOT_NOW:
-                    return False
-                raise
-            if taken < len(data):
-                self._runs[0] = (data[taken:], segment)
-            else:
-                self._runs.pop(0)
-                self._first_size = 0
-        return True
-
-    def _give(self, data: memoryview, segment: int) -> int:
-        if self.send_method == "gso" and len(data) > segment:
-            try:
-                control = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", segment))
-                return self._socket.sendmsg([data], [control])
-            except OSError as error:
-                if error.errno not in _NO_GSO:
-                    raise
-                self.send_method = "send"  # not on this system or device, or not at this size
-        return self._socket.send(data[:segment])
+    def abandon(self) -> None:
+        """In a forked child, close the descriptors."""
+        self.close()
 
     def receive(self) -> bytes | None:
         """Return a datagram behind its head, or None when there is none."""
@@ -131,34 +81,13 @@ class UdpLink(TcpLink):
 
 
 class Udp(Transport):
-    """Makes connected UDP sockets.
-
-    Args:
-        send_method: one of `UDP_METHODS`. Where the system refuses it, a simpler one is used.
-
-    Raises:
-        ConfigError: there is no such method.
-    """
-
-    def __init__(self, send_method: str = "gso") -> None:
-        if send_method not in UDP_METHODS:
-            raise ConfigError(f"send_method: must be one of {', '.join(UDP_METHODS)}, got {send_method!r}")
-        self.send_method = send_method
-
-    @classmethod
-    def from_config(cls, config: Any) -> Udp:
-        """Make a transport from a ``logclient.config.Config``."""
-        return cls()
+    """Makes connected UDP sockets."""
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> UdpLink:
-        """Make a socket whose peer is `endpoint`. Nothing is sent.
-
-        Raises:
-            OSError: the name is unknown, or there is no route.
-        """
+        """Make a socket whose peer is `endpoint`. Nothing is sent."""
         host, port = endpoint
-        failure: OSError | None = None
-        for family, kind, number, _, address in resolve(host, port, socket.SOCK_DGRAM)[1]:
+
+        def make(_: bytes, family: int, kind: int, number: int, address: Any) -> UdpLink:
             sock: socket.socket = original(socket, "socket")(family, kind, number)
             try:
                 sock.setblocking(False)
@@ -166,11 +95,12 @@ class Udp(Transport):
                 if sock.getsockname() == sock.getpeername():
                     # The system gave this socket the very port it connects to: no server listens there.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-                return UdpLink(sock, f"{host}:{port}", self.send_method)
-            except OSError as error:
+                return UdpLink(sock, f"{host}:{port}")
+            except OSError:
                 sock.close()
-                failure = error
-        raise failure or OSError(f"{host} has no address")
+                raise
+
+        return first_address(endpoint, socket.SOCK_DGRAM, make)
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""

@@ -12,8 +12,6 @@ from ipaddress import ip_address
 
 from logclient.threads import original
 
-__all__ = ["ReceiverQueue"]
-
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
@@ -28,11 +26,7 @@ _DEFAULT = "/proc/sys/net/core/rmem_default"
 
 
 class ReceiverQueue:
-    """The receive queue of the socket that receives from a connected one.
-
-    Args:
-        sock: the connected socket.
-    """
+    """The receive queue of the socket that receives from a connected one."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._netlink: socket.socket | None = None
@@ -94,7 +88,9 @@ class ReceiverQueue:
         forms = [address, any_]
         if len(address) == 4:
             forms += [mapped + address, bytes(16)]
-        self._matches = {f"{_as_listed(form)}:{port:04X}" for form in forms}
+        for form in forms:  # as words of four bytes in the byte order of this machine
+            words = struct.unpack(f"={len(form) // 4}I", form)
+            self._matches.add(f"{''.join(f'{word:08X}' for word in words)}:{port:04X}")
 
     def _listed(self) -> tuple[int, int, int] | None:
         held = dropped = sockets = 0
@@ -120,9 +116,3 @@ def _request(family: int, own: tuple[str, int], peer: tuple[str, int]) -> bytes:
     identity = _IDENTITY.pack(own[1], peer[1], packed(own[0]), packed(peer[0]), b"\xff" * 8)
     asked = _ASK.pack(family, socket.IPPROTO_UDP, 1 << (_SKMEMINFO - 1), 0, 0xFFFF_FFFF) + identity
     return _HEAD.pack(_HEAD.size + len(asked), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + asked
-
-
-def _as_listed(address: bytes) -> str:
-    # Words of four bytes in the byte order of this machine.
-    words = struct.unpack(f"={len(address) // 4}I", address)
-    return "".join(f"{word:08X}" for word in words)

@@ -36,15 +36,11 @@ try:
 except ImportError as error:
     raise MissingExtra("websockets", "logux") from error
 
-__all__ = ["WebSocket", "WebSocketLink"]
-
 MAX_BUFFERED = 65536
 """Bytes of messages that are gathered for one write."""
 
 CLOSE_TIMEOUT = 1.0
 """Seconds at most for the peer's answer to our close frame."""
-
-MAX_MESSAGE = 16 << 20
 
 MIN_SECRET = 6
 """Characters of the shortest header value that is hidden in messages of the peer."""
@@ -54,13 +50,9 @@ _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)
 
 
 class WebSocketLink(Link):
-    """A connection whose opening handshake is done.
+    """A connection whose opening handshake is done, over a link of TCP or TLS.
 
-    Args:
-        inner: the link below, over TCP or TLS.
-        frames: the state of the connection.
-        max_message: bytes of the largest message from the peer.
-        hide: removes secrets from text of the peer.
+    `hide` removes secrets from text of the peer.
     """
 
     ack_coalesce_delay = 0.001
@@ -86,11 +78,7 @@ class WebSocketLink(Link):
         return self.inner.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Take these bytes as one text message.
-
-        Returns:
-            False when no more may be given before ``flush`` returns True.
-        """
+        """Take these bytes as one text message; False: no more before ``flush`` returns True."""
         # After the end it is discarded: `receive` reports that.
         self.frames.send(buffers[0] if len(buffers) == 1 else b"".join(buffers))
         return self.frames.unsent < MAX_BUFFERED or self.flush()
@@ -109,11 +97,9 @@ class WebSocketLink(Link):
         return True
 
     def receive(self) -> bytes | None:
-        """Return the next message, or None when there is none.
+        """Return the next message, or None when there is none; an empty message is a space.
 
-        Returns:
-            ``b""`` means that the connection was closed, also by a close frame without a code. An empty
-            message is returned as a space.
+        ``b""``: the connection was closed, also by a close frame without a code.
 
         Raises:
             OSError: the connection is over; the message has the close code.
@@ -166,7 +152,7 @@ class WebSocketLink(Link):
         return self.inner.waits_for(writable or full)
 
     def close(self, linger: float = 0.0) -> None:
-        """Send the buffered bytes and a close frame, as far as possible at once or within `linger` seconds.
+        """Send what is buffered and a close frame, as far as possible at once or in `linger` seconds.
 
         The answer of a peer that answers is read, so that the system does not reset the connection.
         """
@@ -201,65 +187,22 @@ class WebSocketLink(Link):
 
 
 class WebSocket(Transport):
-    """Connects with the opening handshake of WebSocket.
+    """Connects with the opening handshake of WebSocket."""
 
-    Args:
-        carrier: makes the connections below: ``Tcp``, or ``Tls``.
-        path: of the request.
-        deflate: whether to offer compression of messages (RFC 7692).
-        max_message: bytes of the largest message from the server.
-        proxy: an HTTP proxy to go through.
-        headers: additional headers of the request.
-        token: of Logux, which is read anew for each connection.
-        find_proxy: looks for the proxy anew.
-    """
-
-    def __init__(
-        self,
-        carrier: Tcp,
-        *,
-        path: str = "/",
-        deflate: bool = False,
-        max_message: int = MAX_MESSAGE,
-        proxy: Proxy | None = None,
-        headers: Sequence[tuple[str, Secret]] = (),
-        token: Secret | None = None,
-        find_proxy: Callable[[], Proxy | None] | None = None,
-    ) -> None:
-        self.connect_timeout = carrier.connect_timeout
-        self._carrier = carrier
-        self._path = quote(path, safe="/:@!$&'()*+,;=-._~")
-        self._extensions = enable_client_permessage_deflate(None) if deflate else None
-        self._max_message = max_message
-        self._proxy = proxy
-        self._headers = headers
-        self._token = token
-        self._find_proxy = find_proxy
-
-    @classmethod
-    def from_config(cls, config: Any) -> WebSocket:
-        """Make a transport from a ``logclient.config.Config``.
-
-        Raises:
-            ConfigError: a file for TLS, or a proxy in the environment, cannot be used.
-        """
-        carrier = Tcp.from_config(config)
+    def __init__(self, config: Any) -> None:
+        self._carrier = Tcp(config)
         if config.tls:
             from logclient.transports.tls import Tls
 
-            carrier = Tls.from_config(config)
-        find_proxy = partial(Proxy.from_environment, config.tls, config.endpoints)
-        proxy = find_proxy() if config.proxy == "env" else None
-        return cls(
-            carrier,
-            path=config.path or "/",
-            deflate=config.deflate == "on",
-            max_message=config.max_message,
-            proxy=proxy,
-            headers=config.http_headers or (),
-            token=config.token,
-            find_proxy=None if proxy is None else find_proxy,
-        )
+            self._carrier = Tls(config)
+        self._path = quote(config.path or "/", safe="/:@!$&'()*+,;=-._~")
+        self._extensions = enable_client_permessage_deflate(None) if config.deflate == "on" else None
+        self._max_message = config.max_message
+        self._headers: Sequence[tuple[str, Secret]] = config.http_headers or ()
+        self._token: Secret | None = config.token
+        self._find_proxy = partial(Proxy.from_environment, config.tls, config.endpoints)
+        self._proxy = self._find_proxy() if config.proxy == "env" else None
+        self._may_have_proxy = self._proxy is not None
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump, over that of the carrier; see `Transport`."""
@@ -288,13 +231,14 @@ class WebSocket(Transport):
                 inner.close()
                 raise
 
+        timeout = self._carrier.connect_timeout
         if self._proxy is not None and self.proxied(endpoint):
-            return self._proxy.connect_any(endpoint, self.connect_timeout, attempt, link)
-        return connect_any(endpoint, self.connect_timeout, attempt, link)
+            return self._proxy.connect_any(endpoint, timeout, attempt, link)
+        return connect_any(endpoint, timeout, attempt, link)
 
     def _renew(self, attempt: Attempt) -> None:
         """Read anew what may have changed: the proxy, the headers, and the token."""
-        if self._find_proxy is not None:
+        if self._may_have_proxy:
             try:
                 self._proxy = self._find_proxy()
             except ConfigError as error:
@@ -303,7 +247,8 @@ class WebSocket(Transport):
 
     def proxied(self, endpoint: Endpoint) -> bool:
         """Return whether connections to `endpoint` go through a proxy."""
-        return self._proxy is not None and self._proxy.applies_to(endpoint)
+        host, port = endpoint
+        return self._proxy is not None and not self._proxy.excludes(f"{host}:{port}")
 
     def _open(
         self, inner: TcpLink, name: bytes, port: int, attempt: Attempt, deadline: float

@@ -38,17 +38,13 @@ from logclient.delivery.contract import FOREVER, Link, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received, resolve
+from logclient.transports.tcp import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
 
 try:
     import zmq
     from zmq.utils.monitor import parse_monitor_message
 except ImportError as error:
     raise MissingExtra("zmq", "logjam") from error
-
-__all__ = ["Zmq", "ZmqLink", "curve_keys", "frames_of", "join"]
-
-Endpoint = tuple[str, int]
 
 MOST_LINGER_MS = (1 << 31) - 1
 """The longest time to wait at a close that ZeroMQ takes."""
@@ -109,8 +105,7 @@ def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
 class _Owned:
     """Emits no ``ResourceWarning`` where closing is not our task.
 
-    That is in a forked child, which cannot use the object, and during interpreter exit, when events may
-    still be sent to the very end.
+    That is in a forked child, and during interpreter exit, when events may still be sent to the very end.
     """
 
     _made_by = 0
@@ -148,11 +143,7 @@ class _Context(_Owned, zmq.Context[_Socket]):
 
 
 class ZmqLink(Link):
-    """A connected socket with its monitor.
-
-    Args:
-        end: ends the transport's context, and waits for messages that its sockets still have to write.
-    """
+    """A connected socket with its monitor. `end` ends the context once messages are written."""
 
     def __init__(self, sock: zmq.Socket[bytes], monitor: Any, peer: str, end: Callable[[], None]) -> None:
         self.peer = peer
@@ -284,62 +275,25 @@ class ZmqLink(Link):
 
 
 class Zmq(Transport):
-    """Connects ZeroMQ sockets.
+    """Connects ZeroMQ sockets; ConfigError: a key is not valid, or this ZeroMQ has no CURVE."""
 
-    Args:
-        connect_timeout: seconds for one address, the handshake included.
-        kind: ``DEALER`` or ``PUSH``.
-        hwm: messages that ZeroMQ takes and holds at most.
-        drains_on_close: whether links wait, when they are closed, for messages that are not written. Not
-            needed where requests without a reply are sent again.
-        heartbeat: seconds between ZeroMQ's own pings; 0: none.
-        curve: (the server's public key, our public key, our secret key) as Z85 texts.
-        curve_secret: our secret key, which is read anew for each connection; None: that of `curve`.
-
-    Raises:
-        ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
-    """
-
-    def __init__(
-        self,
-        connect_timeout: float,
-        *,
-        kind: str = "DEALER",
-        hwm: int = 1000,
-        drains_on_close: bool = False,
-        heartbeat: float = 0.0,
-        curve: tuple[str, str, str] | None = None,
-        curve_secret: Secret | None = None,
-    ) -> None:
-        self.connect_timeout = connect_timeout
-        self.kind = kind
-        self.hwm = hwm
-        self.drains_on_close = drains_on_close
-        self.heartbeat = heartbeat
-        self.curve = curve
-        self._curve_secret = curve_secret
-        self._has_keys = curve_secret is None or curve_secret.is_known
+    def __init__(self, config: Any) -> None:
+        push = config.scheme.endswith("+push")
+        self.kind = "PUSH" if push else "DEALER"
+        self.connect_timeout = config.connect_timeout  # seconds for one address, the handshake included
+        self.hwm = config.hwm
+        # Not needed where requests without a reply are sent again.
+        self.drains_on_close = push or config.mode == "async"
+        self.heartbeat = config.heartbeat
+        self._curve_secret: Secret | None = config.curve_secret
+        self._has_keys = self._curve_secret is None or self._curve_secret.is_known
+        self.curve: tuple[str, str, str] | None = None  # the server's public key, our public and secret key
+        if config.curve_server is not None:
+            known = None if self._curve_secret is None else self._curve_secret.reveal() or None
+            self.curve = (config.curve_server, *curve_keys(known))
         self._context: _Context | None = None
         self._pid = 0
         self._monitors = 0
-
-    @classmethod
-    def from_config(cls, config: Any) -> Zmq:
-        """Make a transport from a ``logclient.config.Config``."""
-        push = config.scheme.endswith("+push")
-        curve = secret = None
-        if config.curve_server is not None:
-            secret = config.curve_secret
-            curve = (config.curve_server, *curve_keys(secret.reveal() or None if secret else None))
-        return cls(
-            config.connect_timeout,
-            kind="PUSH" if push else "DEALER",
-            hwm=config.hwm,
-            drains_on_close=push or config.mode == "async",
-            heartbeat=config.heartbeat,
-            curve=curve,
-            curve_secret=secret,
-        )
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
         """Connect to the first address of `endpoint` that answers, and wait for the handshake.
@@ -350,17 +304,11 @@ class Zmq(Transport):
         """
         self._renew_keys(attempt)
         host, port = endpoint
-        failure: OSError | None = None
-        for *_, address in resolve(host, port, socket.SOCK_STREAM)[1]:
-            try:
-                return self._link(address[0], port, f"{host}:{port}", attempt)
-            except InterruptedError:
-                raise
-            except OSError as error:
-                # Prefer an error that a person has to correct to a passing one.
-                if not isinstance(failure, CredentialError):
-                    failure = error
-        raise failure or OSError(f"{host} has no address")
+
+        def make(*found: Any) -> ZmqLink:
+            return self._link(found[-1][0], port, f"{host}:{port}", attempt)
+
+        return first_address(endpoint, socket.SOCK_STREAM, make)
 
     def _renew_keys(self, attempt: Attempt) -> None:
         if self._curve_secret is None or self.curve is None:
@@ -483,16 +431,16 @@ class Zmq(Transport):
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
+        from zmq.backend import cython
+
         from logclient._ext.pump.zmq import ZmqPump
 
-        return partial(ZmqPump.find, library=_library())
+        # pyzmq's extension, through which its copy of libzmq is found.
+        return partial(ZmqPump.find, library=str(getattr(cython._zmq, "__file__", "")))
 
 
 def curve_keys(secret: str | None) -> tuple[str, str]:
-    """Return our public and secret CURVE keys.
-
-    Args:
-        secret: our secret key as Z85 text; None: make a new pair.
+    """Return our public and secret CURVE keys, as Z85 texts; a new pair for the secret None.
 
     Raises:
         ConfigError: the key is not valid, or libzmq has no CURVE.
@@ -509,11 +457,7 @@ def curve_keys(secret: str | None) -> tuple[str, str]:
 
 
 def _check_resources() -> None:
-    """Make sure that libzmq can start its threads.
-
-    Raises:
-        OSError: too few descriptors or threads are left.
-    """
+    """Make sure that libzmq can start its threads; OSError: too little is left for them."""
     pipes: list[int] = []
     go = Event()
     idents: list[int] = []
@@ -554,10 +498,3 @@ def _drop(sock: zmq.Socket[bytes], monitor: Any, linger: int) -> None:
 
 def _fault(error: zmq.ZMQError) -> OSError:
     return OSError(error.errno, str(error.strerror))
-
-
-def _library() -> str:
-    """Return the path of pyzmq's extension, through which its copy of libzmq is found."""
-    from zmq.backend import cython
-
-    return str(getattr(cython._zmq, "__file__", ""))

@@ -21,7 +21,6 @@ from logclient._ext.constants import ACKED, PENDING, STOP_FATAL
 from logclient._ext.inflight import Batch
 from logclient.delivery.contract import (
     Alive,
-    CloseWanted,
     Core,
     CoreEvent,
     Fatal,
@@ -122,7 +121,7 @@ class Compiled(Core):
         self._begin()
 
     def _begin(self) -> None:
-        self._told = self._closing = self._silent = False
+        self._told = self._silent = False
 
     @property
     def codec(self) -> object:
@@ -136,7 +135,7 @@ class Compiled(Core):
         self._codec.begin(0.0)
 
     def credit(self, now: float) -> tuple[int, int]:
-        return (0, 0) if self._closing else self._codec.credit(now)
+        return self._codec.credit(now)
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
         return int(self._codec.encode(batch.capsule, events, now))
@@ -173,9 +172,6 @@ class Compiled(Core):
             self._told = True
             forever = self._codec.over == STOP_FATAL
             yield Fatal(Refused("wrong version") if forever else ValueError("no reply"), forever)
-        if self._closing and not self._codec.awaited:
-            self._closing = False
-            yield CloseWanted()
 
     def next_timeout(self, now: float) -> float | None:
         return self._codec.deadline() or None
@@ -183,9 +179,6 @@ class Compiled(Core):
     def handle_timeout(self, now: float) -> None:
         timeout = self.next_timeout(now)
         self._silent = timeout is not None and now >= timeout
-
-    def begin_close(self, now: float) -> None:
-        self._closing = True
 
 
 if __name__ == "__main__":  # build all

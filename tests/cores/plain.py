@@ -12,7 +12,6 @@ from logclient._ext.hash import xxh64
 from logclient._ext.inflight import Batch, Event
 from logclient.delivery.contract import (
     Alive,
-    CloseWanted,
     Core,
     CoreEvent,
     Fatal,
@@ -56,7 +55,6 @@ class Base(Core):
         self._events: list[CoreEvent] = []
         self._last_sign = 0.0
         self._over = False
-        self._closing = False
         self._buffer = b""
 
     @property
@@ -71,7 +69,7 @@ class Base(Core):
         self._clear()
 
     def credit(self, now: float) -> tuple[int, int]:
-        free = 0 if self._over or self._closing else self.inflight - self.awaited
+        free = 0 if self._over else self.inflight - self.awaited
         return max(0, free), PLENTY
 
     def carried(
@@ -140,9 +138,6 @@ class Base(Core):
     def events_received(self) -> Iterator[CoreEvent]:
         events, self._events = self._events, []
         yield from events
-        if self._closing and not self.awaited:
-            self._closing = False
-            yield CloseWanted()
 
     def next_timeout(self, now: float) -> float | None:
         return self._last_sign + self.silence if self.awaited and not self._over else None
@@ -151,9 +146,6 @@ class Base(Core):
         timeout = self.next_timeout(now)
         if timeout is not None and now >= timeout:
             self._stop(TimeoutError("silence"))
-
-    def begin_close(self, now: float) -> None:
-        self._closing = True
 
 
 class Cumulative(Base):

@@ -14,11 +14,11 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
 from logclient.delivery.stats import Stats
 from logclient.files import private_directory
-from logclient.transports.tcp import Tcp
 from tests.cores import plain
 from tests.cores.compiled import Compiled
 from tests.cores.recount import Books, recount
 from tests.cores.server import MemoryServer, MemoryTransport, Server, SocketServer
+from tests.support import transports
 from tests.support.configs import config_for
 from tests.support.patience import PATIENCE
 
@@ -93,7 +93,7 @@ class Rig:
             transport = (
                 MemoryTransport(self.server)
                 if isinstance(self.server, MemoryServer)
-                else Tcp(connect_timeout=PATIENCE)
+                else transports.tcp(PATIENCE)
             )
         self.reporter = reporter or Recorder()
         self.received: list[Any] = []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from logclient._ext.constants import HANDED
 from logclient.delivery.attempt import Attempt
+from tests.support import transports
 from tests.support.patience import PATIENCE
 
 UID = 54_321  # of no other process
@@ -61,16 +62,14 @@ def zmq_connects(kind: str, host: str) -> None:
     """Connect ZeroMQ with each number of descriptors left: it succeeds or raises OSError."""
     import zmq
 
-    from logclient.transports.zmq import Zmq
-
     context = zmq.Context()
     with context, context.socket(zmq.ROUTER if kind == "DEALER" else zmq.PULL) as server:
         server.linger = 0
         endpoint = (host, server.bind_to_random_port("tcp://127.0.0.1"))
-        used = Zmq(0.1, kind=kind)
+        used = transports.zmq(0.1, kind=kind)
         used.connect(endpoint, Attempt()).close()
         for left in range(24):
-            for transport in (Zmq(0.1, kind=kind), used):
+            for transport in (transports.zmq(0.1, kind=kind), used):
                 made = None
                 with descriptors(left):
                     try:
@@ -92,14 +91,12 @@ def zmq_breaks(kind: str, address: str) -> None:
     """Break a connection of ZeroMQ while no descriptor is left."""
     import zmq
 
-    from logclient.transports.zmq import Zmq
-
     with zmq.Context() as context:
         server = context.socket(zmq.ROUTER if kind == "DEALER" else zmq.PULL)
         server.linger = 0
         server.ipv6 = True
         port = server.bind_to_random_port(f"tcp://[{address}]" if ":" in address else f"tcp://{address}")
-        transport = Zmq(PATIENCE, kind=kind)
+        transport = transports.zmq(PATIENCE, kind=kind)
         link = transport.connect((address, port), Attempt())
         server.close()  # its descriptors are free again
         assert link.monitor.poll(1000 * PATIENCE)
@@ -117,8 +114,6 @@ def zmq_breaks(kind: str, address: str) -> None:
 def zmq_contended(seconds: str) -> None:
     """Connect ZeroMQ while another thread keeps taking and returning descriptors."""
     import zmq
-
-    from logclient.transports.zmq import Zmq
 
     over = threading.Event()
 
@@ -142,7 +137,7 @@ def zmq_contended(seconds: str) -> None:
     with context, context.socket(zmq.ROUTER) as server:
         server.linger = 0
         endpoint = ("localhost", server.bind_to_random_port("tcp://127.0.0.1"))
-        transport = Zmq(0.05)
+        transport = transports.zmq(0.05)
         transport.connect(endpoint, Attempt()).close()
         end = time.monotonic() + float(seconds)
         outcomes = {True: 0, False: 0}

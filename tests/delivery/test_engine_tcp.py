@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from logclient.delivery.attempt import Attempt
-from logclient.transports.tcp import Tcp, TcpLink
+from logclient.transports.tcp import TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
+from tests.support import transports
 from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
@@ -25,7 +26,7 @@ FIFO = Setup("fifo")
 def pair() -> Iterator[tuple[TcpLink, socket.socket]]:
     """A connected link, and the socket at its far end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = Tcp(5.0).connect(listener.getsockname()[:2], Attempt())
+        link = transports.tcp(5.0).connect(listener.getsockname()[:2], Attempt())
         far, _ = listener.accept()
         with far:
             yield link, far
@@ -81,7 +82,7 @@ def test_a_refused_connection_raises() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):
-            Tcp(5.0).connect(bound.getsockname()[:2], Attempt())
+            transports.tcp(5.0).connect(bound.getsockname()[:2], Attempt())
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_a_refused_connection_raises() -> None:
 )
 def test_an_unknown_host_raises_os_error(host: str) -> None:
     with pytest.raises(OSError):
-        Tcp(1.0).connect((host, 1), Attempt())
+        transports.tcp(1.0).connect((host, 1), Attempt())
 
 
 class UnansweredSocket(socket.socket):
@@ -103,9 +104,9 @@ def test_connect_times_out_and_can_be_interrupted(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(socket, "socket", UnansweredSocket)
     monkeypatch.setattr("logclient.delivery.attempt.sleep", lambda *args: False)
     with pytest.raises(TimeoutError, match="no answer"):
-        Tcp(0.01).connect(("127.0.0.1", 1), Attempt())
+        transports.tcp(0.01).connect(("127.0.0.1", 1), Attempt())
     with pytest.raises(InterruptedError):
-        Tcp(PATIENCE).connect(("127.0.0.1", 1), Attempt(lambda: True))
+        transports.tcp(PATIENCE).connect(("127.0.0.1", 1), Attempt(lambda: True))
 
 
 def test_a_refused_address_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_a_refused_address_is_followed_by_the_next(monkeypatch: pytest.MonkeyPat
         stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         found = [(*stream, bound.getsockname()), (*stream, listener.getsockname())]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kw: found)
-        link = Tcp(5.0).connect(("two.addresses", 1), Attempt())
+        link = transports.tcp(5.0).connect(("two.addresses", 1), Attempt())
         assert link._socket.getpeername() == listener.getsockname()
         link.close()
 
@@ -134,7 +135,7 @@ def test_a_socket_connected_to_itself_counts_as_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "socket", Bound)
         with pytest.raises(ConnectionRefusedError):
-            Tcp(5.0).connect(("127.0.0.1", port), Attempt())
+            transports.tcp(5.0).connect(("127.0.0.1", port), Attempt())
 
 
 # -- several endpoints --------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tests.cores.compiled import Compiled
 from tests.cores.plain import POISON, Refused
 from tests.cores.rig import PLAIN, Rig, Setup
 from tests.cores.server import Peer, SocketServer
+from tests.support import transports
 from tests.support.pumps import refuse_pump
 
 PRODUCER = bytes(range(10))
@@ -115,8 +116,8 @@ def test_links_in_c_and_adapters_leave_equal_traces(
     adapted: str, kind: str, script: str, tmp_path: Path
 ) -> None:
     compiled, transport = ADAPTED[adapted]
-    ours = trace(Setup(kind, compiled), transport(5.0), tmp_path / "python", SCRIPTS[script])
-    theirs = trace(Setup(kind, True), Tcp(5.0), tmp_path / "c", SCRIPTS[script])
+    ours = trace(Setup(kind, compiled), transports.tcp(5.0, transport), tmp_path / "python", SCRIPTS[script])
+    theirs = trace(Setup(kind, True), transports.tcp(5.0), tmp_path / "c", SCRIPTS[script])
     if script == "whole windows":
         assert ours == theirs
     else:

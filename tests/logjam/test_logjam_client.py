@@ -176,12 +176,12 @@ class TestOptions:
             curve_server="a" * 40,
         )
         public, secret = (key.decode() for key in zmq.curve_keypair())
-        transport = Zmq.from_config(config.replace(curve_server=public))
+        transport = Zmq(config.replace(curve_server=public))
         assert (transport.kind, transport.hwm, transport.heartbeat) == ("DEALER", 7, 2.0)
         assert transport.drains_on_close
         assert transport.curve is not None and transport.curve[0] == public
         config = parse("logjam+push://h:1/a-b", curve_server=public, curve_secret=secret)
-        transport = Zmq.from_config(config)
+        transport = Zmq(config)
         assert transport.kind == "PUSH" and transport.curve == (public, public, secret)
 
     @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ class TestOptions:
     def test_error_over_a_wrong_key_does_not_show_it(self) -> None:
         config = parse("logjam://h/a-b", curve_server="a" * 40, curve_secret="s3cr3t")
         with pytest.raises(ConfigError) as caught:
-            Zmq.from_config(config)
+            Zmq(config)
         assert str(caught.value) == "curve_secret: must be a key of 40 characters of Z85"
 
     def test_place_and_mask_reach_the_documents(self, device: Collector) -> None:

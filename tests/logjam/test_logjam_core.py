@@ -32,7 +32,7 @@ from logclient._ext.logjam import (
     pack,
     unpack,
 )
-from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Reply, Settled
+from logclient.delivery.contract import Alive, Core, Fatal, Progress, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.logjam.core import Logjam, split_app_env
 from logclient.logjam.frames import Probe, frames
@@ -630,24 +630,6 @@ class TestSilence:
         core.credit(200.0)
         core.call("ping")
         assert core.next_timeout(200.0) == 205.0
-
-
-class TestClose:
-    def test_close_waits_for_replies(self) -> None:
-        core = connected_core()
-        send(core, 2)
-        core.begin_close(101.0)
-        assert core.credit(101.0) == (0, 0)
-        core.receive_data(OK_REPLY, 101.0)
-        assert [type(e) for e in core.events_received()] == [Settled, Progress]
-        core.receive_data(OK_REPLY, 102.0)
-        assert isinstance(list(core.events_received())[-1], CloseWanted)
-
-    def test_async_core_closes_at_once(self) -> None:
-        core = connected_core(mode="async")
-        core.begin_close(101.0)
-        (closing,) = core.events_received()
-        assert isinstance(closing, CloseWanted)
 
 
 def rows(units: list[bytes], producers: list[bytes], **options: Any) -> list[oracle.Row]:

@@ -36,16 +36,15 @@ from logclient.errors import (
 from logclient.files.capture import CaptureReader
 from logclient.logjam.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
 from logclient.testing import main
-from tests.support import need
+from tests.support import need, transports
 from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.logjam import zeromq  # noqa: E402
 from logclient.logjam.subscriber import Subscriber  # noqa: E402
+from logclient.testing import logjam_sockets  # noqa: E402
 from logclient.testing.logjam import Collector, decode  # noqa: E402
 from logclient.testing.logjam_device import Device  # noqa: E402
-from logclient.transports.zmq import Zmq  # noqa: E402
 from tests.logjam_rig import (  # noqa: E402
     ACCEPTED,
     APP_ENV,
@@ -676,7 +675,8 @@ class TestCurve:
             ):
                 for kind, port in (("DEALER", collector.port), ("PUSH", collector.push_port)):
                     with pytest.raises((CredentialError, ConnectionError), match=error):
-                        Zmq(PATIENCE, kind=kind, curve=curve).connect(("127.0.0.1", port), Attempt()).close()
+                        made = transports.zmq(PATIENCE, kind=kind, curve=curve)
+                        made.connect(("127.0.0.1", port), Attempt()).close()
             assert collector.counts.messages == 0
 
     def test_only_listed_client_keys_are_accepted(self):
@@ -684,9 +684,9 @@ class TestCurve:
         ours, theirs = keys(), keys()
         with Collector(curve_secret=secret, curve_clients=[ours[0]]) as collector:
             address = ("127.0.0.1", collector.port)
-            Zmq(PATIENCE, curve=(public, *ours)).connect(address, Attempt()).close()
+            transports.zmq(PATIENCE, curve=(public, *ours)).connect(address, Attempt()).close()
             with pytest.raises(CredentialError, match="does not accept our CURVE key"):
-                Zmq(PATIENCE, curve=(public, *theirs)).connect(address, Attempt()).close()
+                transports.zmq(PATIENCE, curve=(public, *theirs)).connect(address, Attempt()).close()
             assert collector.reasons == {"curve: a key that is not let in": 1}
 
     @pytest.mark.parametrize(
@@ -970,5 +970,5 @@ def test_a_descriptor_of_another_kind_has_no_address() -> None:
     """Of a connection that has ended, libzmq's descriptor may be any other by now."""
     one, two = socket.socketpair()
     with one, two:
-        assert zeromq.address_of(one.fileno()) == ""
-    assert zeromq.address_of(-1) == ""
+        assert logjam_sockets.address_of(one.fileno()) == ""
+    assert logjam_sockets.address_of(-1) == ""

@@ -151,7 +151,7 @@ def test_zone_may_be_a_tzinfo() -> None:
 @given(st.lists(st.floats(0, 4e9), min_size=1), st.sampled_from(["UTC", "Asia/Kathmandu", "Europe/Berlin"]))
 def test_cached_timestamps_equal_those_made_alone(seconds: list[float], name: str) -> None:
     zone = ZoneInfo(name)
-    text = document.timestamps(zone)
+    text = document.Clock(zone).line_time
     for one in [*seconds, *(first + 0.25 for first in seconds)]:
         found, alone = text(one), document.timestamp(one, zone)
         assert len(found) == len(alone) == 26

@@ -22,6 +22,7 @@ zmq = pytest.importorskip("zmq")
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports import zmq as zmq_transport  # noqa: E402
 from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
+from tests.support import transports  # noqa: E402
 from tests.support.measured_process import MIB, MeasuredProcess  # noqa: E402
 from tests.support.patience import PATIENCE  # noqa: E402
 
@@ -581,7 +582,7 @@ def test_heartbeats_do_not_count_as_a_message(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(zmq_transport, "time", SimpleNamespace(monotonic=lambda: now))
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        link = zmq_transport.Zmq(5.0).connect(("127.0.0.1", port), Attempt())
+        link = transports.zmq(5.0).connect(("127.0.0.1", port), Attempt())
         for _ in range(1000):
             now += 600
             came += 600 * 100

@@ -16,7 +16,8 @@ from logclient._ext.constants import K_DOCUMENT, K_RAW, PENDING, REASONS, STATUS
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Retry, Settled
-from logclient.logux.core import DebugText, Headers, Logux
+from logclient.logux.core import DebugText, Logux
+from logclient.logux.messages import Headers
 from tests.oracle.logux_codec import PythonLogux
 from tests.support.configs import logux_config
 from tests.support.examples import examples
@@ -150,8 +151,6 @@ class Pair:
                 core.post_command("headers", {"n": self.headers}, side.queue.next_seq, side.in_flight)
             elif what == "ping":
                 results.append(core.call("ping"))
-            elif what == "close":
-                core.begin_close(side.now)
             elif what == "lost":
                 side.lose()
                 core.connected(side.now, lambda: 0.5)
@@ -211,7 +210,7 @@ class Pair:
 MESSAGES = ("processed", "undo", "synced", "other")
 STEPS = (
     "put", "put", "send", "send", "send", "processed", "processed", "processed", "undo", "undo", "synced",
-    "other", "wait", "clock", "timeout", "headers", "ping", "lost", "error", "close",
+    "other", "wait", "clock", "timeout", "headers", "ping", "lost", "error",
 )  # fmt: skip
 
 
@@ -240,7 +239,7 @@ class TestTraces:
         for _ in range(steps):
             # The rarer ends come seldom, or nothing would follow them.
             what = pair.random.choice(STEPS)
-            if what in ("lost", "close", "timeout", "clock") and pair.random.randrange(7):
+            if what in ("lost", "timeout", "clock") and pair.random.randrange(7):
                 what = "send"
             pair.do(what)
 

@@ -36,7 +36,8 @@ from logclient.delivery.contract import (
     Settled,
 )
 from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.logux.core import Action, DebugText, Headers, Logux, Opened, Received, Undone
+from logclient.logux.core import Action, DebugText, Logux, Opened, Received, Undone
+from logclient.logux.messages import Headers
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
 from tests.support.batches import inflight_of
@@ -1242,17 +1243,6 @@ class TestUndoneRuns:
         connect(core)
         assert list(self.send_again(core, in_flight)) == [ID % 1, ID % 2]
 
-    def test_close_waits_for_suspects_only(self) -> None:
-        core = connected_core()
-        in_flight, _, ids = self.send_run(core, 2)
-        core.begin_close(NOW)
-        assert list(core.events_received()) == []
-        undo(core, ids[0])
-        self.apply(in_flight, processed(core, ids[1]))
-        assert list(self.send_again(core, in_flight)) == [ID % 1]
-        id = f"{BASE - 250} {core.node_id} 2"
-        assert undo(core, id) == [Settled("failed", "error", [(1, 1)]), CloseWanted()]
-        assert core.credit(NOW)[0] == 0
 
 
 # -- ended connections, silent servers ------------------------------------------------------------------

@@ -16,8 +16,8 @@ import pytest
 
 from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Reply, Settled
 from logclient.errors import CredentialError
-from logclient.logux.core import Logux
-from logclient.logux.events import DebugText, Headers, Opened
+from logclient.logux.core import DebugText, Logux, Opened
+from logclient.logux.messages import Headers
 from tests.logux.test_logux_node_vectors import is_upgrade
 from tests.support import recordings
 from tests.support.batches import inflight_of

@@ -7,7 +7,7 @@ import pytest
 
 from logclient._ext.lumberjack import Reader
 from logclient.config import parse
-from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Settled
+from logclient.delivery.contract import Alive, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.lumberjack.core import Lumberjack
 from tests.lumberjack_inputs import pair_block
@@ -194,29 +194,6 @@ class TestSilence:
         (fatal,) = core.events_received()
         assert isinstance(fatal, Fatal)
         assert "2 windows" in str(fatal.error)
-
-
-class TestClose:
-    def test_idle_core_wants_to_close_at_once(self) -> None:
-        core = connected_core()
-        core.begin_close(100.0)
-        assert list(core.events_received()) == [CloseWanted()]
-        assert list(core.events_received()) == []
-
-    def test_close_waits_for_outstanding_acks(self) -> None:
-        core = connected_core()
-        send(core, 2)
-        core.begin_close(100.0)
-        assert core.credit(100.0) == (0, 0)
-        assert list(core.events_received()) == []
-        core.receive_data(ack(2), 101.0)
-        assert list(core.events_received()) == [Settled("acked", "", [(1, 2)]), Progress(), CloseWanted()]
-
-    def test_new_connection_after_close_has_credit(self) -> None:
-        core = connected_core()
-        core.begin_close(100.0)
-        core.connected(101.0, random)
-        assert core.credit(101.0)[0] > 0
 
 
 def test_unknown_call_is_refused_by_name() -> None:

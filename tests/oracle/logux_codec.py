@@ -114,7 +114,7 @@ class PythonCodec:
         self.inbox: list[bytes] = []
         self.runs = Runs(self.options.inflight * self.options.window)
         self.wrong = ""
-        self.over = self.closing = self.is_blocked = False
+        self.over = self.is_blocked = False
         self.wanted = 0
         self.received_at = self.sent_at = self.awaited_since = self.began = self.progress_at = 0.0
 
@@ -136,9 +136,6 @@ class PythonCodec:
 
     def set_wall(self, wall: float) -> None:
         self.wall = wall
-
-    def begin_close(self) -> None:
-        self.closing = True
 
     def to_wall(self, relative: float) -> float:
         at = self.connected_at + (relative - self.lead) * 1e-3
@@ -228,10 +225,10 @@ class PythonCodec:
     def next_step(self) -> int:
         runs = self.runs
         if not runs.suspects and not runs.alone:
-            return 0 if self.closing else self.room()
+            return self.room()
         if runs.suspects and not runs.alone and not runs.drained:
             room = self.room()
-            if self.closing or (room and runs.offered):
+            if room and runs.offered:
                 runs.drained = True
             else:
                 runs.offered = room > 0
@@ -242,7 +239,7 @@ class PythonCodec:
         if runs.suspects:
             return -1
         runs.drained = False
-        return 0 if self.closing else self.room()
+        return self.room()
 
     def begin_wait(self, now: float) -> None:
         if not self.syncs and not self.tokens:

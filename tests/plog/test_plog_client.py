@@ -19,10 +19,8 @@ from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
 from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
 from logclient.plog.messages import parse_stat, split_tags
-from logclient.transports.udp import Udp
 from tests.plog.stat import stat_of
 from tests.support.patience import PATIENCE
-from tests.support.pumps import refuse_pump
 
 
 class Server(threading.Thread):
@@ -94,13 +92,8 @@ def until(done: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-@pytest.fixture(params=["compiled", "python"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Run a test with the compiled pump, and with the one in Python."""
-    if request.param == "python":
-        monkeypatch.setattr(Udp, "load_pump", refuse_pump("a test needs the link in Python"))
-    elif sys.platform == "win32":
-        pytest.skip("no compiled pump on Windows")
+@pytest.fixture
+def server() -> Iterator[Server]:
     server = Server()
     yield server
     server.stop()

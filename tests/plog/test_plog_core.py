@@ -46,7 +46,7 @@ from logclient._ext.plog import (
     join_runs,
 )
 from logclient.config import registry
-from logclient.delivery.contract import CloseWanted, Core, Reply, Settled
+from logclient.delivery.contract import Core, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.frames import Probe, frames
@@ -838,15 +838,6 @@ class TestCommands:
         assert core.data_to_send() == []
         assert self.replies(core, stat_of()) == []
         assert core.call("stat") == 2
-
-    def test_close_waits_for_answers(self) -> None:
-        core = connected_core()
-        core.call("ping", b"x")
-        core.begin_close(100.0)
-        assert core.credit(100.0) == (0, 0)
-        assert CloseWanted() not in core.events_received()
-        core.receive_data(join_runs([b"PONGx"]), 100.1)
-        assert CloseWanted() in list(core.events_received())
 
     @given(
         st.lists(st.binary(max_size=30), max_size=5),

@@ -18,7 +18,7 @@ from logclient import plog
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.plog import HEADER, datagrams
 from logclient.plog.core import Plog
-from logclient.plog.pacing import ByQueue, ByStat, SlowStart
+from logclient.plog.pacing import FIRST, ByQueue, ByStat, slow_start
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
 from tests.support.batches import inflight_of
@@ -117,15 +117,15 @@ def test_pace_0_reads_no_queue_and_asks_nothing() -> None:
 
 
 def test_slow_start_doubles_each_half_second() -> None:
-    start, sent, rates = SlowStart(10_000), 0.0, []
+    sent, rates = 0.0, []
     for step in range(250):
         if step % 50 == 0:
-            rates.append(start.rate(int(sent)))
-        sent += start.rate(int(sent)) / 100
-    assert rates[0] == SlowStart.FIRST
+            rates.append(slow_start(10_000, int(sent)))
+        sent += slow_start(10_000, int(sent)) / 100
+    assert rates[0] == FIRST
     assert all(1.9 < after / before < 2.1 for before, after in pairwise(rates))
-    assert start.rate(7000) == 10_000
-    assert SlowStart(100).rate(0) == 100  # slower than any start
+    assert slow_start(10_000, 7000) == 10_000
+    assert slow_start(100, 0) == 100  # slower than any start
 
 
 class Simulated:

@@ -20,7 +20,7 @@ import pytest
 from logclient._ext import queue
 from logclient.delivery.attempt import Attempt
 from logclient.transports import tcp
-from tests.support import ROOT, clean_environment
+from tests.support import ROOT, clean_environment, transports
 from tests.support.patience import PATIENCE
 from tools import pythons
 
@@ -142,7 +142,7 @@ def listener() -> Any:
 
 
 def connect(port: int) -> tcp.TcpLink:
-    return tcp.Tcp(5.0).connect(("127.0.0.1", port), Attempt())
+    return transports.tcp(5.0).connect(("127.0.0.1", port), Attempt())
 
 
 def test_the_pump_uses_pythons_clock() -> None:

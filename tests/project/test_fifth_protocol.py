@@ -27,7 +27,7 @@ CORE = '''
 
 from logclient._ext.constants import INFLIGHT
 from logclient._ext.hash import xxh64
-from logclient.delivery.contract import CloseWanted, Core, Fatal, Progress, Settled, Wire
+from logclient.delivery.contract import Core, Fatal, Progress, Settled, Wire
 
 
 class Toy(Core):
@@ -36,7 +36,7 @@ class Toy(Core):
         self.connected(0.0, None)
 
     def connected(self, now, random):
-        self.waiting, self.out, self.events, self.buffer, self.closing = [], [], [], b"", False
+        self.waiting, self.out, self.events, self.buffer = [], [], [], b""
 
     def connection_lost(self):
         self.connected(0.0, None)
@@ -71,18 +71,12 @@ class Toy(Core):
     def events_received(self):
         events, self.events = self.events, []
         yield from events
-        if self.closing and not self.waiting:
-            self.closing = False
-            yield CloseWanted()
 
     def next_timeout(self, now):
         return None
 
     def handle_timeout(self, now):
         pass
-
-    def begin_close(self, now):
-        self.closing = True
 '''
 
 CONFIG = '''

@@ -21,7 +21,6 @@ EXT = ROOT / "_ext"
 LEAVES_OWN: dict[str, set[str]] = {
     "config": {"config", "errors"},
     "errors": set(),
-    "exits": {"errors", "readable"},
     "files": {"errors", "files"},
     "lazy": set(),
     "readable": set(),
@@ -63,8 +62,8 @@ ARROWS: dict[str, set[str]] = {
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
-CLIENT_MODULES = {(), ("agent",), ("client",), ("output",), ("request",), ("state",)}
-CONSUMER_MODULES = {"consumer", "subscriber", "zeromq"}
+CLIENT_MODULES = {(), ("agent",), ("client",), ("request",), ("state",)}
+CONSUMER_MODULES = {"subscriber", "zeromq"}
 """Modules of a protocol's package that receive."""
 EXT_ROOMS = {
     "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}

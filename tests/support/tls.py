@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logclient.transports import tls
 from logclient.transports.tls import server_context
 from tests.support import need
 from tests.support.patience import PATIENCE
@@ -62,9 +63,7 @@ class Authority:
 def use_pump(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have clients use the compiled pump for TLS, or the one in Python; skip where there is none."""
     try:
-        from logclient.transports import tls_pump
-
-        tls_pump.find()
+        tls.find_openssl()
     except ImportError as error:
         if kind == "compiled":
             pytest.skip(f"no compiled pump for TLS: {error}")
@@ -74,7 +73,7 @@ def use_pump(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError("a test needs the pump in Python")
 
     if kind == "python":
-        monkeypatch.setattr(tls_pump, "find", find)
+        monkeypatch.setattr(tls, "find_openssl", find)
 
 
 def context(version: str, cert: str, ca: str | None = None) -> ssl.SSLContext:

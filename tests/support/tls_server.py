@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logclient.transports import tls_pump
+from logclient.transports import tls
 
 _FUNCTIONS = {
     "TLS_server_method": (ctypes.c_void_p, []),
@@ -39,7 +39,7 @@ _AGAIN = (2, 3)  # SSL_ERROR_WANT_READ, SSL_ERROR_WANT_WRITE
 
 def _library() -> Any:
     try:
-        tls_pump.find()
+        tls.find_openssl()
     except ImportError as error:
         pytest.skip(f"no OpenSSL to make a server with: {error}")
     import _ssl

@@ -7,6 +7,8 @@ import hashlib
 import socket
 import struct
 
+from tests.support import transports
+
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
@@ -45,7 +47,5 @@ def server_frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0
 
 def why_python() -> str:
     """Return why clients of this process use the pump in Python; empty: they do not."""
-    from logclient.transports.tcp import Tcp
-    from logclient.transports.websocket import WebSocket
 
-    return WebSocket(Tcp(1.0)).why_python()
+    return transports.websocket(transports.tcp(1.0)).why_python()

@@ -17,7 +17,8 @@ from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError
 from logclient.testing.lumberjack import Collector
 from logclient.transports import tls as tls_module
-from logclient.transports.tls import Tls, server_context
+from logclient.transports.tls import server_context
+from tests.support import transports
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.tls import Authority, assert_arrived, replace_certificate, serving
 
@@ -170,7 +171,7 @@ class TestFiles:
         ca, cert = (tmp_path / name for name in ("ca.pem", "cert.pem"))
         shutil.copy(ours.ca, ca)
         shutil.copy(ours.issue("client"), cert)
-        transport = Tls(PATIENCE, ca=str(ca), cert=str(cert))
+        transport = transports.tls(PATIENCE, ca=str(ca), cert=str(cert))
         first = transport.prepare(Attempt())
         assert (transport.prepare(Attempt()) is first) == (settled == "settled files")
         os.replace(shutil.copy(cert, tmp_path / "new.pem"), cert)
@@ -329,7 +330,7 @@ class TestSecrets:
             router.curve_server, router.curve_secretkey = True, server_secret
             port = router.bind_to_random_port("tcp://127.0.0.1")
             given: dict[str, Any] = {"curve_server": server.decode(), "curve_secret": f"file:{file}"}
-            transport = Zmq.from_config(parse(f"logjam://127.0.0.1:{port}/a-b", **given))
+            transport = Zmq(parse(f"logjam://127.0.0.1:{port}/a-b", **given))
             for _, secret in pairs:
                 file.write_bytes(secret)
                 transport.connect(("127.0.0.1", port), Attempt()).close()
@@ -340,7 +341,7 @@ class TestSecrets:
             transport.connect(("127.0.0.1", port), attempt).close()
             assert warnings == ["curve_secret: must be a key of 40 characters of Z85; the last key is used"]
             given["curve_secret"] = lambda: "no key"
-            transport = Zmq.from_config(parse(f"logjam://127.0.0.1:{port}/a-b", **given))
+            transport = Zmq(parse(f"logjam://127.0.0.1:{port}/a-b", **given))
             with pytest.raises(CredentialError, match="curve_secret: must be a key"):
                 transport.connect(("127.0.0.1", port), Attempt())
         finally:
@@ -368,7 +369,7 @@ class TestSecrets:
                 monkeypatch.delenv(name)
         with serving(refuse) as port:
             monkeypatch.setenv("http_proxy", f"http://me:first@127.0.0.1:{port}")
-            transport = WebSocket.from_config(parse("logux://logs.example.org"))
+            transport = WebSocket(parse("logux://logs.example.org"))
             for password in ("first", "second"):
                 monkeypatch.setenv("http_proxy", f"http://me:{password}@127.0.0.1:{port}")
                 with pytest.raises(CredentialError):

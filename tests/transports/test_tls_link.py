@@ -19,8 +19,9 @@ from logclient.config import Secret
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tcp import RECEIVE
-from logclient.transports.tls import Tls, server_context
+from logclient.transports.tls import server_context
 from logclient.transports.tls_link import TlsLink
+from tests.support import transports
 from tests.support.patience import PATIENCE, assert_returns, wait_until
 from tests.support.tls import HOST, Authority, context, serving
 
@@ -59,7 +60,7 @@ def pair(version: str, ours: Authority, server: str) -> Iterator[ConnectedPair]:
 
         thread = threading.Thread(target=accept)
         thread.start()
-        link = Tls(PATIENCE, ca=ours.ca).connect(listener.getsockname()[:2], Attempt())
+        link = transports.tls(PATIENCE, ca=ours.ca).connect(listener.getsockname()[:2], Attempt())
         thread.join()
         ((far, raw),) = found
         with far, raw:
@@ -115,7 +116,7 @@ class TestBytes:
         assert pair.link.receive() is None
         assert pair.link.send([b"one ", memoryview(b"two "), b"", b"three"])
         assert pair.far.recv(4) == b"one "
-        assert pair.far.recv(100) == b"two "
+        assert pair.far.recv(100) == b"two three"
         pair.far.sendall(b"answer")
         assert read_next(pair.link) == b"answer"
         assert pair.link.tls.startswith(f"TLSv{version} ")
@@ -244,7 +245,7 @@ class TestTheEnd:
             reset(sock)
 
         with serving(refuse) as port:
-            link = Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+            link = transports.tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
             link.send([b"x"])
             written.set()
             link.wait(PATIENCE, False)
@@ -290,7 +291,7 @@ class TestHandshake:
                 pass
 
         with serving(talk) as port, pytest.raises(kind) as caught:
-            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+            transports.tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
         assert says in str(caught.value) and "\n" not in str(caught.value)
         assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
 
@@ -304,7 +305,7 @@ class TestHandshake:
             serving(lambda sock: tls.wrap_socket(sock, server_side=True)) as port,
             pytest.raises(CredentialError, match="speaks no version of TLS that is allowed here"),
         ):
-            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+            transports.tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
 
     @pytest.mark.parametrize("trickle", [b"", b"\x16\x03\x03\x40\x00"], ids=["silent", "trickling"])
     def test_a_stalled_handshake_times_out(self, ours: Authority, trickle: bytes) -> None:
@@ -318,7 +319,7 @@ class TestHandshake:
         with serving(talk) as port:
             begin = time.monotonic()
             with pytest.raises(TimeoutError, match="no answer to the TLS handshake in time"):
-                Tls(0.2, ca=ours.ca).connect((HOST, port), Attempt())
+                transports.tls(0.2, ca=ours.ca).connect((HOST, port), Attempt())
             assert time.monotonic() - begin < PATIENCE / 2
             over.set()
 
@@ -333,7 +334,7 @@ class TestHandshake:
 
         with serving(talk) as port:
             with pytest.raises(InterruptedError):
-                Tls(1000, ca=ours.ca).connect((HOST, port), Attempt(shaking.is_set))
+                transports.tls(1000, ca=ours.ca).connect((HOST, port), Attempt(shaking.is_set))
             over.set()
 
     def test_facts_are_those_of_the_certificate(self, ours: Authority, version: str) -> None:
@@ -346,7 +347,7 @@ class TestHandshake:
                 far.recv(1)
 
         with serving(shake) as port:
-            link = Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+            link = transports.tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
             found = link.facts()
             link.close()
         x509 = pytest.importorskip("cryptography.x509")
@@ -368,7 +369,7 @@ class TestHandshake:
             serving(lambda sock: tls.wrap_socket(sock, server_side=True).close()) as port,
             pytest.raises(CredentialError) as caught,
         ):
-            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+            transports.tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
         assert 'is not for "127.0.0.1"' in str(caught.value)
         assert str(caught.value).endswith(
             "(it names a.example, b.example, c.example, d.example, e.example, ...)"
@@ -389,7 +390,7 @@ class TestHostileServers:
             serving(lambda sock: tls.wrap_socket(sock, server_side=True)) as port,
             pytest.raises(ConnectionError, match="TLS failed: excessive message size"),
         ):
-            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+            transports.tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
 
     @pytest.mark.parametrize("end", ["closed", "reset"])
     def test_an_early_end_of_the_handshake_is_told(
@@ -414,7 +415,7 @@ class TestHostileServers:
         with serving(talk) as port:
             while not words or cut < len(words[0]):
                 with pytest.raises(ConnectionError, match="ended the connection in the TLS handshake"):
-                    Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+                    transports.tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
                 cut += 97
 
     def test_half_closed_servers_get_nothing_more(self, pair: ConnectedPair) -> None:
@@ -430,7 +431,7 @@ class TestHostileServers:
 class TestFiles:
     def errors(self, **options: Any) -> str:
         with pytest.raises(ConfigError) as caught:
-            Tls(1.0, **options)
+            transports.tls(1.0, **options)
         return str(caught.value)
 
     def test_unusable_files_are_named(self, ours: Authority, server: str, tmp_path: Path) -> None:
@@ -475,11 +476,11 @@ class TestFiles:
         return str(path)
 
     def test_an_encrypted_key_needs_the_right_password(self, server: str, encrypted: str) -> None:
-        Tls(1.0, cert=server, key=encrypted, password=Secret("hunter2"))
+        transports.tls(1.0, cert=server, key=encrypted, tls_password=Secret("hunter2"))
         server_context(server, encrypted, password="hunter2")
-        wrong = self.errors(cert=server, key=encrypted, password=Secret("sesame"))
+        wrong = self.errors(cert=server, key=encrypted, tls_password=Secret("sesame"))
         assert wrong == f"tls_password: does not open the key in {encrypted!r}"
-        long = self.errors(cert=server, key=encrypted, password=Secret("x" * 5000))
+        long = self.errors(cert=server, key=encrypted, tls_password=Secret("x" * 5000))
         assert long == f"tls_password: does not open the key in {encrypted!r}"
 
     def test_a_missing_password_is_not_asked_for(self, server: str, encrypted: str) -> None:
@@ -487,4 +488,4 @@ class TestFiles:
             f"tls_password: needed, the key in {encrypted!r} is encrypted"
         )
         # A password that is not needed does no harm.
-        Tls(1.0, cert=server, password=Secret("sesame"))
+        transports.tls(1.0, cert=server, tls_password=Secret("sesame"))

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logclient.transports import tls
 from tests.support.tls import HOST, Authority
 from tests.support.tls_records import RecordServer, connect_client, receive_all
 from tests.support.tls_server import Server
 
-tls_pump = pytest.importorskip("logclient.transports.tls_pump")
 VERSIONS = ("1.2", "1.3")
 QUIET = 20
 """Turns without a byte after which a scene is settled; a record passes in a few."""
@@ -30,9 +30,9 @@ def cert(ours: Authority) -> str:
 
 
 def compiled(ca: str, plain: socket.socket) -> Any:
-    from logclient._ext.tls import TlsSocket
+    from logclient._ext.tls import TlsContext, TlsSocket
 
-    context = tls_pump.make_context(tls_pump.find())
+    context = TlsContext(tls.find_openssl(), tls.bare_context(ssl.Purpose.SERVER_AUTH))
     context.load_verify_locations(ca)
     return TlsSocket(context, plain, HOST.encode())
 
@@ -247,9 +247,9 @@ def test_damaged_records_end_a_prefix(
 
 
 def test_names_of_the_server_must_be_text(ours: Authority) -> None:
-    from logclient._ext.tls import TlsSocket
+    from logclient._ext.tls import TlsContext, TlsSocket
 
-    context = tls_pump.make_context(tls_pump.find())
+    context = TlsContext(tls.find_openssl(), tls.bare_context(ssl.Purpose.SERVER_AUTH))
     for name in (b"", b"a\0b", b"x" * 300):
         with socket.socket() as plain, pytest.raises(ValueError, match="is no name of a server"):
             TlsSocket(context, plain, name)

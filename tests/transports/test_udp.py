@@ -19,12 +19,10 @@ from logclient.config import parse
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.engine import Engine
 from logclient.transports.udp import Udp, UdpLink
+from tests.support import transports
 from tests.support.patience import PATIENCE, wait_until
 
 LINUX = sys.platform == "linux"
-SENDERS = [pytest.param((way, False), id=f"python {way}") for way in UDP_METHODS]
-if sys.platform != "win32":
-    SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in UDP_METHODS]
 
 
 @pytest.fixture
@@ -40,26 +38,22 @@ def receive_datagrams(server: socket.socket, n: int) -> list[bytes]:
 
 
 class TestLink:
-    @given(
-        sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=40),
-        way=st.sampled_from(UDP_METHODS),
-    )
+    @given(sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=40))
     @settings(max_examples=60, deadline=None)
-    def test_runs_arrive_as_datagrams(self, sizes: list[int], way: str) -> None:
+    def test_runs_arrive_as_datagrams(self, sizes: list[int]) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
             server.bind(("127.0.0.1", 0))
             server.settimeout(PATIENCE)
-            link = Udp(way).connect(server.getsockname(), Attempt())
+            link = transports.udp().connect(server.getsockname(), Attempt())
             try:
                 sent = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
                 assert link.send([join_runs(sent)])
-                assert link.unsent == 0
                 assert receive_datagrams(server, len(sent)) == sent
             finally:
                 link.close()
 
     def test_answers_are_received(self, server: socket.socket) -> None:
-        link = Udp().connect(server.getsockname(), Attempt())
+        link = transports.udp().connect(server.getsockname(), Attempt())
         assert link.receive() is None
         assert link.send([join_runs([b"hello"])])
         _, client = server.recvfrom(10)
@@ -72,67 +66,23 @@ class TestLink:
         assert datagrams(data) == [b"answer"]
         link.close()
 
-    def test_a_full_socket_holds_the_rest_back(self) -> None:
-        """The link reports the datagrams that the socket did not take and loses none."""
-
-        class Narrow:
-            """A socket that takes a datagram now and then."""
-
-            def __init__(self) -> None:
-                self.turn = 0
-                self.got: list[bytes] = []
-
-            family = socket.AF_INET
-
-            def getsockopt(self, *_: object) -> int:
-                raise OSError
-
-            def send(self, data: memoryview) -> int:
-                self.turn += 1
-                if self.turn % 3 == 0:
-                    raise BlockingIOError(11, "full")
-                self.got.append(bytes(data))
-                return len(data)
-
-            def close(self) -> None: ...
-
-        sock = Narrow()
-        link = UdpLink(sock, "test", "send")  # type: ignore[arg-type]
-        sent = [b"x" * 10] * 5 + [b"y"]
-        wire = join_runs(sent)
-        full = 0
-        done = link.send([wire])
-        while not done:
-            full += 1
-            assert 0 < link.unsent <= len(wire)
-            done = link.flush()
-        assert (sock.got, link.unsent) == (sent, 0)
-        assert full == 2
-
     @pytest.mark.skipif(not LINUX, reason="the path's MTU is not told here")
     def test_the_path_mtu_is_known(self, server: socket.socket) -> None:
-        link = Udp().connect(server.getsockname(), Attempt())
+        link = transports.udp().connect(server.getsockname(), Attempt())
         assert link.mtu >= 1280 and link.headers == 28
         link.close()
 
-    def test_invalid_names_and_methods_are_refused(self) -> None:
+    def test_invalid_names_are_refused(self) -> None:
         with pytest.raises(OSError):
-            Udp().connect(("no-such-host.invalid", 9), Attempt())
-        with pytest.raises(ValueError, match="send_method: must be one of send, mmsg, gso, got 'fast'"):
-            Udp("fast")
+            transports.udp().connect(("no-such-host.invalid", 9), Attempt())
 
 
 class RecordedUdp(Udp):
-    """UDP with the pump that the test is about."""
+    """UDP whose pump the test can ask."""
 
-    def __init__(self, sender: tuple[str, bool]) -> None:
-        super().__init__(sender[0])
-        self.compiled = sender[1]
-        self.made: Any = None
+    made: Any = None
 
     def load_pump(self) -> Any:
-        if not self.compiled:
-            raise ImportError("the test is about the link")
         return self.make
 
     def make(self, in_flight: Any, core: Any, **limits: Any) -> Any:
@@ -178,11 +128,12 @@ def far() -> Iterator[DatagramServer]:
     server.close()
 
 
-def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, RecordedUdp]:
+def engine_of(way: str, url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, RecordedUdp]:
     from logclient.plog.core import Plog
 
+    monkeypatch.setattr(UdpLink, "send_method", way)
     config = parse(url)
-    transport = RecordedUdp(sender)
+    transport = RecordedUdp(config)
     engine = Engine(lambda producer: Plog(config, producer), transport, config.endpoints, config)
     return engine, transport
 
@@ -203,11 +154,15 @@ def bodies_of(got: list[bytes]) -> list[bytes]:
     return [b"".join(part for part in parts if part is not None) for parts in whole.values()]
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_events_arrive_as_sent_over_udp(far: DatagramServer, sender: tuple[str, bool]) -> None:
+@pytest.mark.parametrize("way", UDP_METHODS)
+def test_events_arrive_as_sent_over_udp(
+    far: DatagramServer, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small ones, equal ones that share a run, ones in many fragments."""
     engine, transport = engine_of(
-        sender, f"plog://127.0.0.1:{far.port}?mtu=1400&identity=none&pace=20000&max_event_bytes=262144"
+        way,
+        f"plog://127.0.0.1:{far.port}?mtu=1400&identity=none&pace=20000&max_event_bytes=262144",
+        monkeypatch,
     )
     sizes = [1, 300, 300, 300, 5_000, 12, 40_000, 300, 1376, 1377] * 30
     sent = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
@@ -218,20 +173,21 @@ def test_events_arrive_as_sent_over_udp(far: DatagramServer, sender: tuple[str, 
     assert (stats.handed, stats.acked, stats.failed) == (len(sent), 0, {})
     expected = sum(1 if size <= 1348 else -(-size // 1348) for size in sizes)
     wait_until(lambda: len(far.got) >= expected)
-    if sender[1]:
-        assert transport.made.send_method == (sender[0] if LINUX else "send")
+    assert transport.made.send_method == (way if LINUX else "send")
     engine.close(1.0)
     assert bodies_of(far.got) == sent
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_icmp_refusal_ends_the_socket(sender: tuple[str, bool]) -> None:
+@pytest.mark.parametrize("way", UDP_METHODS)
+def test_icmp_refusal_ends_the_socket(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that were not sent wait for the next socket."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     engine, _ = engine_of(
-        sender, f"plog://127.0.0.1:{port}?identity=none&backoff_min=0.01&backoff_max=0.05&pace=1000&burst=4"
+        way,
+        f"plog://127.0.0.1:{port}?identity=none&backoff_min=0.01&backoff_max=0.05&pace=1000&burst=4",
+        monkeypatch,
     )
     try:
         for _ in range(100):
@@ -248,10 +204,10 @@ def test_icmp_refusal_ends_the_socket(sender: tuple[str, bool]) -> None:
 
 
 @pytest.mark.skipif(not LINUX, reason="GSO is Linux's")
-def test_the_mtu_option_allows_large_datagrams(far: DatagramServer) -> None:
+def test_the_mtu_option_allows_large_datagrams(far: DatagramServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path takes more than the usual 1500 bytes."""
     engine, transport = engine_of(
-        ("gso", True), f"plog://127.0.0.1:{far.port}?mtu=9000&identity=none&pace=0&pace_bytes=0"
+        "gso", f"plog://127.0.0.1:{far.port}?mtu=9000&identity=none&pace=0&pace_bytes=0", monkeypatch
     )
     for _ in range(20):
         engine.put(b"x" * 30_000, 2, 2)

@@ -28,7 +28,7 @@ from hypothesis import strategies as some
 from logclient._ext.websocket import ClientFrames
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
-from tests.support import clean_environment, need
+from tests.support import clean_environment, need, transports
 from tests.support.patience import PATIENCE, assert_returns
 
 need("websockets")
@@ -40,8 +40,6 @@ from websockets.sync.server import ServerConnection, serve  # noqa: E402
 
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
-from logclient.transports.tcp import Tcp  # noqa: E402
-from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
 from tests.oracle.websocket import frames_of  # noqa: E402
 from tests.support.tls import HOST, Authority, context, serving  # noqa: E402
@@ -58,7 +56,7 @@ from tests.support.websocket import (  # noqa: E402
 
 
 def plain_link(port: int, **options: Any) -> WebSocketLink:
-    return WebSocket(Tcp(PATIENCE), **options).connect((HOST, port), Attempt())
+    return transports.websocket(**options).connect((HOST, port), Attempt())
 
 
 def read_message(link: WebSocketLink) -> bytes:
@@ -525,7 +523,8 @@ class TestTheEnd:
                 assert bytes(answer.data) == close
 
     def test_secrets_in_a_close_reason_are_hidden(self) -> None:
-        with RawServer(headers=[("X-Short", Secret("go")), ("Cookie", Secret("session=hunter2"))]) as raw:
+        headers = [("X-Short", Secret("go")), ("Cookie", Secret("session=hunter2"))]
+        with RawServer(http_headers=headers) as raw:
             assert b"\r\nCookie: session=hunter2\r\n" in raw.head
             raw.far.sendall(server_frame(CLOSE, b"\x03\xf0go and take session=hunter2; away"))
             assert (
@@ -802,14 +801,14 @@ class TestHandshake:
 
             thread = threading.Thread(target=talk)
             thread.start()
-            WebSocket(Tcp(PATIENCE)).connect(("::1", port), Attempt()).close()
+            transports.websocket().connect(("::1", port), Attempt()).close()
             thread.join()
         assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
 
     @pytest.mark.parametrize("status", [403, 302, 500])
     def test_secrets_in_an_answer_are_hidden(self, status: int) -> None:
         answer = f"HTTP/1.1 {status} no session=hunter2 here\r\n\r\n".encode()
-        error = self.answered(answer, headers=[("Cookie", Secret("session=hunter2"))])
+        error = self.answered(answer, http_headers=[("Cookie", Secret("session=hunter2"))])
         assert f"HTTP {status} no ***" in str(error) and "hunter2" not in str(error)
 
     @pytest.mark.parametrize("status", [401, 403, 407])
@@ -904,7 +903,8 @@ class TestHandshake:
             late = time.monotonic() + PATIENCE / 2
             try:
                 with pytest.raises(TimeoutError, match="the server did not answer the HTTP request in time"):
-                    WebSocket(Tcp(0.2)).connect((HOST, port), Attempt(lambda: time.monotonic() > late))
+                    attempt = Attempt(lambda: time.monotonic() > late)
+                    transports.websocket(transports.tcp(0.2)).connect((HOST, port), attempt)
             finally:
                 over.set()
 
@@ -918,7 +918,7 @@ class TestHandshake:
 
         with serving(talk) as port:
             with pytest.raises(CredentialError):
-                WebSocket(Tcp(1000)).connect((HOST, port), Attempt())
+                transports.websocket(transports.tcp(1000)).connect((HOST, port), Attempt())
             over.set()
 
     def test_a_handshake_can_be_interrupted(self) -> None:
@@ -932,7 +932,7 @@ class TestHandshake:
 
         with serving(talk) as port:
             with pytest.raises(InterruptedError):
-                WebSocket(Tcp(1000)).connect((HOST, port), Attempt(asked.is_set))
+                transports.websocket(transports.tcp(1000)).connect((HOST, port), Attempt(asked.is_set))
             over.set()
 
     def test_a_refused_connection_raises(self) -> None:
@@ -952,7 +952,7 @@ class TestTls:
         """Among them one larger than a record of TLS, and several in one."""
         messages = [b"[1]", b"[2]", b"x" * 100_000, b"[3]"]
         with serve_library(echo, ssl=tls_context(ours, version)) as port:
-            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
+            link = transports.websocket(transports.tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
             assert link.tls.startswith(f"TLSv{version} ")
             assert HOST in link.facts()["names"]
             for message in messages:
@@ -970,7 +970,7 @@ class TestTls:
                 far.recv(1)
 
         with serving(talk) as port:
-            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
+            link = transports.websocket(transports.tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
             for n in range(3000):
                 while (message := link.receive()) is None:
                     link.wait(10_000, False)
@@ -980,13 +980,13 @@ class TestTls:
     def test_an_untrusted_certificate_is_refused(self, ours: Authority) -> None:
         tls, unsigned = tls_context(ours, "1.3"), pytest.raises(CredentialError, match="not signed by an")
         with serve_library(echo, ssl=tls) as port, unsigned:
-            WebSocket(Tls(PATIENCE)).connect((HOST, port), Attempt())
+            transports.websocket(transports.tls(PATIENCE)).connect((HOST, port), Attempt())
 
     def test_tls_on_one_side_only_is_explained(self, ours: Authority) -> None:
         with serve_library(echo, ssl=tls_context(ours, "1.3")) as port, pytest.raises(ConnectionError):
             plain_link(port)
         with serve_library(echo) as port, pytest.raises(ConnectionError, match=r"does it speak TLS\?"):
-            WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
+            transports.websocket(transports.tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
 
     def test_an_interrupted_tls_handshake_closes_the_socket(self, ours: Authority) -> None:
         tls = tls_context(ours, "1.3")
@@ -1000,7 +1000,8 @@ class TestTls:
                 gone.append(far.recv(1))
 
         with serving(talk) as port, pytest.raises(InterruptedError):
-            WebSocket(Tls(1000, ca=ours.ca)).connect((HOST, port), Attempt(asked.is_set))
+            transport = transports.websocket(transports.tls(1000, ca=ours.ca))
+            transport.connect((HOST, port), Attempt(asked.is_set))
         assert gone == [b""]
 
 
@@ -1065,7 +1066,7 @@ def transport_by_url(*endpoints: tuple[str, int], ours: Authority | None = None,
         "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
         "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (), "token": None,
     }  # fmt: skip
-    return WebSocket.from_config(SimpleNamespace(**(given | options)))
+    return WebSocket(SimpleNamespace(**(given | options)))
 
 
 class TestProxies:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from logclient.transports.tcp import Tcp
-from tests.support import need
+from tests.support import need, transports
 from tests.support.patience import PATIENCE
 
 need("websockets")
@@ -32,7 +32,6 @@ from logclient._ext.pump.group import PumpGroup  # noqa: E402
 from logclient._ext.pump.tcp import TcpPump  # noqa: E402
 from logclient._ext.queue import EventQueue  # noqa: E402
 from logclient.delivery.attempt import Attempt  # noqa: E402
-from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket  # noqa: E402
 from tests.cores.compiled import Compiled  # noqa: E402
 from tests.cores.rig import Rig, Setup  # noqa: E402
@@ -72,7 +71,7 @@ def running(
 ) -> Iterator[Rig]:
     """Run an engine with this server, over this kind of pump."""
     more = {name: options.pop(name) for name in ("deflate", "max_message") if name in options}
-    transport = KINDS[kind](carrier or Tcp(PATIENCE), **more)
+    transport = transports.websocket(carrier, KINDS[kind], **more)
     rig = Rig(Setup("by_message", True), ledger, server=server, transport=transport, **options)
     assert isinstance(rig.engine.pump.pumps[0], LinkPump if kind == "python" else pump.WebSocketPump)
     try:
@@ -180,8 +179,8 @@ class TestMessages:
     def test_compression_without_zlib_keeps_the_pump(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("logclient.transports.websocket.LINKED", False)
         with pytest.raises(ImportError, match="linked to zlib"):
-            WebSocket(Tcp(1), deflate=True).load_pump()
-        WebSocket(Tcp(1)).load_pump()
+            transports.websocket(transports.tcp(1), deflate=True).load_pump()
+        transports.websocket(transports.tcp(1)).load_pump()
 
 
 class TestTheEnd:
@@ -273,7 +272,7 @@ class TestTheEnd:
 
             thread = threading.Thread(target=accept)
             thread.start()
-            link = WebSocket(Tcp(PATIENCE)).connect((HOST, listener.getsockname()[1]), Attempt())
+            link = transports.websocket().connect((HOST, listener.getsockname()[1]), Attempt())
             thread.join()
         (far,) = accepted
         core.connected(time.monotonic(), lambda: 0.5)
@@ -365,7 +364,7 @@ class TestHostile:
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 def test_events_travel_over_tls(kind: str, version: str, ours: Authority) -> None:
-    tls = Tls(PATIENCE, ca=ours.ca)
+    tls = transports.tls(PATIENCE, ca=ours.ca)
     if kind == "compiled":
         try:
             tls.load_pump()

@@ -21,11 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logclient
+from logclient.config import parse
 from logclient.delivery import engine as engine_module
 from logclient.errors import CredentialError
 from tests.cores import messages
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import Peer, silent
+from tests.support import transports
 from tests.support.patience import PATIENCE
 from tests.support.pumps import refuse_pump
 
@@ -93,7 +95,7 @@ def read_next(link: ZmqLink) -> bytes:
 
 
 def test_many_messages_travel_both_ways(router: Any) -> None:
-    link = Zmq(5.0).connect(("127.0.0.1", port_of(router)), Attempt())
+    link = transports.zmq(5.0).connect(("127.0.0.1", port_of(router)), Attempt())
     assert (link.peer, link.tls, link.facts()) == (f"127.0.0.1:{port_of(router)}", "", {})
     assert link.receive() is None
     assert link.send([join([[b"", b"a", b"b"], [b"c"]]), memoryview(join([[b"d" * 100_000]]))])
@@ -107,7 +109,7 @@ def test_many_messages_travel_both_ways(router: Any) -> None:
 
 
 def test_a_full_socket_takes_the_rest_later(router: Any) -> None:
-    link = Zmq(5.0, hwm=10).connect(("127.0.0.1", port_of(router)), Attempt())
+    link = transports.zmq(5.0, hwm=10).connect(("127.0.0.1", port_of(router)), Attempt())
     body = b"x" * 10_000
     sent = 0
     while link.send([join([[body, sent.to_bytes(4, "big")]])]):
@@ -125,7 +127,7 @@ def test_a_full_socket_takes_the_rest_later(router: Any) -> None:
 def test_the_end_of_the_peer_is_noticed(router: Any) -> None:
     wire = Wire(("127.0.0.1", port_of(router)))
     try:
-        link = Zmq(5.0).connect(("127.0.0.1", wire.port), Attempt())
+        link = transports.zmq(5.0).connect(("127.0.0.1", wire.port), Attempt())
         link.send([join([[b"a"]])])
         who, _ = router.recv_multipart()
         router.send_multipart([who, b"last"])
@@ -160,17 +162,17 @@ def test_a_peer_without_zeromq_is_refused(kind: str, bound: Callable[..., Any]) 
             "publisher": "not a ZeroMQ socket",
         }
         with pytest.raises(OSError, match=words[kind]):
-            Zmq(0.5 if kind == "silent" else 5.0).connect(("127.0.0.1", port), Attempt())
+            transports.zmq(0.5 if kind == "silent" else 5.0).connect(("127.0.0.1", port), Attempt())
 
 
 def test_connect_can_be_interrupted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(InterruptedError):
-        Zmq(PATIENCE).connect(("127.0.0.1", listener.getsockname()[1]), Attempt(lambda: True))
+        transports.zmq(PATIENCE).connect(("127.0.0.1", listener.getsockname()[1]), Attempt(lambda: True))
 
 
 def test_an_unknown_host_raises_os_error() -> None:
     with pytest.raises(OSError, match=r"not known|no address|name resolution"):
-        Zmq(5.0).connect(("no such host", 1), Attempt())
+        transports.zmq(5.0).connect(("no such host", 1), Attempt())
 
 
 def test_curve_needs_the_right_keys(bound: Callable[..., Any]) -> None:
@@ -179,18 +181,19 @@ def test_curve_needs_the_right_keys(bound: Callable[..., Any]) -> None:
     server_public, server_secret = zmq.curve_keypair()
     public, secret = (key.decode() for key in zmq.curve_keypair())
     port = port_of(bound("ROUTER", curve_server=True, curve_secretkey=server_secret))
-    link = Zmq(5.0, curve=(server_public.decode(), public, secret)).connect(("127.0.0.1", port), Attempt())
+    transport = transports.zmq(5.0, curve=(server_public.decode(), public, secret))
+    link = transport.connect(("127.0.0.1", port), Attempt())
     assert (link.tls, link.facts()) == ("CURVE", {"mechanism": "CURVE"})
     link.close()
     with pytest.raises(CredentialError, match="curve_server"):
-        Zmq(5.0, curve=(public, public, secret)).connect(("127.0.0.1", port), Attempt())
+        transports.zmq(5.0, curve=(public, public, secret)).connect(("127.0.0.1", port), Attempt())
     with pytest.raises(ConnectionError, match="wants CURVE keys"):
-        Zmq(5.0).connect(("127.0.0.1", port), Attempt())
+        transports.zmq(5.0).connect(("127.0.0.1", port), Attempt())
 
 
 def test_close_lingers_until_messages_are_sent(bound: Callable[..., Any]) -> None:
     puller = bound("PULL", RCVHWM=1)
-    push = Zmq(5.0, kind="PUSH", drains_on_close=True, hwm=1000)
+    push = transports.zmq(5.0, kind="PUSH", hwm=1000)
     link = push.connect(("127.0.0.1", port_of(puller)), Attempt())
     count = 0
     while count < 500 and link.send([join([[b"x" * 20_000]])]):
@@ -210,7 +213,7 @@ class RecordedZmq(Zmq):
     """ZeroMQ with the pump that the test is about."""
 
     def __init__(self, compiled: bool) -> None:
-        super().__init__(5.0)
+        super().__init__(parse("logjam://127.0.0.1/a-b", connect_timeout=5.0))
         self._compiled = compiled
 
     def load_pump(self) -> Any:
@@ -421,15 +424,16 @@ def test_a_refused_frame_is_not_sent_twice(
     frame: int, compiled: bool, error: str, again: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PUSH promises at most once; a message refused in its middle has not been taken."""
+    from zmq.backend import cython
+
     from logclient.testing.logjam import Collector
-    from logclient.transports import zmq as transport
 
     number = getattr(errno, error)
     refuse_at = 4 * 25 + frame
     linked: list[RefusingSocket] = []
     if compiled:
         again.again_set(again.real, ctypes.c_long(refuse_at), number)
-        monkeypatch.setattr(transport, "_library", lambda: again.path)
+        monkeypatch.setattr(cython._zmq, "__file__", again.path)
     else:
         monkeypatch.setattr(Zmq, "load_pump", refuse_pump("a test needs the link in Python"))
         connect = Zmq.connect
