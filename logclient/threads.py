@@ -56,6 +56,19 @@ def original(module: ModuleType, name: str) -> Any:
     return getattr(module, name)
 
 
+def wait_ready(reading: list[int], writing: list[int], seconds: float) -> bool:
+    """Sleep for so many seconds at most; return whether one of these descriptors is ready."""
+    import select
+
+    poll = original(select, "poll")()
+    wanted = dict.fromkeys(reading, select.POLLIN)
+    for fd in writing:
+        wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
+    for fd, events in wanted.items():
+        poll.register(fd, events)
+    return bool(poll.poll(seconds * 1000.0))
+
+
 def check() -> None:
     """Check that native threads can be started, which a ConfigError denies."""
     # Not `start_new_thread`: debuggers wrap it, and it still starts threads.

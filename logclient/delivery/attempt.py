@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from logclient.config import Secret
 from logclient.errors import CredentialError
-from logclient.threads import original
+from logclient.threads import wait_ready
 
 STOP_CHECK_S = 0.05
 """Seconds between two calls of ``stopped``."""
@@ -45,7 +44,7 @@ class Attempt:
         """
         self._waits_for = reading + writing
         try:
-            return sleep(reading, writing, min(seconds, STOP_CHECK_S))
+            return wait_ready(reading, writing, min(seconds, STOP_CHECK_S))
         finally:
             self._waits_for = []
 
@@ -79,14 +78,3 @@ def renew(secrets: Iterable[tuple[str, Secret | None]], attempt: Attempt) -> Non
             if not secret.is_known:
                 raise CredentialError(f"{name}: {error}") from None
             attempt.warn(f"{name}: {error}; the last value is used")
-
-
-def sleep(reading: list[int], writing: list[int], seconds: float) -> bool:
-    """Sleep for so many seconds at most; return whether one of these descriptors is ready."""
-    poll = original(select, "poll")()
-    wanted = dict.fromkeys(reading, select.POLLIN)
-    for fd in writing:
-        wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
-    for fd, events in wanted.items():
-        poll.register(fd, events)
-    return bool(poll.poll(seconds * 1000.0))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from logclient import threads
-from logclient.delivery.attempt import STOP_CHECK_S, Attempt, sleep
+from logclient.delivery.attempt import STOP_CHECK_S, Attempt
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
@@ -88,7 +88,7 @@ class LaneAttempt(Attempt):
             self._waits_for = reading + writing
             self._queue.enter_fork_safe()
             try:
-                sleep([*reading, wake], writing, min(seconds, STOP_CHECK_S))
+                threads.wait_ready([*reading, wake], writing, min(seconds, STOP_CHECK_S))
             finally:
                 self._queue.leave_fork_safe()
                 self._waits_for = []

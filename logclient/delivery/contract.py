@@ -463,11 +463,11 @@ class Link:
 
     def wait(self, seconds: float, writable: bool) -> None:
         """Sleep for so many seconds at most until the link is readable; if asked, or writable."""
-        from logclient.delivery.attempt import sleep  # cores import this module, and load no `select`
+        from logclient.threads import wait_ready  # cores import this module, and load no `threading`
 
         reading, writing, most = self.waits_for(writable)
         if most > 0:
-            sleep(reading, writing, min(seconds, most))
+            wait_ready(reading, writing, min(seconds, most))
 
     def close(self, linger: float = 0.0) -> None:
         """End the connection; with `drains_on_close`, wait up to `linger` seconds for the bytes it holds."""

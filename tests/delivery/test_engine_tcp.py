@@ -102,7 +102,7 @@ class UnansweredSocket(socket.socket):
 
 def test_connect_times_out_and_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", UnansweredSocket)
-    monkeypatch.setattr("logclient.delivery.attempt.sleep", lambda *args: False)
+    monkeypatch.setattr("logclient.delivery.attempt.wait_ready", lambda *args: False)
     with pytest.raises(TimeoutError, match="no answer"):
         transports.tcp(0.01).connect(("127.0.0.1", 1), Attempt())
     with pytest.raises(InterruptedError):
