@@ -18,16 +18,16 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
 from logclient.logjam.messages import unit
-from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply
-from logclient.testing.logjam_device import Device, Message, MessageUnit, counter_of, decode, event_id
-from logclient.testing.loop import TOO_MANY, AckCounts, CollectorBase, CollectorOptions
+from logclient.testing.fault_gate import NEVER, Peer, Reply
+from logclient.testing.logjam_device import Device, MessageUnit, counter_of, decode, event_id
+from logclient.testing.loop import TOO_MANY, AckCounts, Captured, CollectorOptions, GatedCollector
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -65,7 +65,7 @@ class _Producer(Peer[list[bytes]]):
         self.address = address
 
 
-class Collector(CollectorBase[Counts]):
+class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
     """A Logjam device in a thread of its own. A context manager that can be started again.
 
     Args:
@@ -141,19 +141,14 @@ class Collector(CollectorBase[Counts]):
         self._connections = zeromq.Connections(max_bytes, options.get("idle", 0.0))
         self._hwm = hwm
         self._publish_hwm = publish_hwm
-        self._clock = clock
-        self._gate: FaultGate[_Producer, Message, list[bytes]] = FaultGate(
-            self._faults, self._count, self._record_fault
-        )
-        # Not yet handed to the operating system.
-        self._unflushed: list[tuple[_Producer, Message, bytes]] = []
+        self._clock_us = clock
         self._zmq: Any = None
+        self._context: Any = None
         self._sockets: dict[str, Any] = {}
         self._monitors: dict[Any, str] = {}
         self._router: Any = None
         self._publisher: Any = None
         self._producers: dict[bytes, _Producer] = {}
-        self._replying: dict[bytes, _Producer] = {}  # those with replies
         self._pushers: _Producer | None = None
         self._look_at = 0.0
         self._producer_number = 0
@@ -225,9 +220,7 @@ class Collector(CollectorBase[Counts]):
         self._count["open"] = len(self._connections)
         return super()._counts()
 
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._check_stopped()
+    def _open(self) -> None:
         zmq = self._zmq = zeromq.load()
         secret, clients = self._keys
         if secret is not None:
@@ -239,20 +232,27 @@ class Collector(CollectorBase[Counts]):
             recompress=self._recompress,
         )
         self._context = zmq.Context()
-        try:
-            self._bind()
-            self._open_fault_log()
-            urls = [] if self.port is None else [self.url]
-            urls += [] if self.push_port is None else [self.push_url]
-            port = self.push_port if self.port is None else self.port
-            self._capture = self._open_capture(port, ",".join(urls))
-        except BaseException:
-            self._context.destroy(linger=0)
-            self._close_evidence()
-            raise
+        self._bind()
+        self._open_fault_log()
+        urls = [] if self.port is None else [self.url]
+        urls += [] if self.push_port is None else [self.push_url]
+        port = self.push_port if self.port is None else self.port
+        self._capture = self._open_capture(port, ",".join(urls))
         self._pushers = self._new_producer(b"", -1, "push")
-        self._run_in_thread(self._serve)
-        return self
+        poller = zmq.Poller()
+        for sock in (*self._sockets.values(), *self._monitors, self._wake_in, self._authenticator):
+            if sock is not None:
+                poller.register(sock, zmq.POLLIN)
+        self._select = lambda s: poller.poll(None if s is None else int(s * 1000) + (s > 0))
+        self._router = self._sockets.get("port")
+        self._publisher = self._sockets.get("publish_port")
+        self._stats = self._sockets.get("stats_port")
+        self._beat_at = time.monotonic() + self._heartbeat if self._heartbeat else NEVER
+        self._stats_at = NEVER if self._stats is None else time.monotonic()
+
+    def _close_sockets(self) -> None:
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     def _bind(self) -> None:
         zmq = self._zmq
@@ -292,21 +292,6 @@ class Collector(CollectorBase[Counts]):
 
     # --- the thread
 
-    def _serve(self) -> None:
-        zmq = self._zmq
-        poller = zmq.Poller()
-        for sock in (*self._sockets.values(), *self._monitors):
-            poller.register(sock, zmq.POLLIN)
-        poller.register(self._wake_in, zmq.POLLIN)
-        if self._authenticator is not None:
-            poller.register(self._authenticator, zmq.POLLIN)
-        self._router = self._sockets.get("port")
-        self._publisher = self._sockets.get("publish_port")
-        self._stats = self._sockets.get("stats_port")
-        self._beat_at = time.monotonic() + self._heartbeat if self._heartbeat else NEVER
-        self._stats_at = NEVER if self._stats is None else time.monotonic()
-        self._loop(lambda: self._turn(poller), self._end)
-
     def _end(self) -> None:
         for producer, message in self._gate.expire(NEVER):
             self._keep_unit(producer, message)
@@ -317,52 +302,45 @@ class Collector(CollectorBase[Counts]):
         self._connections.clear()
         self._producers.clear()
         self._replying.clear()
-        self._close_evidence(self._capture)
 
-    def _turn(self, poller: Any) -> None:
-        ready = self._wait(poller.poll, self._next_timeout())
-        with self._changed:
-            now = time.monotonic()
-            for sock, _ in ready:
-                if sock in self._monitors:
-                    self._connections_changed(sock)
-                elif sock is self._publisher:
-                    self._count_subscriptions(sock)
-                elif sock is self._authenticator:
-                    self._authenticate(sock)
-                elif sock in (self._wake_in, self._wake_in.fileno()):
-                    self._clear_wakeup()
-                else:
-                    self._receive(sock, now)
-            if self._cut_all:
-                self._cut_all = False
-                self._connections.shut_down_all()
-            for producer, message in self._gate.expire(now):
-                self._keep_unit(producer, message)
-            self._flush()
-            now = time.monotonic()
-            for producer in list(self._replying.values()):
-                self._send_replies(producer, now)
-            if now >= self._beat_at:
-                self._beat(now)
-            if now >= self._stats_at:
-                self._stats_at = now + _STATS_EVERY
-                number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
-                zeromq.send(self._stats, [b"stats", number, sequence])
-            if now >= self._look_at:
-                self._look_at = now + zeromq.LOOK_EVERY
-                for _ in range(self._connections.shut_down_endless()):
-                    self._count_reason("frames: no end")
-                self._count["idle_closes"] += self._connections.shut_down_idle(now)
-            self._changed.notify_all()
+    def _close_all(self) -> None:
+        self._connections.shut_down_all()
 
-    def _next_timeout(self) -> int | None:
+    def _read(self, ready: list[Any], now: float) -> None:
+        for sock, _ in ready:
+            if sock in self._monitors:
+                self._connections_changed(sock)
+            elif sock is self._publisher:
+                self._count_subscriptions(sock)
+            elif sock is self._authenticator:
+                self._authenticate(sock)
+            elif sock in (self._wake_in, self._wake_in.fileno()):
+                self._clear_wakeup()
+            else:
+                self._receive(sock, now)
+
+    def _respond(self, now: float) -> None:
+        super()._respond(now)
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat(now)
+        if now >= self._stats_at:
+            self._stats_at = now + _STATS_EVERY
+            number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
+            zeromq.send(self._stats, [b"stats", number, sequence])
+        if now >= self._look_at:
+            self._look_at = now + zeromq.LOOK_EVERY
+            for _ in range(self._connections.shut_down_endless()):
+                self._count_reason("frames: no end")
+            self._count["idle_closes"] += self._connections.shut_down_idle(now)
+
+    def _next_timeout(self) -> float | None:
         look_at = self._look_at if self._connections else NEVER
         due = min(self._beat_at, self._stats_at, self._gate.due, look_at)
         if not self._holding:
             for producer in self._replying.values():
                 due = min(due, producer.replies[0].due)
-        return None if due == NEVER else max(0, int((due - time.monotonic()) * 1000) + 1)
+        return None if due == NEVER else max(0.0, due - time.monotonic())
 
     def _connections_changed(self, monitor: Any) -> None:
         zmq = self._zmq
@@ -470,7 +448,8 @@ class Collector(CollectorBase[Counts]):
             self._count_reason(answer.reason)
         if answer.message is not None:
             self._count["events"] += 1
-            self._admit(producer, MessageUnit(answer.message, answer.reply, self._max_bytes), first, now)
+            self._frame = first
+            self._admit(producer, MessageUnit(answer.message, answer.reply, self._max_bytes), now)
             return
         if not answer.ping:
             self._count["dropped"] += 1
@@ -485,19 +464,15 @@ class Collector(CollectorBase[Counts]):
             producer.replies.clear()
             self._close_after_replies(producer)
 
-    def _admit(self, producer: _Producer, message: MessageUnit, first: Any, now: float) -> None:
-        decision = self._gate.admit(producer, message, now)
-        for captured in decision.captured:
-            self._keep_unit(producer, captured)
-        for reply in decision.replies:
-            if reply.data is not None:
-                self._enqueue_reply(producer, reply)
-                continue
-            # The connection that brought this message is cut. A routing id may have got another one
-            # meanwhile, and a pushing producer has no routing id.
-            producer.fd = self._source(first)
-            producer.address = zeromq.address_of(producer.fd)
-            self._close_after_replies(producer, reply)
+    def _add_reply(self, producer: _Producer, reply: Reply[list[bytes]]) -> None:
+        if reply.data is not None:
+            self._enqueue_reply(producer, reply)
+            return
+        # The connection that brought the last message is cut. A routing id may have got another one
+        # meanwhile, and a pushing producer has no routing id.
+        producer.fd = self._source(self._frame)
+        producer.address = zeromq.address_of(producer.fd)
+        self._close_after_replies(producer, reply)
 
     def _close_after_replies(self, producer: _Producer, close: Reply[list[bytes]] | None = None) -> None:
         """Take nothing more from a connection, and cut it when its replies are sent."""
@@ -511,37 +486,17 @@ class Collector(CollectorBase[Counts]):
         producer.closing = True
         self._enqueue_reply(producer, close)
 
-    def _abort_swap(self, producer: _Producer) -> None:
-        for message in self._gate.abort_swap(producer):
-            self._keep_unit(producer, message)
+    def _not_captured(self, producer: _Producer) -> None:
+        producer.replies.clear()
+        self._close_after_replies(producer)
 
-    def _keep_unit(self, producer: _Producer, message: Message) -> None:
-        raw = unit(message.parts)
-        if self._capture is not None:
-            self._capture.unit(producer.stream, raw, received_us=self._clock())
-        self._unflushed.append((producer, message, raw))
-
-    def _flush(self) -> None:
-        """Hand the capture to the operating system; messages are answered and published only after that."""
-        unflushed, self._unflushed = self._unflushed, []
-        if not self._hand_over(self._capture):
-            # Messages that are not captured are neither acknowledged nor published: they are sent again.
-            for producer in {producer.number: producer for producer, _, _ in unflushed}.values():
-                producer.replies.clear()
-                self._close_after_replies(producer)
-            return
-        now_ms = self._clock() // 1000 if unflushed else 0
-        for _, message, raw in unflushed:
-            self._count["captured_events"] += 1
-            if self._keep:
-                self._kept.append(raw)
-            if self._duplicates is not None:
-                found = event_id(message, self._max_bytes)
-                if found:
-                    self._duplicates.add_id(found)
-            if self._publisher is not None:
-                self._publish(self._device.publication(message, now_ms), "published")
-        self._count_duplicates()
+    def _was_captured(self, unit: Captured) -> None:
+        if self._duplicates is not None:
+            found = event_id(unit.message, self._max_bytes)
+            if found:
+                self._duplicates.add_id(found)
+        if self._publisher is not None:
+            self._publish(self._device.publication(unit.message, self._clock_us() // 1000), "published")
 
     # --- out: answers and publications
 
@@ -553,7 +508,7 @@ class Collector(CollectorBase[Counts]):
     def _beat(self, now: float) -> None:
         self._beat_at = now + self._heartbeat
         if self._publisher is not None:
-            parts = self._device.heartbeat(self.publish_url, self._clock() // 1000)
+            parts = self._device.heartbeat(self.publish_url, self._clock_us() // 1000)
             self._publish(parts, "heartbeats")
 
     def _send_replies(self, producer: _Producer, now: float) -> None:
@@ -602,5 +557,5 @@ class Collector(CollectorBase[Counts]):
             self._count["replies_lost"] += 1
             return True
         if self._capture is not None:
-            self._capture.unit(producer.stream, unit(reply), TO_PEER, self._clock())
+            self._capture.unit(producer.stream, unit(reply), TO_PEER, self._clock_us())
         return True

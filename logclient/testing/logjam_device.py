@@ -25,9 +25,11 @@ from logclient.logjam.messages import (
     is_topic,
     read_meta,
     require_library,
+    unit,
 )
 from logclient.testing import fault_gate
 from logclient.testing.fault_gate import Reply, ReplyPlan, flip_bit, foreign_id
+from logclient.testing.loop import Captured
 
 __all__ = ["Answer", "Device", "Message", "MessageUnit", "counter_of", "decode", "event_id"]
 
@@ -200,7 +202,7 @@ def decode(raw: bytes) -> list[Any]:
     return [json.loads(decompress(answer.message.meta.compression, answer.message.body, _BODY_MAX))]
 
 
-class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
+class MessageUnit(fault_gate.Unit[Captured, list[bytes]]):
     """A message at the fault gate, and the answer to it, if one is expected."""
 
     __slots__ = ("_limit", "_message", "_reply")
@@ -220,16 +222,16 @@ class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
         """True for a request."""
         return self._reply is not None
 
-    def original(self) -> Message:
+    def original(self) -> Captured:
         """Return the message."""
-        return self._message
+        return _captured(self._message)
 
     def event_ids(self) -> list[str]:
         """Return the event's id, if it has one of our form."""
         found = event_id(self._message, self._limit)
         return [found] if found else []
 
-    def corrupted(self, random: Random) -> tuple[list[Message], list[str]] | None:
+    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
         """Flip a bit of the body, and keep its id and its form."""
         method = self._message.meta.compression
         try:
@@ -239,24 +241,28 @@ class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
         changed = flip_bit(body, random, json.loads, (_carrier(self._message.topic),))
         if changed is None:
             return None
-        return [self._message.with_body(compress(method, changed))], self.event_ids()
+        return [_captured(self._message.with_body(compress(method, changed)))], self.event_ids()
 
-    def with_added(self, random: Random) -> tuple[list[Message], list[str]]:
+    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
         """Add a copy under an id that was never sent."""
         message = self._message
         old = event_id(message, self._limit)
         if not old:
-            return [message, message], []
+            return [_captured(message)] * 2, []
         new = foreign_id(old, random)
         method = message.meta.compression
         body = decompress(method, message.body, self._limit).replace(old.encode(), new.encode())
-        return [message, message.with_body(compress(method, body))], [new]
+        return [_captured(message), _captured(message.with_body(compress(method, body)))], [new]
 
     def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
         """Return the answer, if there is one."""
         if self._reply is None or plan.fault == "no-reply":
             return []
         return [Reply(self._reply, counter_of(self._reply), plan.due)]
+
+
+def _captured(message: Message) -> Captured:
+    return Captured(unit(message.parts), message=message)
 
 
 def counter_of(reply: list[bytes]) -> str:

@@ -17,18 +17,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
 from logclient.errors import ConfigError, MissingExtra
 from logclient.logux.frames import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
 from logclient.testing import fault_gate
-from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan, flip_bit, foreign_id
 from logclient.testing.logux_node import Judge, Login, Received, Rules, Server, ServerNode
-from logclient.testing.loop import AckCounts, CollectorOptions
-from logclient.testing.streams import Captured, Connection, StreamCollector
+from logclient.testing.loop import AckCounts, Captured, CollectorOptions
+from logclient.testing.streams import Connection, StreamCollector
 
 try:
     from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
@@ -252,7 +251,7 @@ class Collector(StreamCollector[Counts, _Connection]):
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         **options: Unpack[CollectorOptions],
     ) -> None:
-        super().__init__("logux", Counts, "captured_syncs", host, port, tls, options)
+        super().__init__("logux", Counts, "captured_syncs", Decoder(), host, port, tls, options)
         if token is not None and authenticate is not None:
             raise ConfigError("authenticate: cannot be given together with token")
         if token is not None:
@@ -277,15 +276,9 @@ class Collector(StreamCollector[Counts, _Connection]):
         self._max_message = max_message
         self._deflate = deflate
         self._clock = clock
-        self._decoder = Decoder()
         self._pushed: deque[tuple[str | None, Mapping[str, Any]]] = deque()
 
     # --- for other threads
-
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._server = Server(self._rules)
-        return super().start()
 
     def push(self, action: Mapping[str, Any], client: str | None = None) -> None:
         """Send an action of the server.
@@ -337,13 +330,12 @@ class Collector(StreamCollector[Counts, _Connection]):
             due = due if timeout is None else min(due, timeout)
         return due
 
-    def _turn(self, listener: socket.socket) -> None:
-        super()._turn(listener)
-        if self._pushed:
-            with self._changed:
-                self._push_all()
+    def _open(self) -> None:
+        super()._open()
+        self._server = Server(self._rules)
 
-    def _push_all(self) -> None:
+    def _respond(self, now: float) -> None:
+        super()._respond(now)
         now, wall = time.monotonic(), self._clock()
         while self._pushed:
             receiver, action = self._pushed.popleft()
@@ -427,9 +419,6 @@ class Collector(StreamCollector[Counts, _Connection]):
             self._count["pings"] += 1
         if result.answers and connection.stalled != SILENT:
             connection.replies.append(connection.frames(result.answers, ""))
-
-    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
-        duplicates.add(self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)])))
 
     # --- out
 

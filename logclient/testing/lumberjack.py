@@ -13,19 +13,16 @@ import re
 import socket
 import struct
 import zlib
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from logclient._ext.decoder import Events
 from logclient._ext.lumberjack import NOT_JSON, Decoder, Reader, Window, encode_ack
 from logclient.testing import fault_gate
-from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id
-from logclient.testing.loop import AckCounts, CollectorOptions
-from logclient.testing.streams import Captured, Connection, StreamCollector
+from logclient.testing.loop import AckCounts, Captured, CollectorOptions
+from logclient.testing.streams import Connection, StreamCollector
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -234,13 +231,12 @@ class Collector(StreamCollector[Counts, _Connection]):
         strict_spec: bool = False,
         **options: Unpack[CollectorOptions],
     ) -> None:
-        super().__init__("lumberjack", Counts, "captured_windows", host, port, tls, options)
+        super().__init__("lumberjack", Counts, "captured_windows", Decoder(), host, port, tls, options)
         self._keepalive = 0.0 if strict_spec else keepalive
         self._strict_spec = strict_spec
         self._max_window = max_window
         self._max_bytes = max_bytes
         self._check = check
-        self._decoder = Decoder()
 
     # --- for other threads
 
@@ -314,16 +310,10 @@ class Collector(StreamCollector[Counts, _Connection]):
             if reader.error is not None:
                 self._reject(connection, reader.error)
 
-    def _decoded(self, unit: bytes) -> Events:
-        return self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
-
     def _reject(self, connection: _Connection, reason: str) -> None:
         """Close a connection for a protocol error, after the replies to earlier windows."""
         self._protocol_error(reason)
         self._close_after_replies(connection)
-
-    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
-        duplicates.add(self._decoded(unit))
 
     def _reply_sent(self, connection: _Connection, reply: Reply[bytes], now: float) -> None:
         if reply.settles:

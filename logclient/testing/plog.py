@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from logclient._ext.plog import EMPTY, Decoder
 from logclient.config import host_port
@@ -140,7 +140,8 @@ class Collector(CollectorBase[Counts]):
         self._drops_before = 0  # of sockets that are closed
         self._make_listener = partial(Listener, max_size=max_size, expire_time=expire_time)
         self._listener = self._make_listener(0.0)  # checks the arguments
-        self._socket: Datagrams | None = None
+        self._socket: Any = None  # Datagrams, while it runs
+        self._accepting: Any = None
         self._peers: OrderedDict[Any, _Peer] = OrderedDict()
         self._connections: set[_Connection] = set()
         self._replies: deque[tuple[Any, int, bytes]] = deque()
@@ -206,31 +207,20 @@ class Collector(CollectorBase[Counts]):
         with self._changed:
             return list(self._kept)
 
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._check_stopped()
-        opened = Datagrams(self.host, self._port, self._receive_buffer)
-        lines: socket.socket | None = None
-        try:
-            self._port = opened.port
-            if self._tcp_port is not None:
-                lines = listen(self.host, self._tcp_port, "TCP port")
-                self._tcp_port = int(lines.getsockname()[1])
-            self._open_fault_log()
-            if self._kafka is not None:
-                self._forwarder = Forwarder(self._kafka, self._kafka_topic)
-            self._capture = self._open_capture(self._port, self.url)
-            if lines is not None:
-                url = f"plog+tcp://{_name((self.host, self._tcp_port))}"
-                self._line_capture = self._open_capture(self._port, url, protocol="plog+tcp", suffix="-lines")
-        except BaseException:
-            opened.close()
-            if lines is not None:
-                lines.close()
-            self._close_evidence(self._capture)
-            raise
+    def _open(self) -> None:
+        self._socket = Datagrams(self.host, self._port, self._receive_buffer)
+        self._port = self._socket.port
+        if self._tcp_port is not None:
+            self._accepting = listen(self.host, self._tcp_port, "TCP port")
+            self._tcp_port = int(self._accepting.getsockname()[1])
+        self._open_fault_log()
+        if self._kafka is not None:
+            self._forwarder = Forwarder(self._kafka, self._kafka_topic)
+        self._capture = self._open_capture(self._port, self.url)
+        if self._accepting is not None:
+            url = f"plog+tcp://{_name((self.host, self._tcp_port))}"
+            self._line_capture = self._open_capture(self._port, url, protocol="plog+tcp", suffix="-lines")
         now = time.monotonic()
-        self._socket = opened
         self._listener = self._make_listener(
             now, allow_kill=self._allow_kill, environment=self._environment()
         )
@@ -240,8 +230,19 @@ class Collector(CollectorBase[Counts]):
             self._injector = Injector(self._faults, self._record_fault, 64 << 20, 256 << 20)
             if self._injector.changes_capture:
                 self._capture_listener = self._make_listener(now)
-        self._run_in_thread(self._serve, opened, lines)
-        return self
+        self._selector = selectors.DefaultSelector()
+        for source in (self._socket, self._wake_in, self._accepting):
+            if source is not None:
+                self._selector.register(source, selectors.EVENT_READ)
+        self._select = self._selector.select
+
+    def _close_sockets(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._accepting is not None:
+            self._accepting.close()
+            self._accepting = None
 
     def _environment(self) -> dict[str, Any]:
         """Return the answer to ENVI, which anybody may ask for."""
@@ -263,18 +264,10 @@ class Collector(CollectorBase[Counts]):
 
     # --- the thread
 
-    def _serve(self, opened: Datagrams, lines: socket.socket | None) -> None:
-        with selectors.DefaultSelector() as selector:
-            self._selector = selector
-            selector.register(opened, selectors.EVENT_READ)
-            selector.register(self._wake_in, selectors.EVENT_READ)
-            if lines is not None:
-                selector.register(lines, selectors.EVENT_READ)
-            self._loop(lambda: self._turn(opened, lines), lambda: self._end(opened, lines))
-
-    def _end(self, opened: Datagrams, lines: socket.socket | None) -> None:
+    def _end(self) -> None:
+        opened = self._socket
+        now = time.monotonic()
         try:
-            now = time.monotonic()
             opened.finish()
             if self.error is None:
                 # Datagrams that came before the end are still handled.
@@ -283,21 +276,15 @@ class Collector(CollectorBase[Counts]):
                     if batch is None:
                         break
                     self._datagrams_received(batch, now)
-                if not self._holding:
-                    self._send_replies(opened)
+                self._send_replies()
             if self._injector is not None:
                 self._pass_on(*self._injector.expire(now, everything=True), now)
         finally:
             self._drops_before += opened.drops or 0
             self._count["kernel_drops"] = self._drops_before
-            self._socket = None
-            opened.close()
-            if lines is not None:
-                lines.close()
-            for connection in list(self._connections):
-                self._close(connection)
+            self._close_all()
+            self._selector.close()
             self._peers.clear()
-            self._close_evidence(self._capture, self._line_capture)
             if self._forwarder is not None:
                 self._forwarder.close()
                 self._poll_kafka(self._forwarder)
@@ -305,36 +292,35 @@ class Collector(CollectorBase[Counts]):
                 self._count["failed_to_send"] += self._forwarder.failed_to_send
                 self._forwarder = None
 
-    def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
-        ready = self._wait(self._selector.select, 0.0 if opened.more else self._next_timeout())
-        with self._changed:
-            now = time.monotonic()
-            batch = opened.read()
-            if batch is not None:
-                self._datagrams_received(batch, now)
-            for key, _ in ready:
-                if key.data is not None:
-                    self._receive_lines(key.data, now)
-                elif lines is not None and key.fileobj is lines:
-                    self._accept(lines, now)
-                elif key.fileobj is self._wake_in:
-                    self._clear_wakeup()
-            if self._cut_all:
-                self._cut_all = False
-                for connection in list(self._connections):
-                    self._close(connection)
-            if self._idle:
-                self._close_idle(now)
-            if self._injector is not None and self._injector.due <= now:
-                self._pass_on(*self._injector.expire(now), now)
-            if not self._holding:
-                self._send_replies(opened)
-            if self._forwarder is not None:
-                self._poll_kafka(self._forwarder)
-            self._changed.notify_all()
+    def _close_all(self) -> None:
+        for connection in list(self._connections):
+            self._close(connection)
+
+    def _read(self, ready: list[Any], now: float) -> None:
+        batch = self._socket.read()
+        if batch is not None:
+            self._datagrams_received(batch, now)
+        for key, _ in ready:
+            if key.data is not None:
+                self._receive_lines(key.data, now)
+            elif key.fileobj is self._accepting:
+                self._accept(key.fileobj, now)
+            elif key.fileobj is self._wake_in:
+                self._clear_wakeup()
+
+    def _respond(self, now: float) -> None:
+        idle = [one for one in self._connections if self._idle and now - one.alive_at >= self._idle]
+        for connection in idle:
+            self._count["idle_closes"] += 1
+            self._close(connection)
+        if self._injector is not None and self._injector.due <= now:
+            self._pass_on(*self._injector.expire(now), now)
+        self._send_replies()
+        if self._forwarder is not None:
+            self._poll_kafka(self._forwarder)
 
     def _next_timeout(self) -> float | None:
-        if self._replies and not self._holding:
+        if self._socket.more or (self._replies and not self._holding):
             return 0.0
         due = self._injector.due if self._injector is not None else _NEVER
         if self._idle:
@@ -461,10 +447,10 @@ class Collector(CollectorBase[Counts]):
             self._count_reason(error)
         forwarder.errors.clear()
 
-    def _send_replies(self, opened: Datagrams) -> None:
-        while self._replies:
+    def _send_replies(self) -> None:
+        while self._replies and not self._holding:
             source, stream, data = self._replies.popleft()
-            if not opened.reply(data, source):
+            if not self._socket.reply(data, source):
                 self._count["replies_lost"] += 1
                 continue
             self._count["replies"] += 1
@@ -483,11 +469,6 @@ class Collector(CollectorBase[Counts]):
         connection = _Connection(sock, Lines(self._max_line), stream, now)
         self._connections.add(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
-
-    def _close_idle(self, now: float) -> None:
-        for connection in [one for one in self._connections if now - one.alive_at >= self._idle]:
-            self._count["idle_closes"] += 1
-            self._close(connection)
 
     def _close(self, connection: _Connection) -> None:
         self._connections.discard(connection)

@@ -9,28 +9,22 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from array import array
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from logclient._ext.decoder import Events
 from logclient.config import host_port
 from logclient.files.capture import TO_PEER
-from logclient.testing.duplicates import DuplicateCounter
-from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
-from logclient.testing.loop import C, CollectorBase, CollectorOptions, listen
+from logclient.testing.fault_gate import NEVER, Peer, Reply
+from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, listen
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-__all__ = ["Captured", "Connection", "StreamCollector"]
+__all__ = ["Connection", "StreamCollector"]
 
 _RECEIVE = 1 << 20
 _OUT_MAX = 1 << 16  # with more unsent bytes, reading from the peer stops
-
-
-class Captured(NamedTuple):
-    """A unit in the form of the capture."""
-
-    raw: bytes
-    events: int
 
 
 class Connection(Peer[bytes]):
@@ -51,14 +45,18 @@ class Connection(Peer[bytes]):
 K = TypeVar("K", bound=Connection)
 
 
-class StreamCollector(CollectorBase[C], Generic[C, K]):
-    """The base of a collector over TCP or TLS; `captured` is its counter of captured units."""
+class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
+    """The base of a collector over TCP or TLS.
+
+    Its counter `captured` has the captured units, and `decoder` finds the events in one.
+    """
 
     def __init__(
         self,
         protocol: str,
         counts: type[C],
         captured: str,
+        decoder: Any,
         host: str,
         port: int,
         tls: SSLContext | None,
@@ -66,23 +64,18 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
     ) -> None:
         super().__init__(protocol, counts, host, options, port=port)
         self._captured = captured
+        self._decoder = decoder
         self._port = port
         self._tls = tls
-        self._gate: FaultGate[K, Captured, bytes] = FaultGate(self._faults, self._count, self._record_fault)
-        self._unflushed: list[tuple[K, Captured]] = []  # not yet handed to the operating system
-        self._connections: dict[int, K] = {}
+        self._accepting: Any = None
+        self._connections = self._replying
 
     # --- for protocols to implement
 
-    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K:
-        raise NotImplementedError
-
-    def _data_received(self, connection: K, data: memoryview, now: float) -> None:
-        """Split the bytes, which are only valid during the call, into units, and pass each to `_admit`."""
-        raise NotImplementedError
-
-    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        # The bytes are only valid during the call: it passes each unit in them to `_admit`.
+        def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K: ...
+        def _data_received(self, connection: K, data: memoryview, now: float) -> None: ...
 
     def _connection_closed(self, connection: K) -> None:
         """Run after a connection was closed."""
@@ -122,67 +115,45 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._count["open"] = len(self._connections)
         return super()._counts()
 
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._check_stopped()
-        listener = listen(self.host, self._port)
-        self._port = listener.getsockname()[1]
-        try:
-            self._open_fault_log()
-            self._capture = self._open_capture(self._port, self.url)
-        except BaseException:
-            listener.close()
-            self._close_evidence()
-            raise
-        self._run_in_thread(self._serve, listener)
-        return self
-
     # --- the thread
 
-    def _serve(self, listener: socket.socket) -> None:
-        with selectors.DefaultSelector() as selector:
-            self._selector = selector
-            selector.register(listener, selectors.EVENT_READ)
-            selector.register(self._wake_in, selectors.EVENT_READ)
-            self._buffer = memoryview(bytearray(_RECEIVE))
-            self._loop(lambda: self._turn(listener), lambda: self._end(listener))
+    def _open(self) -> None:
+        self._accepting = listen(self.host, self._port)
+        self._port = self._accepting.getsockname()[1]
+        self._open_fault_log()
+        self._capture = self._open_capture(self._port, self.url)
+        self._buffer = memoryview(bytearray(_RECEIVE))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._accepting, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._select = self._selector.select
 
-    def _end(self, listener: socket.socket) -> None:
+    def _close_sockets(self) -> None:
+        if self._accepting is not None:
+            self._accepting.close()
+
+    def _end(self) -> None:
         self._close_all()
-        listener.close()
+        self._selector.close()
         self._flush()
-        self._close_evidence(self._capture)
 
     def _close_all(self) -> None:
         for connection in list(self._connections.values()):
             self._close(connection)
 
-    def _turn(self, listener: socket.socket) -> None:
-        ready = self._wait(self._selector.select, self._next_timeout())
-        with self._changed:
-            now = time.monotonic()
-            for key, mask in ready:
-                if key.data is not None:
-                    connection: K = key.data
-                    if mask & selectors.EVENT_WRITE and connection.out:
-                        self._send(connection)
-                    readable = mask & selectors.EVENT_READ or connection.tls_must_write
-                    if readable and connection.number in self._connections:
-                        self._receive(connection, now)
-                elif key.fileobj is listener:
-                    self._accept(listener, now)
-                else:
-                    self._clear_wakeup()
-            if self._cut_all:
-                self._cut_all = False
-                self._close_all()
-            for connection, unit in self._gate.expire(now):
-                self._keep_unit(connection, unit)
-            self._flush()
-            now = time.monotonic()
-            for connection in list(self._connections.values()):
-                self._send_replies(connection, now)
-            self._changed.notify_all()
+    def _read(self, ready: list[Any], now: float) -> None:
+        for key, mask in ready:
+            if key.data is not None:
+                connection: K = key.data
+                if mask & selectors.EVENT_WRITE and connection.out:
+                    self._send(connection)
+                readable = mask & selectors.EVENT_READ or connection.tls_must_write
+                if readable and connection.number in self._connections:
+                    self._receive(connection, now)
+            elif key.fileobj is self._accepting:
+                self._accept(key.fileobj, now)
+            else:
+                self._clear_wakeup()
 
     def _next_timeout(self) -> float | None:
         due = self._gate.due
@@ -315,41 +286,21 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._abort_swap(connection)
         connection.replies.append(Reply(None, count))
 
-    def _admit(self, connection: K, unit: Unit[Captured, bytes], now: float) -> str:
-        """Pass a unit through the fault gate, capture it, queue its replies; return the connection fault."""
-        decision = self._gate.admit(connection, unit, now)
-        for captured in decision.captured:
-            self._keep_unit(connection, captured)
-        for reply in decision.replies:
-            connection.closing = connection.closing or reply.data is None
-            connection.replies.append(reply)
-        return decision.fault
+    def _add_reply(self, connection: K, reply: Reply[bytes]) -> None:
+        connection.closing = connection.closing or reply.data is None
+        connection.replies.append(reply)
 
-    def _abort_swap(self, connection: K) -> None:
-        for unit in self._gate.abort_swap(connection):
-            self._keep_unit(connection, unit)
+    def _not_captured(self, connection: K) -> None:
+        self._close(connection)
 
-    def _keep_unit(self, connection: K, unit: Captured) -> None:
-        if self._capture is not None:
-            self._capture.unit(connection.stream, unit.raw)
-        self._unflushed.append((connection, unit))
+    def _was_captured(self, unit: Captured) -> None:
+        self._count[self._captured] += 1
+        if self._duplicates is not None:
+            self._duplicates.add(self._decoded(unit.raw))
 
-    def _flush(self) -> None:
-        """Hand the capture to the operating system, before any reply is sent."""
-        unflushed, self._unflushed = self._unflushed, []
-        if not self._hand_over(self._capture):
-            # Units without capture are not acknowledged, so that their peers send them again.
-            for connection in {connection for connection, _ in unflushed}:
-                self._close(connection)
-            return
-        for _, unit in unflushed:
-            self._count[self._captured] += 1
-            self._count["captured_events"] += unit.events
-            if self._keep:
-                self._kept.append(unit.raw)
-            if self._duplicates is not None:
-                self._add_ids(self._duplicates, unit.raw)
-        self._count_duplicates()
+    def _decoded(self, unit: bytes) -> Events:
+        found: Events = self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
+        return found
 
     # --- out: replies
 

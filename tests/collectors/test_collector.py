@@ -1089,11 +1089,11 @@ class TestCommand:
         assert json.loads(out.getvalue())["port"]
 
     def test_a_dead_server_ends_the_command(self, monkeypatch):
-        def die(self, listener):
+        def die(self):
             raise RuntimeError("boom")
 
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
-        monkeypatch.setattr(Collector, "_turn", die)
+        monkeypatch.setattr(Collector, "_next_timeout", die)
         with pytest.raises(RuntimeError, match="boom"):
             main.run(["lumberjack://127.0.0.1:0"], capture=None, out=io.StringIO())
 
