@@ -21,8 +21,8 @@ __all__ = ["add_arguments", "run"]
 
 class _Part(NamedTuple):
     data: Bytes
-    heading: str  # A line to print before the frames; empty: none
-    fields: dict[str, Any]  # the origin as fields for ``--json``
+    heading: str = ""  # a line to print before the frames
+    fields: dict[str, Any] = {}  # the origin, for ``--json``
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     width: int = arguments.bytes or (BODY_KEPT if as_json else BODY_SHOWN)
     capture = None
     if arguments.hex or name == "-" or not (os.path.isdir(name) or name.endswith(".cap")):
-        parts = iter([_Part(_read(name, arguments.hex), "", {})])
+        parts = iter([_Part(_read(name, arguments.hex))])
     else:
         from logclient.files.capture import CaptureReader
 
@@ -83,16 +83,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(name: str, hexadecimal: bool) -> Bytes:
+    data: Bytes
     if name == "-":
-        data: Bytes = sys.stdin.buffer.read()
-    elif hexadecimal or not os.path.isfile(name) or os.path.getsize(name) == 0:
-        with open(name, "rb") as file:
-            data = file.read()
+        data = sys.stdin.buffer.read()
     else:
-        import mmap
-
         with open(name, "rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if hexadecimal or not os.path.isfile(name) or os.path.getsize(name) == 0:
+                data = file.read()
+            else:
+                import mmap
+
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if not hexadecimal:
         return data
     try:
@@ -107,22 +108,12 @@ def _units(capture: Any, protocol: str) -> Iterator[_Part]:
         if unit.protocol.partition("+")[0] != protocol:
             continue
         direction = "to" if unit.direction else "from"
-        at = _time(unit.received_us)
-        yield _Part(
-            unit.raw,
-            f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {direction} "
-            f"{escape(unit.peer) or 'unknown'}, arrival {unit.arrival}, {at}",
-            {
-                "segment": unit.segment,
-                "unit_at": unit.offset,
-                "listener": unit.listener,
-                "stream": unit.stream,
-                "peer": unit.peer,
-                "direction": direction,
-                "arrival": unit.arrival,
-                "received_us": unit.received_us,
-            },
-        )
+        heading = f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {direction} "
+        heading += f"{escape(unit.peer) or 'unknown'}, arrival {unit.arrival}, {_time(unit.received_us)}"
+        found = {"segment": unit.segment, "unit_at": unit.offset}
+        for field in ("listener", "stream", "peer", "direction", "arrival", "received_us"):
+            found[field] = direction if field == "direction" else getattr(unit, field)
+        yield _Part(unit.raw, heading, found)
 
 
 def _time(us: int) -> str:

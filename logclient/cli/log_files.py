@@ -11,8 +11,8 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from logclient.errors import MissingExtra
@@ -24,28 +24,12 @@ _BUFFER = 1 << 16
 _HEAD = 8192  # bytes that are examined at the beginning of a file
 
 
-def _open_with(module: str, file: io.BufferedReader[io.FileIO]) -> Any:
-    from importlib import import_module
-
-    return import_module(module).open(file)
-
-
-def _zstd(file: io.BufferedReader[io.FileIO]) -> Any:
-    try:
-        from compression import zstd  # since Python 3.14
-    except ImportError:
-        try:
-            from backports import zstd
-        except ImportError:
-            raise MissingExtra("backports.zstd", "zstd") from None
-    return zstd.ZstdFile(file)
-
-
-_COMPRESSED: tuple[tuple[str, bytes, Callable[[io.BufferedReader[io.FileIO]], Any]], ...] = (
-    ("gzip", rb"\x1f\x8b\x08", partial(_open_with, "gzip")),
-    ("bzip2", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", partial(_open_with, "bz2")),
-    ("xz", rb"\xfd7zXZ\0", partial(_open_with, "lzma")),
-    ("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _zstd),
+_COMPRESSED = (
+    ("gzip", rb"\x1f\x8b\x08", ("gzip",)),
+    ("bzip2", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", ("bz2",)),
+    ("xz", rb"\xfd7zXZ\0", ("lzma",)),
+    # The first one is in Python 3.14 and later.
+    ("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", ("compression.zstd", "backports.zstd")),
 )
 _BINARY = (
     (rb"PK\x03\x04", "a zip archive"),
@@ -111,9 +95,9 @@ class LogFile:
 
     def _decompress(self) -> None:
         head = self._head()
-        for method, pattern, open_stream in _COMPRESSED:
+        for method, pattern, modules in _COMPRESSED:
             if re.match(pattern, head):
-                inflated = _Inflated(open_stream(self._stored), method, self.name)
+                inflated = _Inflated(_library(modules).open(self._stored), method, self.name)
                 self._file = io.BufferedReader(inflated, _BUFFER)
                 return
 
@@ -148,6 +132,16 @@ class LogFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _library(modules: tuple[str, ...]) -> Any:
+    """Import the first of some modules that is installed."""
+    for module in modules:
+        try:
+            return import_module(module)
+        except ImportError:
+            pass
+    raise MissingExtra("backports.zstd", "zstd")
 
 
 class _Inflated(io.RawIOBase):

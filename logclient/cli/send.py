@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
@@ -19,16 +20,14 @@ from logclient.exits import Stopped, TerminationSignals
 
 if TYPE_CHECKING:
     from logclient.client import Client, Stats
-    from logclient.plog import Loss, Watch
+    from logclient.plog import Loss
 
 __all__ = ["add_arguments", "run"]
 
 _PROGRESS_S = 0.25  # seconds between two checks of the client, and between two progress lines on a terminal
-_COUNTERS_S = 1.0
-"""Seconds to wait for a server's counters. A server that does not answer is not asked again."""
+_COUNTERS_S = 1.0  # seconds to wait for a server's counters; one that does not answer is not asked again
 _CLOSE_S = 5.0
-_BLOCK_BEYOND_S = 60.0
-"""Seconds beyond ``--timeout`` that a caller waits for a full queue: the main thread gives up first."""
+_BLOCK_BEYOND_S = 60.0  # beyond ``--timeout``, for a full queue: the main thread gives up first
 _SHOWN_REFUSALS = 10  # the number of refused lines that are named on stderr; further ones are only counted
 
 
@@ -98,8 +97,8 @@ class _FileSender:
     ) -> None:
         from logclient.records.formatters import timestamp
 
-        given = client.config
         self.client = client
+        given = client.config
         self.url = given.redacted
         self.signals = signals
         self.files = files
@@ -115,10 +114,7 @@ class _FileSender:
         self.longest = given.max_event_bytes + 1
         self.file: LogFile | None = None  # the current file
         self.read = 0  # bytes of the files before the current one
-        self.sent = 0
-        self.blank = 0
-        self.replaced = 0
-        self.refused = 0
+        self.sent = self.blank = self.replaced = self.refused = 0
         self.reading = ""
         self.error: Exception | None = None
         self.stopped: Stopped | None = None  # by a signal before every event had its outcome
@@ -131,7 +127,9 @@ class _FileSender:
         reader = threading.Thread(target=self._read_files, name="logclient-send", daemon=True)
         progress = ProgressLine()
         with ClientMessages(f"{self.url}: ") as messages:
-            counters = self._watch_counters()
+            # Plog servers acknowledge nothing: only their counters show losses.
+            client: Any = self.client
+            counters = client.watch(_COUNTERS_S) if client.config.protocol == "plog" else None
             self.begun = time.monotonic()
             reader.start()
             try:
@@ -170,14 +168,6 @@ class _FileSender:
             raise self.stopped
         return code
 
-    def _watch_counters(self) -> Watch | None:
-        """Plog servers acknowledge nothing: only their counters show losses."""
-        if self.client.config.protocol != "plog":
-            return None
-        from logclient.plog import Client as PlogClient
-
-        return self.client.watch(_COUNTERS_S) if isinstance(self.client, PlogClient) else None
-
     def _exit_code(self, stats: Stats, stalled: bool) -> ExitCode:
         if self.stopped is not None:
             return self.stopped.code
@@ -191,15 +181,12 @@ class _FileSender:
         return ExitCode.OK
 
     def _why_stalled(self, stats: Stats) -> str:
+        last = stats.last_error.removeprefix(f"{self.url}: ")
+        why = "no progress"
         if not stats.connects:
-            why = "nothing could be reached"
+            why, last = "nothing could be reached", last or "no answer to the name look-up"
         elif not stats.acked and not stats.handed:
             why = "connected, but nothing was acknowledged"
-        else:
-            why = "no progress"
-        last = stats.last_error.removeprefix(f"{self.url}: ")
-        if not last and not stats.connects:
-            last = "no answer to the name look-up"
         return f"{why} for {self.timeout:g}s{last and f': {last}'}"
 
     def _wait(self, reader: threading.Thread, progress: ProgressLine, messages: ClientMessages) -> bool:
@@ -243,9 +230,7 @@ class _FileSender:
         """Return the share of the input that has its outcome, from 0 to 1; None: unknown."""
         if not self.total:
             return None
-        read = self.read
-        if self.file is not None:
-            read += self.file.position()
+        read = self.read + (self.file.position() if self.file is not None else 0)
         return min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
 
     # -- the reading thread
@@ -290,9 +275,7 @@ class _FileSender:
         if self.timestamp is None:
             return text
         event = {"@timestamp": self.timestamp(), "message": text}
-        if path is not None:
-            event["log.file.path"] = path
-        return event
+        return event if path is None else {**event, "log.file.path": path}
 
     def _decode(self, raw: bytes) -> str:
         """Decode UTF-8, and count the characters that replace invalid bytes."""
@@ -308,8 +291,6 @@ class _FileSender:
         if not raw.strip():
             self.blank += 1
             return None
-        import json  # here, because only some runs need the module
-
         if len(raw) == self.longest:
             why = f"longer than {self.longest - 1} bytes"
         else:
@@ -331,8 +312,6 @@ class _FileSender:
         seconds = time.monotonic() - self.begun
         outstanding = stats.queued + stats.inflight
         if self.arguments.json:
-            import json
-
             result = {
                 "url": self.url,
                 "sent": self.sent,
@@ -345,9 +324,7 @@ class _FileSender:
                 "mangled": stats.sanitized,
                 "moved": stats.moved,
                 "connects": stats.connects,
-                "blank": self.blank,
-                "replaced": self.replaced,
-                "refused": self.refused,
+                **{name: getattr(self, name) for name in ("blank", "replaced", "refused")},
                 "lost": None if self.loss is None else self.loss.lost,
                 "loss_reason": "" if self.loss is None else self.loss.reason,
                 "seconds": round(seconds, 3),
@@ -359,15 +336,9 @@ class _FileSender:
         for word, reasons in (("failed", stats.failed), ("dropped", stats.dropped)):
             by_reason = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
             parts.append(f"{word} {sum(reasons.values())}" + (f" ({by_reason})" if by_reason else ""))
-        for word, number in (
-            ("outstanding", outstanding),
-            ("resent", stats.resent),
-            ("blank lines", self.blank),
-            ("bytes replaced", self.replaced),
-            ("lines refused", self.refused),
-        ):
-            if number:
-                parts.append(f"{word} {number}")
+        more = {"outstanding": outstanding, "resent": stats.resent, "blank lines": self.blank}
+        more |= {"bytes replaced": self.replaced, "lines refused": self.refused}
+        parts += [f"{word} {number}" for word, number in more.items() if number]
         if self.loss is not None and self.loss.lost != 0:
             lost = f"{self.loss.lost} by the server's counters" if self.loss.lost else "unknown"
             parts.append(f"lost {lost}{self.loss.reason and f' ({self.loss.reason})'}")

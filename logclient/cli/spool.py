@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _LOOK_S = 0.25  # seconds between two looks at the files while they are sent
-_OLDEST = "365d"
-"""The age of events that ``drain`` sends, unless the URL has ``spool_age``: who drains wants them all."""
-_OPTIONS = {
-    "drain": {"to", "ledger", "timeout"},
-    "purge": {"ledger", "owner", "yes"},
-}
+_OLDEST = "365d"  # the age of events that ``drain`` sends, unless the URL has ``spool_age``
+_OPTIONS = {"drain": {"to", "ledger", "timeout"}, "purge": {"ledger", "owner", "yes"}}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,9 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _facts(owner: Owner) -> dict[str, Any]:
-    facts = owner._asdict()
-    for name in ("pending", "last", "outcomes"):
-        del facts[name]
+    hidden = ("pending", "last", "outcomes")
+    facts = {name: value for name, value in owner._asdict().items() if name not in hidden}
     facts["oldest"] = _time(owner.oldest_us)
     facts["damages"] = [damage._asdict() for damage in owner.damages]
     return facts
@@ -162,15 +157,9 @@ def _drain(arguments: argparse.Namespace) -> int:
     rest = sum(left.values())
     stopped = Stopped(signals.first) if left and signals.first else None
     code = stopped.code if stopped else ExitCode.BROKEN if left else ExitCode.OK
-    result = {
-        "owners": len(before),
-        "events": events,
-        "left_owners": len(left),
-        "left": rest,
-        "exit": int(code),
-    }
+    result = {"owners": len(before), "events": events, "left_owners": len(left), "left": rest}
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps({**result, "exit": int(code)}))
     else:
         owners = _counted(len(before), "dead owner")
         print(f"{_counted(events, 'event')} of {owners}: {rest} left" + (f" in {len(left)}" if left else ""))
@@ -228,8 +217,8 @@ def _purge(arguments: argparse.Namespace) -> int:
     if arguments.owner is not None and found[0].alive:
         raise UsageError(f"--owner: {arguments.owner} is alive: its process has the files")
     dead = [owner for owner in found if not owner.alive]
-    for owner in dead:
-        if not arguments.json:
+    if not arguments.json:
+        for owner in dead:
             print(_describe(owner), flush=True)
     if dead and not arguments.yes and not _confirmed(dead):
         return ExitCode.BROKEN
@@ -244,17 +233,17 @@ def _purge(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps({**_facts(owner), "removed": removed}))
     if not arguments.json:
-        print(
-            f"{_counted(len(dead), 'owner')}, {_counted(sum(one.events for one in dead), 'event')} removed"
-            if code == ExitCode.OK
-            else "not everything was removed"
-        )
+        gone = f"{_counted(len(dead), 'owner')}, {_events(dead)} removed"
+        print(gone if code == ExitCode.OK else "not everything was removed")
     return code
+
+
+def _events(owners: list[Owner]) -> str:
+    return _counted(sum(owner.events for owner in owners), "event")
 
 
 def _confirmed(dead: list[Owner]) -> bool:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("purge: needs --yes where nobody can be asked")
-    events = sum(owner.events for owner in dead)
-    answer = input(f"remove {_counted(events, 'event')} of {_counted(len(dead), 'owner')}? [y/N] ")
+    answer = input(f"remove {_events(dead)} of {_counted(len(dead), 'owner')}? [y/N] ")
     return answer.strip().lower() in ("y", "yes")

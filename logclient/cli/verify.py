@@ -143,8 +143,7 @@ def print_verdict(
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
     limits = ("max_missing", "max_duplicated", "max_dropped", "since", "until")
     options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
-    if given.get("work") is not None:
-        options["work"] = given["work"]
+    options |= {} if given.get("work") is None else {"work": given["work"]}
     options |= {
         "conf": dict(given.get("conf") or ()),
         "allow_open": bool(given.get("allow_open")),
@@ -186,10 +185,7 @@ def run(arguments: argparse.Namespace) -> int:
     ended: list[int | BaseException] = []
 
     def show(text: str) -> None:
-        if text:
-            progress.show(text)
-        else:
-            progress.clear()
+        progress.show(text) if text else progress.clear()
 
     def work() -> None:
         try:

@@ -1,9 +1,4 @@
-"""ASGI middleware: one Logjam document per HTTP request. Other scopes pass through unchanged.
-
-::
-
-    app = logclient.integrations.asgi.LogjamMiddleware(app, agent)
-"""
+"""ASGI middleware: one Logjam document per HTTP request. Other scopes pass through unchanged."""
 
 from __future__ import annotations
 

@@ -21,12 +21,8 @@ _COUNTERS = (
     ("events_stored", "Events left in a spool for the next process", "events.stored", "{event}"),
     ("events_failed", "Events given up", "events.failed", "{event}"),
     ("events_dropped", "Events refused or removed because of a bound", "events.dropped", "{event}"),
-    (
-        "events_filtered",
-        "Events that an option held back before they were queued",
-        "events.filtered",
-        "{event}",
-    ),
+    ("events_filtered", "Events that an option held back before they were queued", "events.filtered",
+     "{event}"),
     ("events_refused", "Events given to a client after its close", "events.refused", "{event}"),
     ("events_resent", "Events sent again", "events.resent", "{event}"),
     ("values_sanitized", "Values changed because they have no encoding", "values.sanitized", "{value}"),
@@ -35,7 +31,7 @@ _COUNTERS = (
     ("disconnects", "Connections that ended before close", "connections.lost", "{connection}"),
     ("batches", "Batches sent", "batches.sent", "{batch}"),
     ("bytes_sent", "Bytes written to connections", "network.sent", "By"),
-)
+)  # fmt: skip
 _GAUGES = (
     ("events_queued", "Events that wait", "events.queued", "{event}"),
     ("events_in_flight", "Events sent and not yet acknowledged", "events.in_flight", "{event}"),

@@ -47,21 +47,16 @@ def begin(
         trace_id=trace_id(found.get("Traceparent")) or found.get("X-Logjam-Trace-Id"),
     )
     request.ip = ip
-    info: dict[str, Any] = {
-        "method": method.upper(),
-        "url": f"{path}?{query}" if query else path or "/",
-        "headers": found,
-    }
+    url = f"{path}?{query}" if query else path or "/"
+    info: dict[str, Any] = {"method": method.upper(), "url": url, "headers": found}
     if query:
         parameters = parse_qs(query[:65536], keep_blank_values=True)
         info["query_parameters"] = {
             name: values[0] if len(values) == 1 else values for name, values in parameters.items()
         }
     request.request_info = info
-    waited = wait_seconds(
-        found.get("X-Request-Start") or found.get("X-Queue-Start") or found.get("X-Starttime"), time.time()
-    )
-    if waited:
+    started = found.get("X-Request-Start") or found.get("X-Queue-Start") or found.get("X-Starttime")
+    if waited := wait_seconds(started, time.time()):
         request.waited(waited)
     return request
 

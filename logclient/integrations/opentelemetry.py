@@ -1,15 +1,5 @@
 """OpenTelemetry: an exporter of the SDK's log records as ECS documents, and metrics of all clients.
 
-::
-
-    from opentelemetry.sdk._logs import LoggerProvider
-    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-    from logclient.integrations.opentelemetry import LogExporter, observe
-
-    provider = LoggerProvider()
-    provider.add_log_record_processor(BatchLogRecordProcessor(LogExporter("lumberjack://127.0.0.1:5044")))
-    observe()
-
 docs/opentelemetry.md says what becomes a field of which name. A field of a body that is a mapping wins over
 an attribute of the record, and this over one of its resource.
 """
@@ -18,8 +8,9 @@ from __future__ import annotations
 
 import ntpath
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logclient.client import INFO
@@ -119,8 +110,8 @@ class LogExporter(FrontEnd, _Exporter):
         number = record.severity_number.value if record.severity_number is not None else 0
         group = (number - 1) // 4
         level = record.severity_text or (_LEVELS[group] if number else "")
-        fields = {**self._resource_fields(getattr(item, "resource", None) or record.resource)}
-        fields |= _renamed(record.attributes or {})
+        fields = self._resource_fields(getattr(item, "resource", None) or record.resource)
+        fields = fields | _renamed(record.attributes or {})
         body = record.body
         if isinstance(body, bytes):
             body = body.decode(errors="replace")
@@ -203,25 +194,14 @@ def observe(meter_provider: metrics.MeterProvider | None = None) -> None:
     """
     meter = metrics.get_meter("logclient", meter_provider=meter_provider)
     snapshots = _Snapshots(Totals())
-    for words, create in (
-        (COUNTERS, meter.create_observable_counter),
-        (GAUGES, meter.create_observable_gauge),
-    ):
-        for name, description in words.items():
-            metric, unit = METRICS[name]
-            create(metric, [_callback(name, snapshots)], unit, description)
+    for name, (metric, unit) in METRICS.items():
+        create = meter.create_observable_counter if name in COUNTERS else meter.create_observable_gauge
+        create(metric, [partial(_observed, snapshots, name)], unit, {**COUNTERS, **GAUGES}[name])
 
 
-def _callback(
-    name: str, snapshots: _Snapshots
-) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
-    def read(_: metrics.CallbackOptions) -> list[metrics.Observation]:
-        return [
-            metrics.Observation(
-                value, {"url.full": url, "logclient.reason": reason} if reason else {"url.full": url}
-            )
-            for (counted, url, reason), value in snapshots.of(name).items()
-            if counted == name
-        ]
-
-    return read
+def _observed(snapshots: _Snapshots, name: str, _: metrics.CallbackOptions) -> list[metrics.Observation]:
+    return [
+        metrics.Observation(value, {"url.full": url} | ({"logclient.reason": reason} if reason else {}))
+        for (counted, url, reason), value in snapshots.of(name).items()
+        if counted == name
+    ]

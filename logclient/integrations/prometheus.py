@@ -1,13 +1,5 @@
 """Prometheus: the counts of all clients of the process.
 
-::
-
-    import prometheus_client
-    from logclient.integrations import prometheus
-
-    prometheus.register()
-    prometheus_client.start_http_server(9000)
-
 A client that has ended stays in the counts, so that no counter goes back. The label ``url`` is the URL of the
 client without options and secrets; clients with the same URL are added up.
 
@@ -55,15 +47,14 @@ class Collector:
         """Yield all metrics; the registry calls this."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for words, counts, family in zip(
-            (COUNTERS, GAUGES), self._totals.read(), (CounterMetricFamily, GaugeMetricFamily), strict=True
-        ):
-            for name, text in words.items():
-                metric = family(f"logclient_{name}", text, labels=_labels(name))
-                for key, value in counts.items():
-                    if key[0] == name:
-                        metric.add_metric(_values(*key), value)
-                yield metric
+        counters, gauges = self._totals.read()
+        for name, text in (COUNTERS | GAUGES).items():
+            family = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
+            metric = family(f"logclient_{name}", text, labels=_labels(name))
+            for key, value in (counters | gauges).items():
+                if key[0] == name:
+                    metric.add_metric(_values(*key), value)
+            yield metric
 
 
 class _Files:
@@ -73,8 +64,6 @@ class _Files:
         from prometheus_client import Counter, Gauge
 
         self._totals = Totals()
-        self._lock = threading.Lock()
-        self._written: Counts = {}
         self._metrics: dict[str, Any] = {
             name: Counter(f"logclient_{name}", text, _labels(name), registry=None)
             for name, text in COUNTERS.items()
@@ -83,7 +72,7 @@ class _Files:
             for name, text in GAUGES.items()
         }
         lifecycle.observe(self)
-        self._start()
+        self.after_fork()
 
     def add(self, engine: Any) -> None:
         """Do nothing: `Totals` counts it."""
@@ -104,9 +93,6 @@ class _Files:
                 self._metrics[key[0]].labels(*_values(*key)).set(value)
                 self._written[key] = value
 
-    def _start(self) -> None:
-        threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
-
     def _run(self) -> None:
         stop = threading.Event()
         while not stop.wait(EVERY):
@@ -115,8 +101,8 @@ class _Files:
     def after_fork(self) -> None:
         """Write for the child; its counts begin at 0."""
         self._lock = threading.Lock()
-        self._written = {}
-        self._start()
+        self._written: Counts = {}
+        threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
 
 
 def register(registry: Any = None) -> Any:

@@ -1,20 +1,16 @@
-"""Fields of an HTTP request, which every event of the request has. The modules for web frameworks share this.
-
-docs/web.md lists them. They are bound by `logclient.records.context`. This is not about Logjam, whose
-documents of requests are made by `logclient.integrations.http`.
-"""
+"""Fields of an HTTP request, which every event of the request has; docs/web.md lists them."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from logclient.records import context
 
-__all__ = ["KEY", "REQUEST_ID", "RequestFields", "sane_id", "trace_id", "wsgi_path"]
+__all__ = ["KEY", "REQUEST_ID", "RequestFields", "joined", "sane_id", "trace_id", "wsgi_path"]
 
 REQUEST_ID = "X-Request-Id"
 """Header of the request and of its response."""
@@ -63,6 +59,11 @@ class RequestFields:
 def sane_id(given: str | None) -> str | None:
     """Return an id that another program has sent, or None if it is not fit to be logged and sent on."""
     return given if given is not None and _SANE.fullmatch(given) else None
+
+
+def joined(headers: Sequence[str]) -> str | None:
+    """Return the headers of one name as WSGI servers do; None: there are none."""
+    return ",".join(headers) if headers else None
 
 
 def trace_id(traceparent: str | None) -> str | None:

@@ -1,16 +1,5 @@
 """structlog: a logger factory that ships event dicts as ECS documents.
 
-::
-
-    import structlog
-    from logclient.integrations.structlog import LoggerFactory
-
-    structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level],
-        logger_factory=LoggerFactory("lumberjack://127.0.0.1:5044", service="shop"),
-        cache_logger_on_first_use=True,
-    )
-
 The event dict is encoded once, in compiled code: let no processor render it. docs/structlog.md says what the
 names of structlog become in ECS; all other fields are at the top of the document, as they are.
 """

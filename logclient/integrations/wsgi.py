@@ -1,9 +1,4 @@
-"""WSGI middleware: one Logjam document per request.
-
-::
-
-    app.wsgi_app = logclient.integrations.wsgi.LogjamMiddleware(app.wsgi_app, agent)
-"""
+"""WSGI middleware: one Logjam document per request."""
 
 from __future__ import annotations
 
@@ -75,14 +70,10 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
 
     def _begin(self, environ: Environ) -> Request:
         headers = [
-            (name[5:].replace("_", "-"), value)
+            (name.removeprefix("HTTP_").replace("_", "-"), value)
             for name, value in environ.items()
-            if name.startswith("HTTP_") and isinstance(value, str)
-        ]
-        headers += [
-            (name.replace("_", "-"), environ[name])
-            for name in ("CONTENT_TYPE", "CONTENT_LENGTH")
-            if isinstance(environ.get(name), str) and environ[name]
+            if (name.startswith("HTTP_") or (name in ("CONTENT_TYPE", "CONTENT_LENGTH") and value))
+            and isinstance(value, str)
         ]
         return http.begin(
             self.agent,

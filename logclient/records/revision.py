@@ -30,15 +30,9 @@ Step = Callable[[Document], Any]
 class Revision:
     """Makes documents for the application to change.
 
-    Args:
-        draft: encodes what the application logs or sends, as a JSON object.
-        final: encodes what the steps return; its queue counts.
-        steps: each returns the document to go on with, or None.
-        put: ships a body with a level, as the queue keeps it, and a kind; may raise QueueFull.
-        report: called with an error of a step.
-
-    Attributes:
-        draft: the encoder of that name.
+    `draft` encodes what the application logs or sends; each step returns the document to go on with, or None;
+    `final` encodes that, and its queue counts. `put` ships a body with a level and a kind, and may raise
+    QueueFull; `report` is called with an error of a step.
     """
 
     def __init__(

@@ -21,17 +21,9 @@ Fields = tuple[tuple[str, str], ...]
 
 
 class Spans:
-    """Finds the active span, for `Encoder`.
+    """Finds the active span, for `Encoder`, and with `service` what its resource says about the service.
 
-    Args:
-        service: say what the span's resource says about its service, too.
-
-    Attributes:
-        variable: the context variable with OpenTelemetry's context, which can be read without Python code;
-            None: `context` returns that.
-
-    Raises:
-        MissingExtra: the package is not installed.
+    OpenTelemetry's context is in the context variable `variable`; if that is None, `context` returns it.
     """
 
     def __init__(self, service: bool) -> None:

@@ -1,10 +1,4 @@
-"""Exceptions that nobody has caught, and warnings, as log records.
-
-::
-
-    logging.getLogger().addHandler(logclient.Handler("lumberjack://127.0.0.1:5044"))
-    logclient.log_uncaught()
-"""
+"""Exceptions that nobody has caught, and warnings, as log records."""
 
 from __future__ import annotations
 
@@ -97,10 +91,8 @@ class Uncaught:
 
     def _thread_hook(self, args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "?"
-        trace = args.exc_traceback
-        self._log(
-            logging.ERROR, f"uncaught exception in thread {name}", (args.exc_type, args.exc_value, trace)
-        )
+        exc_info = args.exc_type, args.exc_value, args.exc_traceback
+        self._log(logging.ERROR, f"uncaught exception in thread {name}", exc_info)
         self._call(self._thread, args)
 
     def _unraisable_hook(self, args: UnraisableHookArgs) -> None:
@@ -122,10 +114,8 @@ class Uncaught:
         line: str | None = None,
     ) -> None:
         if file is None:
-            self._handle(
-                logging.getLogger(WARNINGS), logging.WARNING, str(message), (filename, lineno, None), None,
-                {"error.type": category.__name__},
-            )  # fmt: skip
+            logger, extra = logging.getLogger(WARNINGS), {"error.type": category.__name__}
+            self._handle(logger, logging.WARNING, str(message), (filename, lineno, None), None, extra)
         self._call(self._warning, message, category, filename, lineno, file, line)
 
     def _log(self, level: int, message: str, exc_info: _ExcInfo) -> None:
@@ -146,7 +136,7 @@ class Uncaught:
         message: str,
         place: tuple[str, int, str | None],
         exc_info: _ExcInfo | None,
-        extra: dict[str, object] | None,
+        extra: dict[str, Any] | None,
     ) -> None:
         """Log a record, unless one of these hooks is at work in this thread."""
         if not self._active or getattr(_state, "busy", False):
@@ -155,11 +145,8 @@ class Uncaught:
         try:
             if logger.isEnabledFor(level):
                 file, line, function = place
-                logger.handle(
-                    logger.makeRecord(
-                        logger.name, level, file, line, message, (), exc_info, function, extra  # type: ignore[arg-type]
-                    )
-                )
+                arguments: Any = (logger.name, level, file, line, message, (), exc_info, function, extra)
+                logger.handle(logger.makeRecord(*arguments))
         except Exception:
             pass  # the hook from before reports the exception itself
         finally:

@@ -31,6 +31,7 @@ from logclient.testing.loop import TOO_MANY, AckCounts, Captured, CollectorOptio
 
 __all__ = ["Collector", "Counts", "decode"]
 
+_SOCKETS = {"port": "ROUTER", "push_port": "PULL", "publish_port": "XPUB", "stats_port": "PUB"}
 _TURN_MESSAGES = 1000
 _TURN_BYTES = 8 << 20
 _REPLIES_MAX = 10_000  # that wait for a producer, in addition to those that libzmq holds for it
@@ -119,20 +120,18 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
         **options: Unpack[CollectorOptions],
     ) -> None:
-        ports = {
-            "port": port, "push_port": push_port, "publish_port": publish_port, "stats_port": stats_port
-        }  # fmt: skip
         if port is None and push_port is None:
             raise ConfigError("port: port and push_port are both None: nothing to listen on")
         if not 1 <= device < 1 << 32:
             raise ConfigError(f"device: {device} must be 1 to {(1 << 32) - 1}")
         if curve_clients is not None and curve_secret is None:
             raise ConfigError("curve_clients: needs curve_secret")
-        super().__init__("logjam", Counts, host, options, **ports)
+        self.port, self.push_port = port, push_port
+        self.publish_port, self.stats_port = publish_port, stats_port
+        super().__init__("logjam", Counts, host, options, **{name: getattr(self, name) for name in _SOCKETS})
         self._keys = (curve_secret, curve_clients)
         self._curve: zeromq.Curve | None = None
         self._authenticator: Any = None
-        self._ports = ports
         self._allow_invalid = allow_invalid
         self._recompress = recompress
         self._number = device
@@ -154,26 +153,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._producer_number = 0
 
     # --- for other threads
-
-    @property
-    def port(self) -> int | None:
-        """The port of the ROUTER socket; None: there is none."""
-        return self._ports["port"]
-
-    @property
-    def push_port(self) -> int | None:
-        """The port of the PULL socket; None: there is none."""
-        return self._ports["push_port"]
-
-    @property
-    def publish_port(self) -> int | None:
-        """The port of the PUB socket; None: there is none."""
-        return self._ports["publish_port"]
-
-    @property
-    def stats_port(self) -> int | None:
-        """The port of the socket for statistics; None: there is none."""
-        return self._ports["stats_port"]
 
     def _at(self, scheme: str, port: int | None) -> str:
         return f"{scheme}://{host_port(self.host, port or 0)}"
@@ -256,13 +235,13 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
 
     def _bind(self) -> None:
         zmq = self._zmq
-        kinds = {"port": zmq.ROUTER, "push_port": zmq.PULL, "publish_port": zmq.XPUB, "stats_port": zmq.PUB}
         self._sockets, self._monitors = {}, {}
         self._authenticator = None if self._curve is None else self._curve.authenticator(zmq, self._context)
-        for name, kind in kinds.items():
-            port = self._ports[name]
+        for name, kind_name in _SOCKETS.items():
+            port = getattr(self, name)
             if port is None:
                 continue
+            kind = getattr(zmq, kind_name)
             sock = self._context.socket(kind)
             sock.setsockopt(zmq.LINGER, 100)
             most = _SUBSCRIPTION_MAX if kind == zmq.XPUB else self._max_bytes
@@ -283,7 +262,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
                 sock.bind(self._at("tcp", port))
             except zmq.ZMQError as error:
                 raise ConnectFailed(f"listen: {self.host} port {port}: {error.strerror}") from error
-            self._ports[name] = int(sock.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1].rstrip(b"\0"))
+            setattr(self, name, int(sock.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1].rstrip(b"\0")))
             self._sockets[name] = sock
             self._monitors[monitor] = name
 
@@ -313,7 +292,9 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             elif sock is self._publisher:
                 self._count_subscriptions(sock)
             elif sock is self._authenticator:
-                self._authenticate(sock)
+                assert self._curve is not None
+                if not self._curve.answer(self._zmq, sock):
+                    self._count_reason("curve: a key that is not let in")
             elif sock in (self._wake_in, self._wake_in.fileno()):
                 self._clear_wakeup()
             else:
@@ -323,7 +304,12 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         super()._respond(now)
         now = time.monotonic()
         if now >= self._beat_at:
-            self._beat(now)
+            self._beat_at = now + self._heartbeat
+            if self._publisher is not None:
+                zeromq.send(
+                    self._publisher, self._device.heartbeat(self.publish_url, self._clock_us() // 1000)
+                )
+                self._count["heartbeats"] += 1
         if now >= self._stats_at:
             self._stats_at = now + _STATS_EVERY
             number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
@@ -360,11 +346,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
                     zeromq.shut_down(fd, address)
             else:
                 self._connections.ended(fd)
-
-    def _authenticate(self, sock: Any) -> None:
-        assert self._curve is not None
-        if not self._curve.answer(self._zmq, sock):
-            self._count_reason("curve: a key that is not let in")
 
     def _count_subscriptions(self, sock: Any) -> None:
         zmq = self._zmq
@@ -496,20 +477,11 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             if found:
                 self._duplicates.add_id(found)
         if self._publisher is not None:
-            self._publish(self._device.publication(unit.message, self._clock_us() // 1000), "published")
+            # A consumer that does not keep up misses messages and sees the gap, as with the real device.
+            zeromq.send(self._publisher, self._device.publication(unit.message, self._clock_us() // 1000))
+            self._count["published"] += 1
 
     # --- out: answers and publications
-
-    def _publish(self, parts: list[bytes], count: str) -> None:
-        # A consumer that does not keep up misses messages and sees the gap, as with the real device.
-        zeromq.send(self._publisher, parts)
-        self._count[count] += 1
-
-    def _beat(self, now: float) -> None:
-        self._beat_at = now + self._heartbeat
-        if self._publisher is not None:
-            parts = self._device.heartbeat(self.publish_url, self._clock_us() // 1000)
-            self._publish(parts, "heartbeats")
 
     def _send_replies(self, producer: _Producer, now: float) -> None:
         replies = producer.replies

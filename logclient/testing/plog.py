@@ -22,6 +22,7 @@ from logclient._ext.plog import EMPTY, Decoder
 from logclient.config import host_port
 from logclient.errors import ConfigError, LogclientError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
+from logclient.testing.fault_gate import NEVER
 from logclient.testing.kafka import Forwarder
 from logclient.testing.loop import CollectorBase, CollectorOptions, listen
 from logclient.testing.loop import Counts as BaseCounts
@@ -36,7 +37,6 @@ _REPLIES_MAX = 1000  # that wait while answers are held back
 _RECEIVE = 1 << 18
 _LAST_BATCHES = 1000
 _KAFKA_POLL = 0.1  # seconds between two looks at Kafka's delivery reports
-_NEVER = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,6 @@ class Counts(BaseCounts):
 
 
 class _Peer(NamedTuple):
-    """A sender of datagrams."""
-
     number: int
     port: int
     stream: int
@@ -126,8 +124,8 @@ class Collector(CollectorBase[Counts]):
         if kafka is None and kafka_topic:
             raise ConfigError("kafka_topic: needs kafka")
         super().__init__("plog", Counts, host, options, port=port, tcp_port=tcp_port)
-        self._port = port
-        self._tcp_port = tcp_port
+        self.port = port  #: the UDP port
+        self.tcp_port = tcp_port  #: the TCP port for lines; None: there is none
         self._max_size = max_size
         self._expire_time = expire_time
         self._allow_kill = allow_kill
@@ -154,19 +152,9 @@ class Collector(CollectorBase[Counts]):
     # --- for other threads
 
     @property
-    def port(self) -> int:
-        """The UDP port."""
-        return self._port
-
-    @property
-    def tcp_port(self) -> int | None:
-        """The TCP port for lines; None: there is none."""
-        return self._tcp_port
-
-    @property
     def url(self) -> str:
         """The URL for clients."""
-        return f"plog://{_name((self.host, self._port))}"
+        return f"plog://{_name((self.host, self.port))}"
 
     @property
     def receive_buffer(self) -> int:
@@ -208,18 +196,18 @@ class Collector(CollectorBase[Counts]):
             return list(self._kept)
 
     def _open(self) -> None:
-        self._socket = Datagrams(self.host, self._port, self._receive_buffer)
-        self._port = self._socket.port
-        if self._tcp_port is not None:
-            self._accepting = listen(self.host, self._tcp_port, "TCP port")
-            self._tcp_port = int(self._accepting.getsockname()[1])
+        self._socket = Datagrams(self.host, self.port, self._receive_buffer)
+        self.port = self._socket.port
+        if self.tcp_port is not None:
+            self._accepting = listen(self.host, self.tcp_port, "TCP port")
+            self.tcp_port = int(self._accepting.getsockname()[1])
         self._open_fault_log()
         if self._kafka is not None:
             self._forwarder = Forwarder(self._kafka, self._kafka_topic)
-        self._capture = self._open_capture(self._port, self.url)
+        self._capture = self._open_capture(self.port, self.url)
         if self._accepting is not None:
-            url = f"plog+tcp://{_name((self.host, self._tcp_port))}"
-            self._line_capture = self._open_capture(self._port, url, protocol="plog+tcp", suffix="-lines")
+            url = f"plog+tcp://{_name((self.host, self.tcp_port))}"
+            self._line_capture = self._open_capture(self.port, url, protocol="plog+tcp", suffix="-lines")
         now = time.monotonic()
         self._listener = self._make_listener(
             now, allow_kill=self._allow_kill, environment=self._environment()
@@ -248,7 +236,7 @@ class Collector(CollectorBase[Counts]):
         """Return the answer to ENVI, which anybody may ask for."""
         found: dict[str, Any] = {
             "host": self.host,
-            "port": self._port,
+            "port": self.port,
             "defrag": {
                 "max_size": self._max_size,
                 "expire_time": f"{self._expire_time:g}s",
@@ -322,13 +310,13 @@ class Collector(CollectorBase[Counts]):
     def _next_timeout(self) -> float | None:
         if self._socket.more or (self._replies and not self._holding):
             return 0.0
-        due = self._injector.due if self._injector is not None else _NEVER
+        due = self._injector.due if self._injector is not None else NEVER
         if self._idle:
             due = min([due, *(one.alive_at + self._idle for one in self._connections)])
         wait = max(0.0, due - time.monotonic())
         if self._forwarder is not None:
             wait = min(wait, _KAFKA_POLL)
-        return None if wait == _NEVER else wait
+        return None if wait == NEVER else wait
 
     # --- datagrams -> capture -> messages
 

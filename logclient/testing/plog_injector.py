@@ -127,7 +127,7 @@ class Injector:
         plan = self._faults.plan(number, paired=held is not None)
         act = plan.data
         single = count <= 1
-        if held is not None and not held.unit.reordered and not single:
+        if held is not None and not held.reordered and not single:
             self._abort(number)
             held = None
         event = None

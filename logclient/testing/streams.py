@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import time
 from array import array
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,9 +18,6 @@ from logclient.config import host_port
 from logclient.files.capture import TO_PEER
 from logclient.testing.fault_gate import NEVER, Peer, Reply
 from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, listen
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 __all__ = ["Connection", "StreamCollector"]
 
@@ -59,13 +57,13 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         decoder: Any,
         host: str,
         port: int,
-        tls: SSLContext | None,
+        tls: ssl.SSLContext | None,
         options: CollectorOptions,
     ) -> None:
         super().__init__(protocol, counts, host, options, port=port)
         self._captured = captured
         self._decoder = decoder
-        self._port = port
+        self.port = port  #: the listening port
         self._tls = tls
         self._accepting: Any = None
         self._connections = self._replying
@@ -96,15 +94,10 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
     # --- for other threads
 
     @property
-    def port(self) -> int:
-        """The listening port."""
-        return self._port
-
-    @property
     def url(self) -> str:
         """The URL for clients."""
         scheme = self._protocol if self._tls is None else f"{self._protocol}+tls"
-        return f"{scheme}://{host_port(self.host, self._port)}"
+        return f"{scheme}://{host_port(self.host, self.port)}"
 
     @property
     def listens(self) -> dict[str, Any]:
@@ -118,10 +111,10 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
     # --- the thread
 
     def _open(self) -> None:
-        self._accepting = listen(self.host, self._port)
-        self._port = self._accepting.getsockname()[1]
+        self._accepting = listen(self.host, self.port)
+        self.port = self._accepting.getsockname()[1]
         self._open_fault_log()
-        self._capture = self._open_capture(self._port, self.url)
+        self._capture = self._open_capture(self.port, self.url)
         self._buffer = memoryview(bytearray(_RECEIVE))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._accepting, selectors.EVENT_READ)
@@ -245,8 +238,6 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
 
     def _decrypt(self, connection: K) -> int:
         """Read all available TLS records that fit in the buffer, like ``recv_into``."""
-        import ssl
-
         size = 0
         connection.tls_must_write = False
         try:
@@ -266,15 +257,6 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
                 self._protocol_error(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
                 raise
         return size
-
-    @staticmethod
-    def _encrypt(connection: K) -> int:
-        import ssl
-
-        try:
-            return connection.sock.send(connection.out)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return 0
 
     def _protocol_error(self, reason: str) -> None:
         self._count["protocol_errors"] += 1
@@ -337,8 +319,8 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
 
     def _send(self, connection: K) -> None:
         try:
-            sent = self._encrypt(connection) if self._tls else connection.sock.send(connection.out)
-        except (BlockingIOError, InterruptedError):
+            sent = connection.sock.send(connection.out)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             sent = 0
         except OSError:  # reset: the peer sends unacknowledged events again
             self._close(connection)

@@ -11,18 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from logclient.cli.demo.judgement import (
-    FaultLog,
-    judge_honest,
-    judge_liar,
-    judge_network,
-    read_fault_log,
-    read_violations,
-)
-from logclient.cli.demo.processes import Collector, Verifier
-from logclient.cli.demo.report import Result, sentence, tables, write_index, write_verdict
+from logclient.cli.demo import judgement as judged
+from logclient.cli.demo.processes import Collector, Verifier, print_line, ship
 from logclient.cli.demo.scenarios import PROTOCOLS, Protocol, Run
-from logclient.cli.demo.shipping import print_line, ship
 from logclient.errors import ConfigError, ExitCode, MissingExtra
 from logclient.testing.samples import Line, choose
 
@@ -71,10 +62,10 @@ def demo(
         results = [
             _run(protocol, run, lines, events, folder / run.name, verify, kafka) for protocol, run in runs
         ]
-    write_verdict(folder / "verdict.json", results)
-    write_index(folder / "index.html", results)
+    judged.write_verdict(folder / "verdict.json", results)
+    judged.write_index(folder / "index.html", results)
     print_line()
-    print_line(tables(results))
+    print_line(judged.tables(results))
     print_line()
     for result in results:
         print_line(f"{result.run.name}: {result.sentence}")
@@ -91,14 +82,8 @@ def demo(
 def _check_extras() -> None:
     from importlib.util import find_spec
 
-    for module, extra in (
-        ("pyspark", "spark"),
-        ("pyarrow", "verify"),
-        ("numpy", "verify"),
-        ("jinja2", "verify"),
-        ("zmq", "logjam"),
-        ("websockets", "logux"),
-    ):
+    extras = {"pyspark": "spark", "pyarrow": "verify", "numpy": "verify", "jinja2": "verify", "zmq": "logjam"}
+    for module, extra in {**extras, "websockets": "logux"}.items():
         if find_spec(module) is None:
             raise MissingExtra(module, extra)
 
@@ -115,14 +100,8 @@ def clear(folder: Path) -> None:
 
 
 def _run(
-    protocol: Protocol,
-    run: Run,
-    lines: list[Line],
-    events: int,
-    folder: Path,
-    verify: Verify,
-    kafka: str | None,
-) -> Result:
+    protocol: Protocol, run: Run, lines: list[Line], events: int, folder: Path, verify: Verify, kafka: Any
+) -> judged.Result:
     clients = 1 + run.senders
     wanted = clients * run.least if run.liar else max(events, clients * run.least)
     ledger, capture, out = folder / "ledger", folder / "capture", folder / "verify"
@@ -136,7 +115,7 @@ def _run(
         listen += f"?kafka={kafka}&kafka_topic={topic}"
         options = {"kafka": f"{kafka}/{topic}"}
     logs_faults = run.liar or not protocol.acks
-    faults: FaultLog = {}
+    faults: judged.FaultLog = {}
     # Until the verdict exists, the fault log is in a folder that the verifier does not know.
     with tempfile.TemporaryDirectory(prefix="logclient-faults-") as separate:
         fault_log = Path(separate) / "faults.jsonl"
@@ -150,23 +129,15 @@ def _run(
         code, verdict = verify(ledger, out, options)
         seconds = time.monotonic() - begun
         if logs_faults:
-            faults = read_fault_log(fault_log)
+            faults = judged.read_fault_log(fault_log)
             shutil.copy(fault_log, folder / "faults.jsonl")
+    found = judged.read_violations(out) if logs_faults else {}
     if run.liar:
-        troubles = judge_liar(protocol, code, verdict, read_violations(out), faults, counts, planned)
+        troubles = judged.judge_liar(protocol, code, verdict, found, faults, counts, planned)
     elif protocol.acks:
-        troubles = judge_honest(code, verdict, counts, wanted)
+        troubles = judged.judge_honest(code, verdict, counts, wanted)
     else:
-        troubles = judge_network(protocol, code, verdict, read_violations(out), faults, counts, wanted)
-    return Result(
-        run,
-        protocol.name,
-        wanted,
-        counts,
-        verdict,
-        code,
-        seconds,
-        troubles,
-        sentence(protocol, run, wanted, verdict, counts, faults, as_expected=not troubles),
-        out / "report.html",
-    )
+        troubles = judged.judge_network(protocol, code, verdict, found, faults, counts, wanted)
+    text = judged.sentence(protocol, run, wanted, verdict, counts, faults, as_expected=not troubles)
+    report = out / "report.html"
+    return judged.Result(run, protocol.name, wanted, counts, verdict, code, seconds, troubles, text, report)
