@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     Server = CollectorBase[Any] | Consumer
 
-__all__ = ["add_arguments", "collect", "run"]
-
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 

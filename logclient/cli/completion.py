@@ -14,8 +14,6 @@ from logclient.cli.parser import CommandParser, make_parser
 from logclient.config import registry
 from logclient.errors import ExitCode
 
-__all__ = ["SHELLS", "add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

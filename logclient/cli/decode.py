@@ -16,8 +16,6 @@ from logclient.errors import ConfigError, ExitCode
 from logclient.exits import end_with_reader
 from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
 
-__all__ = ["add_arguments", "run"]
-
 
 class _Part(NamedTuple):
     data: Bytes

@@ -33,8 +33,6 @@ from logclient.files import private_directory
 from logclient.readable import escape
 from logclient.transports.tcp import resolve
 
-__all__ = ["Finding", "add_arguments", "examine", "run"]
-
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
 _MOST_ADDRESSES = 8  # the most addresses of a name that are tested

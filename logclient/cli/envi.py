@@ -9,8 +9,6 @@ from logclient.cli.parser import add_endpoint_arguments
 from logclient.cli.stat import Answer, ask_plog
 from logclient.plog import Client
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -17,8 +17,6 @@ from typing import Any
 
 from logclient.errors import MissingExtra
 
-__all__ = ["STDIN", "LogFile", "check", "display_name"]
-
 STDIN = "-"
 _BUFFER = 1 << 16
 _HEAD = 8192  # bytes that are examined at the beginning of a file

@@ -7,8 +7,6 @@ import sys
 import time
 from collections import deque
 
-__all__ = ["ClientMessages", "ProgressLine", "RateEstimate"]
-
 _LINE_S = 10.0  # seconds between two progress lines where stderr is not a terminal
 _RATE_S = 10.0  # seconds over which the rate is measured
 _RATE_FROM_S = 1.0  # seconds before the first rate is shown

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from logclient.client import Client, Stats
     from logclient.plog import Loss
 
-__all__ = ["add_arguments", "run"]
-
 _PROGRESS_S = 0.25  # seconds between two checks of the client, and between two progress lines on a terminal
 _COUNTERS_S = 1.0  # seconds to wait for a server's counters; one that does not answer is not asked again
 _CLOSE_S = 5.0

@@ -17,8 +17,6 @@ from logclient.readable import escape
 if TYPE_CHECKING:
     from logclient.delivery.spool.contents import Owner
 
-__all__ = ["add_arguments", "run"]
-
 _LOOK_S = 0.25  # seconds between two looks at the files while they are sent
 _OLDEST = "365d"  # the age of events that ``drain`` sends, unless the URL has ``spool_age``
 _OPTIONS = {"drain": {"to", "ledger", "timeout"}, "purge": {"ledger", "owner", "yes"}}

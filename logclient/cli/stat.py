@@ -19,8 +19,6 @@ from logclient.logjam.config import LogjamConfig
 from logclient.plog import Client
 from logclient.readable import escape
 
-__all__ = ["Answer", "add_arguments", "ask_plog", "describe_uptime", "run"]
-
 _DERIVED = ("seen_messages", "failed_to_send")
 """Properties of a plog server's answer that are printed in addition to its fields."""
 

@@ -18,8 +18,6 @@ from logclient.readable import escape
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-__all__ = ["add_arguments", "print_verdict", "run"]
-
 _SIGNALS_S = 0.25  # seconds between two checks for signals
 _PATIENCE_S = 5.0  # seconds after a signal for Spark to cancel its jobs, before its JVM is ended
 

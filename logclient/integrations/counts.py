@@ -11,8 +11,6 @@ from logclient.delivery import lifecycle
 if TYPE_CHECKING:
     from logclient.delivery.stats import Stats
 
-__all__ = ["COUNTERS", "GAUGES", "METRICS", "REASONS", "Counts", "Key", "Totals"]
-
 # The name in Prometheus, a description, and the name and the unit in OpenTelemetry, of each.
 _COUNTERS = (
     ("events_sent", "Events given to clients", "events.sent", "{event}"),

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from logclient.config.options import Options
 
-__all__ = ["FrontEnd", "add_fields", "begin", "text", "time_text"]
-
 _OURS = ("@timestamp", "log.level")
 
 

@@ -11,8 +11,6 @@ from typing import Any, Generic, TypeVar
 from logclient.integrations.request_fields import trace_id
 from logclient.logjam import Agent, Client, Request
 
-__all__ = ["CLIENT_CLOSED", "REQUEST_ID", "Middleware", "begin", "disconnected", "wait_seconds"]
-
 App = TypeVar("App")
 Context = TypeVar("Context")
 

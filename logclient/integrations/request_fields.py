@@ -10,8 +10,6 @@ from typing import Any
 
 from logclient.records import context
 
-__all__ = ["KEY", "REQUEST_ID", "RequestFields", "joined", "sane_id", "trace_id", "wsgi_path"]
-
 REQUEST_ID = "X-Request-Id"
 """Header of the request and of its response."""
 

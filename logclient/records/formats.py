@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-__all__ = ["Form", "form"]
-
 Document = dict[str, Any]
 
 

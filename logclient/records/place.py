@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["fields_of", "node_name"]
-
 PODINFO = "etc/podinfo"
 MOST = 1 << 16  # bytes that are read of a file at most
 

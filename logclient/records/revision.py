@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from logclient._ext.queue import EventQueue
 
-__all__ = ["Revision", "replace_patterns"]
-
 Document = dict[str, Any]
 Step = Callable[[Document], Any]
 

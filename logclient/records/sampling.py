@@ -16,8 +16,6 @@ from typing import Any
 
 from logclient._ext.constants import FILTER_DEDUPE, FILTER_RATE_LIMIT, FILTER_SAMPLE
 
-__all__ = ["SUPPRESSED", "Sampling"]
-
 SUPPRESSED = "labels.suppressed"
 LARGEST = 4096  # templates, texts and pairs of logger and level that are remembered
 

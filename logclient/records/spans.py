@@ -7,8 +7,6 @@ from typing import Any
 
 from logclient.errors import MissingExtra
 
-__all__ = ["Spans", "service_fields"]
-
 _SERVICE = {
     "service.name": "service.name",
     "service.version": "service.version",

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from logclient.testing.loop import CollectorBase
     from logclient.verify.verdict import Verdict
 
-__all__ = ["Delivery", "assert_delivered"]
-
 EXAMPLES = 20
 """Events of each fault that an error names."""
 _SIGNS = {"lost": "-", "missing": "-", "dropped": "-", "unknown": "?", "unexpected": "+", "duplicated": "+"}

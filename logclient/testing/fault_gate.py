@@ -15,11 +15,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logclient.testing.faults import Act, Faults, Plan
 
-__all__ = [
-    "ALIVE", "NEVER", "SILENT", "Decision", "FaultGate", "HeldUnits", "Peer", "Reply", "ReplyPlan", "Unit",
-    "flip_bit", "foreign_id",
-]  # fmt: skip
-
 NEVER = float("inf")
 
 #: Values of `Peer.stalled`: the peer gets no more bytes, or only keep-alives.

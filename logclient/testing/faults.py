@@ -64,8 +64,6 @@ from typing import NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
 
-__all__ = ["Act", "Fault", "FaultLog", "Faults", "Plan"]
-
 #: Faults of data, in the order of precedence; the fault log names the events. At most one applies to a unit.
 DATA_FAULTS = ("drop", "discard", "swap", "reorder", "duplicate", "corrupt", "garble", "add")
 #: Faults of the connection, which decide whether a unit is answered. At most one applies to a unit.

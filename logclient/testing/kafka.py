@@ -8,8 +8,6 @@ from typing import Any
 
 from logclient.errors import ConfigError, MissingExtra
 
-__all__ = ["Forwarder"]
-
 # A short outage of the broker loses nothing, and a retry makes no second copy.
 _DEFAULTS = {
     "client.id": "plog",

@@ -20,13 +20,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from logclient._ext.logjam import Decoder
 from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
 from logclient.logjam.messages import unit
 from logclient.testing.fault_gate import NEVER, Peer, Reply
-from logclient.testing.logjam_device import Device, MessageUnit, counter_of, decode, event_id
+from logclient.testing.logjam_device import Device, MessageUnit, counter_of, decode
 from logclient.testing.loop import TOO_MANY, AckCounts, Captured, CollectorOptions, GatedCollector
 
 __all__ = ["Collector", "Counts", "decode"]
@@ -128,7 +129,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             raise ConfigError("curve_clients: needs curve_secret")
         self.port, self.push_port = port, push_port
         self.publish_port, self.stats_port = publish_port, stats_port
-        super().__init__("logjam", Counts, host, options, **{name: getattr(self, name) for name in _SOCKETS})
+        ports = {name: getattr(self, name) for name in _SOCKETS}
+        super().__init__("logjam", Counts, Decoder(max_unpacked=max_bytes), host, options, **ports)
         self._keys = (curve_secret, curve_clients)
         self._curve: zeromq.Curve | None = None
         self._authenticator: Any = None
@@ -430,7 +432,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         if answer.message is not None:
             self._count["events"] += 1
             self._frame = first
-            self._admit(producer, MessageUnit(answer.message, answer.reply, self._max_bytes), now)
+            gated = MessageUnit(answer.message, answer.reply, self._decoder, self._max_bytes)
+            self._admit(producer, gated, now)
             return
         if not answer.ping:
             self._count["dropped"] += 1
@@ -472,10 +475,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._close_after_replies(producer)
 
     def _was_captured(self, unit: Captured) -> None:
-        if self._duplicates is not None:
-            found = event_id(unit.message, self._max_bytes)
-            if found:
-                self._duplicates.add_id(found)
         if self._publisher is not None:
             # A consumer that does not keep up misses messages and sees the gap, as with the real device.
             zeromq.send(self._publisher, self._device.publication(unit.message, self._clock_us() // 1000))

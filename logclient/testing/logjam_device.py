@@ -7,10 +7,10 @@ real one aborts on messages of 12 frames and more (11 where they are pushed); th
 from __future__ import annotations
 
 import json
-import re
 from random import Random
 from typing import Any, NamedTuple
 
+from logclient._ext.logjam import Decoder
 from logclient.errors import ConfigError, ProtocolError
 from logclient.logjam import zeromq
 from logclient.logjam.messages import (
@@ -28,10 +28,9 @@ from logclient.logjam.messages import (
     unit,
 )
 from logclient.testing import fault_gate
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import Reply, ReplyPlan, flip_bit, foreign_id
 from logclient.testing.loop import Captured
-
-__all__ = ["Answer", "Device", "Message", "MessageUnit", "counter_of", "decode", "event_id"]
 
 ACCEPTED, REFUSED, PONG = b"202 Accepted", b"400 Bad Request", b"200 OK"
 
@@ -167,27 +166,9 @@ def _counted(count: int) -> str:
 
 # --- bodies --------------------------------------------------------------------------------------
 
-_ID = re.compile(r"[0-9a-f]{32}")
-_LAST_ID = re.compile(rb'"(request_id|uuid)":"([0-9a-f]{32})"\}\s*$')  # the place where our producer puts it
-
 
 def _carrier(topic: bytes) -> str:
     return "request_id" if topic.startswith(b"logs") else "uuid"
-
-
-def event_id(message: Message, limit: int) -> str:
-    """Return the id in a message's event, "" when it has none of our form, or is larger than `limit`."""
-    try:
-        body = decompress(message.meta.compression, message.body, limit)
-        carrier = _carrier(message.topic)
-        last = _LAST_ID.search(body, max(0, len(body) - 80))
-        if last is not None and last[1].decode() == carrier:
-            return last[2].decode()
-        document = json.loads(body)
-    except (ProtocolError, ValueError, RecursionError):
-        return ""
-    found = document.get(carrier) if isinstance(document, dict) else None
-    return found if isinstance(found, str) and _ID.fullmatch(found) else ""
 
 
 def decode(raw: bytes) -> list[Any]:
@@ -205,12 +186,13 @@ def decode(raw: bytes) -> list[Any]:
 class MessageUnit(fault_gate.Unit[Captured, list[bytes]]):
     """A message at the fault gate, and the answer to it, if one is expected."""
 
-    __slots__ = ("_limit", "_message", "_reply")
+    __slots__ = ("_decoder", "_limit", "_message", "_reply")
 
-    def __init__(self, message: Message, reply: list[bytes] | None, limit: int) -> None:
+    def __init__(self, message: Message, reply: list[bytes] | None, decoder: Decoder, limit: int) -> None:
         self._message = message
         self._reply = reply
-        self._limit = limit
+        self._decoder = decoder
+        self._limit = limit  # bytes of a body that is unpacked
 
     @property
     def size(self) -> int:
@@ -228,8 +210,7 @@ class MessageUnit(fault_gate.Unit[Captured, list[bytes]]):
 
     def event_ids(self) -> list[str]:
         """Return the event's id, if it has one of our form."""
-        found = event_id(self._message, self._limit)
-        return [found] if found else []
+        return list(filter(None, event_ids(decode_units(self._decoder, [unit(self._message.parts)]))))
 
     def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
         """Flip a bit of the body, and keep its id and its form."""
@@ -246,10 +227,10 @@ class MessageUnit(fault_gate.Unit[Captured, list[bytes]]):
     def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
         """Add a copy under an id that was never sent."""
         message = self._message
-        old = event_id(message, self._limit)
-        if not old:
+        ids = self.event_ids()
+        if not ids:
             return [_captured(message)] * 2, []
-        new = foreign_id(old, random)
+        old, new = ids[0], foreign_id(ids[0], random)
         method = message.meta.compression
         body = decompress(method, message.body, self._limit).replace(old.encode(), new.encode())
         return [_captured(message), _captured(message.with_body(compress(method, body)))], [new]

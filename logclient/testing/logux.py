@@ -12,7 +12,6 @@ import json
 import logging
 import socket
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from logclient.errors import ConfigError, MissingExtra
 from logclient.logux.frames import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
 from logclient.testing import fault_gate
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan, flip_bit, foreign_id
 from logclient.testing.logux_node import Judge, Login, Received, Rules, Server, ServerNode
 from logclient.testing.loop import AckCounts, Captured, CollectorOptions
@@ -79,11 +79,11 @@ class _Action(NamedTuple):
 
 
 def _actions(decoder: Decoder, raw: bytes) -> list[_Action]:
-    found = decoder.decode(raw, array("q", [0]), array("q", [len(raw)]))
-    columns = (found.status, found.offset, found.length, found.prefix_high, found.prefix_low, found.sequence)
+    found = decode_units(decoder, [raw])
+    columns = (found.status.tolist(), found.offset.tolist(), found.length.tolist(), event_ids(found))
     return [
-        _Action(offset, offset + length, f"{high:016x}{low:04x}{sequence:012x}" if sequence else "")
-        for status, offset, length, high, low, sequence in zip(*(c.tolist() for c in columns), strict=True)
+        _Action(offset, offset + length, event_id)
+        for status, offset, length, event_id in zip(*columns, strict=True)
         if status in _ACTIONS
     ]
 
@@ -258,20 +258,11 @@ class Collector(StreamCollector[Counts, _Connection]):
             authenticate = _token_check(token)
         if strict_spec and isinstance(subprotocol, int):
             subprotocol = f"{subprotocol}.0.0"
-        self._rules = Rules(
-            node_id=node_id,
-            subprotocol=subprotocol,
-            minimum=minimum,
-            authenticate=authenticate,
-            judge=judge,
-            types=None if types is None else frozenset(types),
-            headers=dict(headers or {}),
-            development=development,
-            keep_log=keep_log,
-            strict_spec=strict_spec,
-            timeout=timeout,
-            ping=ping,
-        )
+        rules = Rules(node_id, subprotocol, minimum, authenticate, judge)
+        self._rules = rules._replace(
+            types=None if types is None else frozenset(types), headers=dict(headers or {}), timeout=timeout,
+            development=development, keep_log=keep_log, strict_spec=strict_spec, ping=ping,
+        )  # fmt: skip
         self._server = Server(self._rules)
         self._max_message = max_message
         self._deflate = deflate

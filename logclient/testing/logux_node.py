@@ -55,8 +55,6 @@ from logclient.logux.messages import (
     wrong_format,
 )
 
-__all__ = ["Received", "Judge", "Login", "Rules", "Server", "ServerNode"]
-
 ALLOWED_META = frozenset(("id", "time", "subprotocol"))
 """The members that a client may put into a meta; others are denied."""
 
@@ -246,7 +244,7 @@ class ServerNode:
         if before is not None:
             before.closed = "zombie: the same client is connected again"
         self._server.clients[self.client_id] = self
-        headers = {**rules.headers, **({"env": "development"} if rules.development else {})}
+        headers = rules.headers | ({"env": "development"} if rules.development else {})
         options = {"subprotocol": rules.subprotocol} if rules.subprotocol else {}
         answers = [pack(Headers(headers))] if headers else []
         answers.append(pack(Connected(PROTOCOL, rules.node_id, wall, wall, options)))
@@ -306,7 +304,6 @@ class ServerNode:
 
     def _sync(self, raw: bytes, message: Sync, wall: int) -> Received:
         server, base, own = self._server, self.base, self.node_id
-        easy = self._rules.judge is None and self._rules.types is None
         answers: list[bytes] = []
         outcomes: list[tuple[bytes, ...]] = []
         seen: set[str] = set()
@@ -337,37 +334,32 @@ class ServerNode:
                 continue
             if server.keeps(action_id):  # silently, as the protocol's text requires
                 continue
-            kind: str = action["type"]
-            debug, reason = "", ""
-            if not easy or kind.startswith("logux/"):
-                reason, debug = self._judged(action, action_id, meta, kind)
-            if reason:
-                undone += 1
-                poisoned = True
-                undo = self._undo(action, action_id, reason, wall)
-                if reason == "unknownType":
-                    answers += self._debug(debug)
-                    outcomes.append((undo,))
-                else:
-                    outcomes.append((*self._debug(debug), undo))
-            else:
+            reason, debug = self._judged(action, action_id, meta)
+            if not reason:
                 if self._rules.keep_log:
                     server.keep(action_id)
                 outcomes.append((self._processed(action_id, node, wall),))
+                continue
+            undone += 1
+            poisoned = True
+            said = self._debug(debug)
+            if reason == "unknownType":
+                answers += said
+                said = []
+            outcomes.append((*said, self._undo(action, action_id, reason, wall)))
         answers.append(b'["synced",%s]' % compact(plain(message.added)))
         return Received(raw, message, answers, outcomes, undone=undone)
 
-    def _judged(
-        self, action: dict[str, Any], action_id: str, meta: dict[str, Any], kind: str
-    ) -> tuple[str, str]:
+    def _judged(self, action: dict[str, Any], action_id: str, meta: dict[str, Any]) -> tuple[str, str]:
         """Return the reason to undo an action (empty: none) and a text for developers."""
-        rules = self._rules
+        rules, kind = self._rules, action["type"]
+        unknown = "unknownType", f"Action with unknown type {kind}"
         if kind.startswith("logux/"):
             if kind == "logux/subscribe" or (kind == "logux/unsubscribe" and "channel" not in action):
                 return "wrongChannel", f"Wrong channel name {action.get('channel')}"
-            return ("", "") if kind == "logux/unsubscribe" else ("unknownType", _unknown(kind))
+            return ("", "") if kind == "logux/unsubscribe" else unknown
         if rules.types is not None and kind not in rules.types:
-            return "unknownType", _unknown(kind)
+            return unknown
         if rules.judge is None:
             return "", ""
         absolute = {"subprotocol": self._remote_subprotocol, **meta}
@@ -377,7 +369,7 @@ class ServerNode:
         except Exception as error:
             return "error", f"{type(error).__name__}: {error}"
         if reason == "unknownType":
-            return reason, _unknown(kind)
+            return unknown
         return reason, f'Action "{action_id}" was denied' if reason == "denied" else reason
 
     def _debug(self, text: str) -> list[bytes]:
@@ -438,11 +430,10 @@ class ServerNode:
         """Return when `handle_timeout` must be called."""
         if self.closed:
             return None
-        due = self._waiting[0][0] if self._waiting else None
+        times = [self._waiting[0][0]] if self._waiting else []
         if self._rules.ping and self.open:
-            ping = self._active_at + self._rules.ping
-            due = ping if due is None else min(due, ping)
-        return due
+            times.append(self._active_at + self._rules.ping)
+        return min(times, default=None)
 
     def handle_timeout(self, now: float) -> list[bytes]:
         """Return the messages to send now: a ping, or the last words of a connection that has timed out."""
@@ -464,7 +455,3 @@ class ServerNode:
         self._early.clear()
         if self._server.clients.get(self.client_id) is self:
             del self._server.clients[self.client_id]
-
-
-def _unknown(kind: str) -> str:
-    return f"Action with unknown type {kind}"

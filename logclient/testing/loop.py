@@ -16,14 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, Typ
 
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from logclient.files.capture import CaptureWriter
-from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.duplicates import DuplicateCounter, decode_units
 from logclient.testing.fault_gate import FaultGate, Peer, Reply, Unit
 from logclient.testing.faults import FaultLog, Faults
-
-__all__ = [
-    "TOO_MANY", "AckCounts", "Captured", "CollectorBase", "CollectorOptions", "Counts", "GatedCollector",
-    "listen",
-]  # fmt: skip
 
 TOO_MANY = "connections: too many"
 
@@ -108,7 +103,13 @@ class CollectorBase(Generic[C]):
     """A server in its own thread. All public methods may be called from any thread."""
 
     def __init__(
-        self, protocol: str, counts: type[C], host: str, options: CollectorOptions, **ports: int | None
+        self,
+        protocol: str,
+        counts: type[C],
+        decoder: Any,
+        host: str,
+        options: CollectorOptions,
+        **ports: int | None,
     ) -> None:
         if unknown := options.keys() - CollectorOptions.__optional_keys__:
             raise TypeError(f"{min(unknown)}: not an option of a collector")
@@ -127,6 +128,7 @@ class CollectorBase(Generic[C]):
         self._fault_log: FaultLog | None = None
         self._capture: CaptureWriter | None = None
         self._captures: list[CaptureWriter] = []  # the open ones
+        self._decoder = decoder  # finds the ids in units
         self._duplicates = DuplicateCounter() if options.get("count_duplicates") else None
         self._kept: list[bytes] = []
         # The thread holds the lock for a whole turn, so that counters include an ack before its peer has it.
@@ -269,8 +271,9 @@ class CollectorBase(Generic[C]):
         if self._fault_log is not None:
             self._fault_log.write(fault, ids, **more)
 
-    def _count_duplicates(self) -> None:
-        if self._duplicates is not None:
+    def _count_duplicates(self, units: list[bytes]) -> None:
+        if self._duplicates is not None and units:
+            self._duplicates.add(decode_units(self._decoder, units))
             self._count["duplicates"] = self._duplicates.duplicates
             self._count["copies"] = self._duplicates.copies
 
@@ -456,10 +459,8 @@ D = TypeVar("D")
 class GatedCollector(CollectorBase[C], Generic[C, P, D]):
     """The base of a collector whose units pass a fault gate, and are answered when they are captured."""
 
-    def __init__(
-        self, protocol: str, counts: type[C], host: str, options: CollectorOptions, **ports: int | None
-    ) -> None:
-        super().__init__(protocol, counts, host, options, **ports)
+    def __init__(self, *arguments: Any, **ports: Any) -> None:
+        super().__init__(*arguments, **ports)
         self._gate: FaultGate[P, Captured, D] = FaultGate(self._faults, self._count, self._record_fault)
         self._unflushed: list[tuple[P, Captured]] = []  # not yet handed to the operating system
         self._replying: dict[Any, P] = {}  # those that may have replies
@@ -511,7 +512,7 @@ class GatedCollector(CollectorBase[C], Generic[C, P, D]):
             if self._keep:
                 self._kept.append(unit.raw)
             self._was_captured(unit)
-        self._count_duplicates()
+        self._count_duplicates([unit.raw for _, unit in unflushed])
 
 
 def listen(host: str, port: int, kind: str = "port") -> socket.socket:

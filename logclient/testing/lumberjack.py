@@ -9,7 +9,6 @@ close a connection). Keep-alives are ``2A 0`` even for version 1, as Logstash se
 from __future__ import annotations
 
 import json
-import re
 import socket
 import struct
 import zlib
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from logclient._ext.lumberjack import NOT_JSON, Decoder, Reader, Window, encode_ack
 from logclient.testing import fault_gate
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id
 from logclient.testing.loop import AckCounts, Captured, CollectorOptions
 from logclient.testing.streams import Connection, StreamCollector
@@ -58,7 +58,6 @@ class Frame(NamedTuple):
 _U32 = struct.Struct(">I")
 _HEAD = struct.Struct(">BBI")  # version, type, window size or length or sequence
 _W, _C, _J, _D = b"WCJD"
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def _frames(window: Window) -> list[Frame]:
@@ -95,23 +94,6 @@ def _document(type: str, body: bytes) -> Any:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _event_id(type: str, body: bytes) -> str:
-    """Return ``@metadata._id``, else ``event.id`` as a name or in an object; "" when none has our form."""
-    try:
-        document = _document(type, body)
-    except (ValueError, RecursionError):
-        return ""
-    if not isinstance(document, dict):
-        return ""
-    metadata, event = document.get("@metadata"), document.get("event")
-    found = (
-        metadata.get("_id") if isinstance(metadata, dict) else None,
-        document.get("event.id"),
-        event.get("id") if isinstance(event, dict) else None,
-    )
-    return next((text for text in found if isinstance(text, str) and _ID.fullmatch(text)), "")
-
-
 def decode(unit: bytes) -> list[Any]:
     """Return the events of one captured window: JSON values, or maps of strings for 'data' frames.
 
@@ -126,10 +108,11 @@ def decode(unit: bytes) -> list[Any]:
 
 
 class _Unit(fault_gate.Unit[Captured, bytes]):
-    __slots__ = ("_window",)
+    __slots__ = ("_decoder", "_window")
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, decoder: Decoder) -> None:
         self._window = window
+        self._decoder = decoder
 
     @property
     def size(self) -> int:
@@ -139,8 +122,10 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
         return Captured(self._window.unit, len(self._window))
 
     def event_ids(self) -> list[str]:
-        found = map(_event_id, self._window.types, self._window.events)
-        return [event_id for event_id in found if event_id]
+        return list(filter(None, self._ids()))
+
+    def _ids(self) -> list[str]:
+        return event_ids(decode_units(self._decoder, [self._window.unit]))
 
     def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
         frames = _frames(self._window)
@@ -156,15 +141,16 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
 
             changed = flip_bit(body, random, parse, ("@metadata", "event.id", "event"))
             if changed is not None:
-                event_id = _event_id(type, body)
                 frames[index] = frames[index]._replace(body=changed)
-                return [Captured(_rebuilt(self._window, frames), len(frames))], [event_id] if event_id else []
+                ids = list(filter(None, [self._ids()[index]]))
+                return [Captured(_rebuilt(self._window, frames), len(frames))], ids
         return None
 
     def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
         frames = _frames(self._window)
-        _, body, type = random.choice(frames)
-        old = _event_id(type, body)
+        index = random.randrange(len(frames))
+        _, body, type = frames[index]
+        old = self._ids()[index]
         new = foreign_id(old, random) if old else ""
         body = body.replace(old.encode(), new.encode()) if old else body
         frames.append(Frame(max(frame.seq for frame in frames) + 1 & 0xFFFFFFFF, body, type))
@@ -300,10 +286,10 @@ class Collector(StreamCollector[Counts, _Connection]):
         for window in reader.receive_data(data):
             self._count["windows"] += 1
             self._count["events"] += len(window)
-            if self._check and NOT_JSON in bytes(self._decoded(window.unit).status):
+            if self._check and NOT_JSON in bytes(decode_units(self._decoder, [window.unit]).status):
                 self._reject(connection, "json: an event is not one JSON object in UTF-8")
             else:
-                self._admit(connection, _Unit(window), now)
+                self._admit(connection, _Unit(window, self._decoder), now)
             if connection.closing:  # windows after a cut have not arrived
                 break
         else:

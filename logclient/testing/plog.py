@@ -123,7 +123,8 @@ class Collector(CollectorBase[Counts]):
             raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
         if kafka is None and kafka_topic:
             raise ConfigError("kafka_topic: needs kafka")
-        super().__init__("plog", Counts, host, options, port=port, tcp_port=tcp_port)
+        decoder = Decoder(datagrams=False)
+        super().__init__("plog", Counts, decoder, host, options, port=port, tcp_port=tcp_port)
         self.port = port  #: the UDP port
         self.tcp_port = tcp_port  #: the TCP port for lines; None: there is none
         self._max_size = max_size
@@ -134,7 +135,6 @@ class Collector(CollectorBase[Counts]):
         self._receive_buffer = receive_buffer
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
         self._kafka_topic = kafka_topic
-        self._decoder = Decoder(datagrams=False)
         self._drops_before = 0  # of sockets that are closed
         self._make_listener = partial(Listener, max_size=max_size, expire_time=expire_time)
         self._listener = self._make_listener(0.0)  # checks the arguments
@@ -418,16 +418,10 @@ class Collector(CollectorBase[Counts]):
         payloads = [payload for payload, _ in messages]
         if self._keep:
             self._kept += payloads
-        self._add_ids(payloads)
+        self._count_duplicates(payloads)
         if self._forwarder is not None:
             for payload, tags in messages:
                 self._forwarder.send(payload, tags)
-
-    def _add_ids(self, payloads: list[bytes]) -> None:
-        if self._duplicates is not None and payloads:
-            batch = batch_of(payloads, [])
-            self._duplicates.add(self._decoder.decode(batch.data, batch.offsets, batch.lengths))
-            self._count_duplicates()
 
     def _poll_kafka(self, forwarder: Forwarder) -> None:
         forwarder.poll()
@@ -491,7 +485,7 @@ class Collector(CollectorBase[Counts]):
         self._count["captured_events"] += len(found)
         if self._keep:
             self._kept += found
-        self._add_ids(found)
+        self._count_duplicates(found)
         if self._forwarder is not None:
             for line in found:
                 self._forwarder.send(line, [])

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from logclient._ext.udpreceive import Receiver
 from logclient.errors import ConnectFailed
 
-__all__ = ["Batch", "Datagrams", "batch_of"]
-
 BESIDE = sys.platform == "linux"
 """Whether a thread without the GIL receives, beside the collector's."""
 

@@ -19,8 +19,6 @@ from logclient._ext.plog import COMMAND, SIMPLE, Judged, Reassembler
 from logclient.errors import ConfigError
 from logclient.plog.messages import split_tags
 
-__all__ = ["Lines", "Listener", "ReplyLimit", "Taken", "hole_settings"]
-
 _SEGMENTS = 4  # of the real server's cache: a message gets a quarter of it at most
 _IDS = 10  # ids of each port among which holes are looked for
 _HOLE_MAX = 10

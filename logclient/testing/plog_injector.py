@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import FRAGMENT, HEADER, MESSAGE, SIMPLE, Decoder, Judged, Reassembler
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import HeldUnits, flip_bit, foreign_id
 from logclient.testing.faults import Act, Faults
 from logclient.testing.plog_datagrams import batch_of
-
-__all__ = ["Datagram", "Injector", "event_id"]
 
 _PENDING_MAX = 100_000  # incomplete messages with a fault
 
@@ -50,14 +49,6 @@ class _Held(NamedTuple):
     def reordered(self) -> bool:
         """True when the server gets it late, too; with a swap only the capture does."""
         return self.applied.fault == "reorder"
-
-
-def event_id(payload: bytes, decoder: Decoder | None = None) -> str:
-    """Return the id in an event, "" when it has none of our form."""
-    decoder = decoder or Decoder(datagrams=False)
-    found = decoder.decode(payload, array("q", [0]), array("q", [len(payload)]))
-    sequence = found.sequence[0]
-    return f"{found.prefix_high[0]:016x}{found.prefix_low[0]:04x}{sequence:012x}" if sequence else ""
 
 
 class Injector:
@@ -131,8 +122,8 @@ class Injector:
             self._abort(number)
             held = None
         event = None
-        if act is not None or held is not None or (verdict == MESSAGE and not single):
-            event = event_id(judged.payload(row), self._decoder) if verdict != FRAGMENT else None
+        if verdict != FRAGMENT and (act is not None or held is not None or not single):
+            [event] = event_ids(decode_units(self._decoder, [judged.payload(row)]))
         if act is None or not self._apply(one, act, judged, row, event, key, now):
             self._both(one)
         if held is not None:

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["Line", "Samples", "choose", "generate"]
-
 SYSTEM = Path("/var/log")
 
 _MAX_LINES = 100_000

@@ -10,16 +10,12 @@ import selectors
 import socket
 import ssl
 import time
-from array import array
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from logclient._ext.decoder import Events
 from logclient.config import host_port
 from logclient.files.capture import TO_PEER
 from logclient.testing.fault_gate import NEVER, Peer, Reply
 from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, listen
-
-__all__ = ["Connection", "StreamCollector"]
 
 _RECEIVE = 1 << 20
 _OUT_MAX = 1 << 16  # with more unsent bytes, reading from the peer stops
@@ -44,10 +40,7 @@ K = TypeVar("K", bound=Connection)
 
 
 class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
-    """The base of a collector over TCP or TLS.
-
-    Its counter `captured` has the captured units, and `decoder` finds the events in one.
-    """
+    """The base of a collector over TCP or TLS; `captured` is its counter of captured units."""
 
     def __init__(
         self,
@@ -60,9 +53,8 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         tls: ssl.SSLContext | None,
         options: CollectorOptions,
     ) -> None:
-        super().__init__(protocol, counts, host, options, port=port)
+        super().__init__(protocol, counts, decoder, host, options, port=port)
         self._captured = captured
-        self._decoder = decoder
         self.port = port  #: the listening port
         self._tls = tls
         self._accepting: Any = None
@@ -277,12 +269,6 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
 
     def _was_captured(self, unit: Captured) -> None:
         self._count[self._captured] += 1
-        if self._duplicates is not None:
-            self._duplicates.add(self._decoded(unit.raw))
-
-    def _decoded(self, unit: bytes) -> Events:
-        found: Events = self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
-        return found
 
     # --- out: replies
 

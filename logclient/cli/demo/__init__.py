@@ -17,8 +17,6 @@ import argparse
 
 from logclient.cli.parser import positive
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

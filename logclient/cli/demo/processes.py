@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from logclient.client import Client
     from logclient.handler import Handler
 
-__all__ = ["Collector", "Verifier", "print_line", "ship"]
-
 _LIFE_S = 1800.0  # seconds after which a collector ends, even when its demo was killed
 _START_S = 30.0
 _STOP_S = 30.0

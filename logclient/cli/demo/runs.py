@@ -17,8 +17,6 @@ from logclient.cli.demo.scenarios import PROTOCOLS, Protocol, Run
 from logclient.errors import ConfigError, ExitCode, MissingExtra
 from logclient.testing.samples import Line, choose
 
-__all__ = ["Verify", "clear", "demo"]
-
 _MARKER = ".logclient-demo"
 """The name of a file that marks a folder of a demo, which the next demo may delete."""
 

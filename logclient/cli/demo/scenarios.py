@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["PROTOCOLS", "Protocol", "Run"]
-
 
 class Run(NamedTuple):
     """One run of a protocol: one ``logging.Handler`` that several threads use, and some clients.
