@@ -1,8 +1,5 @@
 """The ``logclient`` command, also ``python -m logclient``.
 
-`main` reads the command line and runs one command. The exit codes are those of `logclient.errors.ExitCode`.
-Every error is one line on stderr; ``--debug`` shows the traceback (`logclient.exits`).
-
 Each command is a module of this package with ``add_arguments(parser)`` and ``run(arguments)``. It is imported
 when the command is given, so ``--help`` and ``--version`` load nothing that they do not need.
 """

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
@@ -22,8 +23,6 @@ from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from logclient.logjam.consumer import Consumer
     from logclient.testing.loop import CollectorBase
 
@@ -34,18 +33,19 @@ _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "urls",
         nargs="+",
         metavar="URL",
         help="where to listen; port 0 picks a free one; TLS needs ?cert=FILE; logjam+sub://HOST:PORT "
         "subscribes to a Logjam device",
     )
-    parser.add_argument("--capture", required=True, metavar="DIR", help="directory for the capture")
-    parser.add_argument("--faults", metavar="SPEC", help="misbehave, as in cut-before-ack=every:5,seed=3")
-    parser.add_argument("--fault-log", metavar="FILE", help="list the ids of events that faults change")
-    parser.add_argument("--for", dest="seconds", type=duration, metavar="TIME", help="stop after this time")
-    parser.add_argument("--json", dest="as_json", action="store_true", help="print the counts as JSON")
+    add("--capture", required=True, metavar="DIR", help="directory for the capture")
+    add("--faults", metavar="SPEC", help="misbehave, as in cut-before-ack=every:5,seed=3")
+    add("--fault-log", metavar="FILE", help="list the ids of events that faults change")
+    add("--for", dest="seconds", type=duration, metavar="TIME", help="stop after this time")
+    add("--json", dest="as_json", action="store_true", help="print the counts as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,10 +80,7 @@ def _keys(path: str) -> frozenset[str]:
 # Options of collectors in URLs, by scheme.
 _PORT = readers.integer(0, 65535)
 _Readers = dict[str, Callable[[str], Any]]
-_ALL: _Readers = {
-    "idle": readers.duration(0, 30 * 86400),
-    "max_connections": readers.integer(1, 1_000_000),
-}
+_ALL: _Readers = {"idle": readers.duration(0, 30 * 86400), "max_connections": readers.integer(1, 1_000_000)}
 _LUMBERJACK: _Readers = {**_ALL, "strict_spec": readers.boolean}
 _LOGJAM: _Readers = {
     **_ALL,

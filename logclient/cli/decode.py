@@ -25,18 +25,17 @@ class _Part(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
-    parser.add_argument(
+    add = parser.add_argument
+    add("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
+    add(
         "file",
         metavar="FILE",
         help="a capture, one of its segments (.cap), or the bytes of one direction; - is standard input",
     )
-    parser.add_argument("--hex", action="store_true", help="FILE holds hexadecimal digits")
-    parser.add_argument("--json", action="store_true", help="print each frame as a line of JSON")
-    parser.add_argument("--limit", type=positive, metavar="N", help="stop after N frames")
-    parser.add_argument(
-        "--bytes", type=positive, metavar="N", help="show N bytes of the content of a frame (default: 200)"
-    )
+    add("--hex", action="store_true", help="FILE holds hexadecimal digits")
+    add("--json", action="store_true", help="print each frame as a line of JSON")
+    add("--limit", type=positive, metavar="N", help="stop after N frames")
+    add("--bytes", type=positive, metavar="N", help="show N bytes of the content of a frame (default: 200)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,13 +19,7 @@ from typing import Any, NamedTuple
 
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments
-from logclient.cli.ping import (
-    EndpointCheck,
-    check_endpoints,
-    describe_error,
-    describe_security,
-    milliseconds,
-)
+from logclient.cli.ping import EndpointCheck, check_endpoints, describe_error, describe_security, milliseconds
 from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.config import registry
 from logclient.errors import ExitCode, LedgerError
@@ -164,9 +158,6 @@ def _spool(given: config.Config) -> Iterator[Finding]:
         yield Finding("spool", OK, f"{directory} is on {kind or 'a file system'}, {free >> 20} MiB are free")
 
 
-# -- name and connection
-
-
 def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[list[Any], Finding]:
     """Look up the host, `timeout` seconds at most; returns the addresses with their families, too."""
     host, port = endpoint
@@ -234,9 +225,6 @@ def _fix_server(given: config.Config, port: int) -> str:
     usual = registry.lookup(given.scheme).port
     hint = "" if port == usual else f" ({given.scheme} usually has {usual})"
     return f"start the server, or correct the port{hint}"
-
-
-# -- the server
 
 
 def _findings(check: EndpointCheck, stream: bool) -> Iterator[Finding]:

@@ -117,9 +117,6 @@ def add_endpoint_arguments(parser: argparse.ArgumentParser, done: str, awaited: 
     )
 
 
-# -- types of arguments
-
-
 def argument_type(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
     """Make an argparse type of this name that shows the text of a ValueError to the user."""
 

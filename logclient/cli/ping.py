@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -17,11 +19,13 @@ from typing import Any
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments, positive
 from logclient.cli.progress import ClientMessages
+from logclient.client import open_client
 from logclient.config import registry
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.readable import Probe, escape, shown
+from logclient.records.formatters import timestamp
 
 _GRACE_S = 1.0  # beyond the time-out for an attempt to connect, which checks the clock only at intervals
 
@@ -227,9 +231,6 @@ class EndpointCheck:
 
     def _is_tls_server(self) -> bool:
         """Try a TLS handshake: most TLS servers close other connections without an answer."""
-        import socket
-        import ssl
-
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -244,13 +245,8 @@ class EndpointCheck:
 
     def _send_event(self) -> None:
         """Send one event through a client. Its text names the ping."""
-        from socket import gethostname
-
-        from logclient.client import open_client
-        from logclient.records.formatters import timestamp
-
         # Logjam's client turns a text into a document that the importer accepts.
-        text = f"logclient ping from {gethostname()}"
+        text = f"logclient ping from {socket.gethostname()}"
         event: str | dict[str, str] = text
         if isinstance(self.given, DocumentConfig):
             event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-ping"}
@@ -274,8 +270,6 @@ class EndpointCheck:
             why = f"{outcome.status}, {outcome.reason}"
         self.status = "silent"
         self.explanation = f"an event was not acknowledged in {self.timeout:g} s{why and f': {why}'}"
-
-    # -- the results
 
     def line(self) -> str:
         """Describe the results in one line."""

@@ -8,19 +8,19 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from logclient import config
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
+from logclient.client import Client, Stats, open_client
 from logclient.config.documents import DocumentConfig
 from logclient.errors import ExitCode
 from logclient.exits import Stopped, TerminationSignals
-
-if TYPE_CHECKING:
-    from logclient.client import Client, Stats
-    from logclient.plog import Loss
+from logclient.plog import Client as PlogClient
+from logclient.plog import Loss
+from logclient.records.formatters import timestamp
 
 _PROGRESS_S = 0.25  # seconds between two checks of the client, and between two progress lines on a terminal
 _COUNTERS_S = 1.0  # seconds to wait for a server's counters; one that does not answer is not asked again
@@ -31,32 +31,33 @@ _SHOWN_REFUSALS = 10  # the number of refused lines that are named on stderr; fu
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
+    add = parser.add_argument
+    add("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
     # Without a default, argparse would require the argument.
-    parser.add_argument(
+    add(
         "files",
         nargs="*",
         default=[],
         metavar="FILE",
         help="text, plain or compressed (gzip, bzip2, xz, zstd); - is standard input, the default",
     )
-    parser.add_argument("--ledger", metavar="DIR", help="keep a ledger in this directory, for verify")
-    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
-    parser.add_argument("--rate", type=rate, metavar="N/s", help="send at most N events a second")
-    parser.add_argument(
+    add("--ledger", metavar="DIR", help="keep a ledger in this directory, for verify")
+    add("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
+    add("--rate", type=rate, metavar="N/s", help="send at most N events a second")
+    add(
         "--format",
         choices=("text", "ndjson"),
         default="text",
         help="text: each line is a message (default); ndjson: each line is a JSON object",
     )
-    parser.add_argument(
+    add(
         "--timeout",
         type=duration,
         default=30.0,
         metavar="TIME",
         help="give up after this time without progress (default: 30s)",
     )
-    parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
+    add("--json", action="store_true", help="print the outcomes as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,8 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--repeat: standard input cannot be read again")
     given = config.parse(arguments.url, ledger=arguments.ledger)
     sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
-    from logclient.client import open_client
-
     defaults: dict[str, Any] = {
         "overflow": "block",
         "block_timeout": arguments.timeout + _BLOCK_BEYOND_S,
@@ -93,8 +92,6 @@ class _FileSender:
         arguments: argparse.Namespace,
         signals: TerminationSignals,
     ) -> None:
-        from logclient.records.formatters import timestamp
-
         self.client = client
         given = client.config
         self.url = given.redacted
@@ -126,8 +123,7 @@ class _FileSender:
         progress = ProgressLine()
         with ClientMessages(f"{self.url}: ") as messages:
             # Plog servers acknowledge nothing: only their counters show losses.
-            client: Any = self.client
-            counters = client.watch(_COUNTERS_S) if client.config.protocol == "plog" else None
+            counters = self.client.watch(_COUNTERS_S) if isinstance(self.client, PlogClient) else None
             self.begun = time.monotonic()
             reader.start()
             try:
@@ -231,8 +227,6 @@ class _FileSender:
         read = self.read + (self.file.position() if self.file is not None else 0)
         return min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
 
-    # -- the reading thread
-
     def _read_files(self) -> None:
         try:
             for _ in range(self.arguments.repeat):
@@ -303,8 +297,6 @@ class _FileSender:
         if self.refused <= _SHOWN_REFUSALS:
             print(f"logclient: {display_name(name)}:{number}: {why}", file=sys.stderr)
         return None
-
-    # -- the report
 
     def _report(self, stats: Stats, code: ExitCode) -> None:
         seconds = time.monotonic() - self.begun

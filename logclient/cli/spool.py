@@ -7,15 +7,18 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from logclient import config
 from logclient.cli.parser import UsageError, duration
+from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
+from logclient.client import connect
+from logclient.delivery.spool import contents, owner_files
+from logclient.delivery.spool.contents import Owner
+from logclient.delivery.spool.purge import purge
 from logclient.errors import ExitCode
 from logclient.exits import Stopped, TerminationSignals, end_with_reader
 from logclient.readable import escape
-
-if TYPE_CHECKING:
-    from logclient.delivery.spool.contents import Owner
 
 _LOOK_S = 0.25  # seconds between two looks at the files while they are sent
 _OLDEST = "365d"  # the age of events that ``drain`` sends, unless the URL has ``spool_age``
@@ -24,26 +27,25 @@ _OPTIONS = {"drain": {"to", "ledger", "timeout"}, "purge": {"ledger", "owner", "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "action",
         metavar="ACTION",
         choices=["ls", "drain", "purge", "check"],
         help="ls: what each process has; drain: send what dead ones left; purge: remove that; check: test it",
     )
-    parser.add_argument("folder", metavar="DIR", help="directory of the spool")
-    parser.add_argument("--to", metavar="URL", help="drain: the server")
-    parser.add_argument(
-        "--ledger", metavar="DIR", help="drain, purge: continue the ledgers in this directory"
-    )
-    parser.add_argument(
+    add("folder", metavar="DIR", help="directory of the spool")
+    add("--to", metavar="URL", help="drain: the server")
+    add("--ledger", metavar="DIR", help="drain, purge: continue the ledgers in this directory")
+    add(
         "--timeout",
         type=duration,
         metavar="TIME",
         help="drain: give up after this time without progress (default: 30s)",
     )
-    parser.add_argument("--owner", metavar="PRODUCER", help="purge: only what this one left")
-    parser.add_argument("--yes", action="store_true", help="purge: do not ask")
-    parser.add_argument("--json", action="store_true", help="print JSON, one line per owner")
+    add("--owner", metavar="PRODUCER", help="purge: only what this one left")
+    add("--yes", action="store_true", help="purge: do not ask")
+    add("--json", action="store_true", help="print JSON, one line per owner")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("to", "ledger", "timeout", "owner", "yes"):
         if getattr(arguments, name) and name not in _OPTIONS.get(action, ()):
             raise UsageError(f"--{name}: is not for {action}")
-    from logclient.delivery.spool import contents
-
     contents.check_directory(arguments.folder)
     return {"ls": _list, "drain": _drain, "purge": _purge, "check": _check}[action](arguments)
 
@@ -93,12 +93,7 @@ def _describe(owner: Owner) -> str:
     return ", ".join(words)
 
 
-# -- ls and check
-
-
 def _list(arguments: argparse.Namespace) -> int:
-    from logclient.delivery.spool import contents
-
     end_with_reader()
     for owner in contents.read(arguments.folder):
         print(json.dumps(_facts(owner)) if arguments.json else _describe(owner), flush=True)
@@ -106,8 +101,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from logclient.delivery.spool import contents
-
     owners = damages = 0
     for owner in contents.read(arguments.folder):
         owners += 1
@@ -122,16 +115,9 @@ def _check(arguments: argparse.Namespace) -> int:
     return ExitCode.BROKEN if damages else ExitCode.OK
 
 
-# -- drain
-
-
 def _drain(arguments: argparse.Namespace) -> int:
     if not arguments.to:
         raise UsageError("drain: needs --to URL")
-    from logclient import config
-    from logclient.cli.progress import ClientMessages
-    from logclient.client import connect
-
     given = config.parse(arguments.to, ledger=arguments.ledger)
     options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow"}
     if arguments.ledger is not None:
@@ -168,16 +154,11 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 def _left(folder: str) -> dict[str, int]:
     """Return how many events wait, by dead owner."""
-    from logclient.delivery.spool import contents
-
     return {owner.producer: owner.events for owner in contents.read(folder) if not owner.alive}
 
 
 def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, messages: Any) -> None:
     """Wait until the files of dead owners are gone, or nothing has changed for the time-out."""
-    from logclient.cli.progress import ProgressLine, RateEstimate
-    from logclient.delivery.spool import contents
-
     progress, estimate = ProgressLine(), RateEstimate()
     events = sum(before.values())
     timeout = arguments.timeout or 30.0
@@ -202,13 +183,7 @@ def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, m
         progress.clear()
 
 
-# -- purge
-
-
 def _purge(arguments: argparse.Namespace) -> int:
-    from logclient.delivery.spool import contents, owner_files
-    from logclient.delivery.spool.purge import purge
-
     found = [owner for owner in contents.read(arguments.folder) if arguments.owner in (None, owner.producer)]
     if arguments.owner is not None and not found:
         raise UsageError(f"--owner: {arguments.folder} has no {arguments.owner[:40]!r}")

@@ -83,9 +83,6 @@ def describe_uptime(milliseconds: int) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s"
 
 
-# -- questions to servers, of envi, too
-
-
 class Answer(NamedTuple):
     """The answer of one endpoint."""
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient.delivery import lifecycle
-
-if TYPE_CHECKING:
-    from logclient.delivery.stats import Stats
+from logclient.delivery.stats import Stats
 
 # The name in Prometheus, a description, and the name and the unit in OpenTelemetry, of each.
 _COUNTERS = (

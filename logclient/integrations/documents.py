@@ -10,7 +10,7 @@ from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, check_source, open_client
 from logclient.config import parse
 from logclient.errors import LogclientError
-from logclient.records.sampling import SUPPRESSED, Sampling
+from logclient.records.sampling import SUPPRESSED
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -59,8 +59,13 @@ class FrontEnd:
         if level < self.level or logger == "logclient" or logger.startswith("logclient."):
             return
         try:
-            if self._sampling is not None and not self._passes(self._sampling, document, level, logger):
-                return
+            if self._sampling is not None:
+                message = document.get("message", "")
+                text = message, document.get("error.type", "")
+                held = self._sampling.admit(logger, level, message, lambda: text)
+                if held < 0:
+                    return
+                document |= {SUPPRESSED: held} if held else {}
             self.client.send(document, level)
         except LogclientError as error:
             kind = type(error).__name__
@@ -69,15 +74,6 @@ class FrontEnd:
     def setLevel(self, level: int) -> None:
         """Send no record below this level from now on; named as that of ``logging.Handler``."""
         self.level = level
-
-    @staticmethod
-    def _passes(sampling: Sampling, document: dict[str, Any], level: int, logger: str) -> bool:
-        """Return whether a document passes; one that does says how many were held back before it."""
-        message = document.get("message", "")
-        held = sampling.admit(logger, level, message, lambda: (message, document.get("error.type", "")))
-        if held > 0:
-            document[SUPPRESSED] = held
-        return held >= 0
 
     def _add_error(self, document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
         """Add ``error.*`` of an exception, or of (type, exception, traceback); anything else adds nothing.

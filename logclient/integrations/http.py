@@ -25,12 +25,7 @@ LONGEST_WAIT = 3600.0
 
 
 def begin(
-    agent: Agent,
-    method: str,
-    path: str,
-    query: str,
-    headers: Iterable[tuple[str, str]],
-    ip: str | None,
+    agent: Agent, method: str, path: str, query: str, headers: Iterable[tuple[str, str]], ip: str | None
 ) -> Request:
     """Begin a request; its action is not known yet."""
     from urllib.parse import parse_qs

@@ -80,8 +80,7 @@ class LogExporter(FrontEnd, _Exporter):
 
         A record that cannot be sent is reported once a minute, and counted by the client.
 
-        Returns:
-            ``LogRecordExportResult.SUCCESS``; after ``shutdown`` ``FAILURE``.
+        Returns ``LogRecordExportResult.SUCCESS``; after ``shutdown`` ``FAILURE``.
         """
         if self._ended:
             return _Result.FAILURE
@@ -126,14 +125,13 @@ class LogExporter(FrontEnd, _Exporter):
             del document["log.level"]
         if number:
             document["event.severity"] = number
-        if event := getattr(record, "event_name", None):
-            document["event.action"] = event
-        if record.trace_id:
-            document["trace.id"] = f"{record.trace_id:032x}"
-        if record.span_id:
-            document["span.id"] = f"{record.span_id:016x}"
-        if dropped := getattr(item, "dropped_attributes", 0):
-            document["labels.dropped_attributes"] = dropped
+        found = {
+            "event.action": getattr(record, "event_name", None),
+            "trace.id": record.trace_id and f"{record.trace_id:032x}",
+            "span.id": record.span_id and f"{record.span_id:016x}",
+            "labels.dropped_attributes": getattr(item, "dropped_attributes", 0),
+        }
+        document |= {name: value for name, value in found.items() if value}
         add_fields(document, fields)
         self._ship_document(document, group * 10 if number else INFO, name)
 

@@ -3,13 +3,8 @@
 A client that has ended stays in the counts, so that no counter goes back. The label ``url`` is the URL of the
 client without options and secrets; clients with the same URL are added up.
 
-With ``PROMETHEUS_MULTIPROC_DIR`` (gunicorn, uwsgi) the counts are written into the files of
-``prometheus_client``, where ``MultiProcessCollector`` finds those of all processes, also of those that have
-ended. A thread does that every second, and the end of the process does. So a worker that is killed with -9
-may lack what it counted in its last second.
-
-docs/metrics.md describes the metrics: ``logclient_`` and a name in `GAUGES`, or one in `COUNTERS` and
-``_total``.
+With ``PROMETHEUS_MULTIPROC_DIR`` a thread writes them into the files of ``prometheus_client`` every second,
+and the end of the process does. docs/metrics.md describes the metrics.
 """
 
 from __future__ import annotations
@@ -25,8 +20,7 @@ from logclient.integrations.counts import COUNTERS, GAUGES, REASONS, Counts, Tot
 
 __all__ = ["COUNTERS", "GAUGES", "Collector", "register"]
 
-EVERY = 1.0
-"""Seconds from one update of the files to the next, in the mode for many processes."""
+EVERY = 1.0  # seconds from one update of the files to the next, in the mode for many processes
 
 
 def _labels(name: str) -> tuple[str, ...]:

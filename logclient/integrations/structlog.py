@@ -69,11 +69,8 @@ class Logger:
 
         def log(*rendered: Any, **event: Any) -> None:
             if rendered:
-                self._factory.client.complain(
-                    "structlog:rendered",
-                    "structlog: the last processor makes text of each event, so its fields are lost in it: "
-                    "leave that processor out",
-                )
+                words = "makes text of each event, so its fields are lost in it: leave that processor out"
+                self._factory.client.complain("structlog:rendered", f"structlog: the last processor {words}")
                 event["event"] = rendered[0]
             self._ship(level, event)
 

@@ -14,8 +14,7 @@ __all__ = ["LogjamMiddleware"]
 Environ = dict[str, Any]
 Application = Callable[[Environ, Any], Iterable[bytes]]
 
-KEY = "logclient.logjam.request"
-"""Key of the request in the environ."""
+KEY = "logclient.logjam.request"  # in the environ
 
 
 class LogjamMiddleware(http.Middleware[Application, Environ]):

@@ -19,8 +19,6 @@ from logclient.errors import QueueFull
 if TYPE_CHECKING:
     import logging
 
-    from logclient._ext.queue import EventQueue
-
 Document = dict[str, Any]
 Step = Callable[[Document], Any]
 
@@ -44,7 +42,7 @@ class Revision:
         assert final.queue is not None
         self.draft = draft
         self._final = final
-        self._queue: EventQueue = final.queue
+        self._queue = final.queue
         self._steps = steps
         self._put = put
         self._report = report
@@ -99,8 +97,7 @@ def replace_patterns(patterns: tuple[str, ...]) -> Step:
     Each pattern searches the text as it came, so none changes what another finds. Finds that overlap become
     one; a find of no characters is none.
     """
-    compiled = [re.compile(pattern) for pattern in patterns]
-    methods = [(pattern.search, pattern.finditer) for pattern in compiled]
+    methods = [(found.search, found.finditer) for found in map(re.compile, patterns)]
 
     def replace(value: Any) -> Any:
         if isinstance(value, str):

@@ -23,18 +23,10 @@ _WINDOW = 1.0
 
 
 class Sampling:
-    """Decides which records pass.
+    """Decides which records pass, by the options of the same names (docs/options.md).
 
-    Args:
-        sample: the share of the records that pass, from 0 to 1, by level name or by logger. A logger stands
-            for those below it; the longest name counts, and counts before the level. Records of WARNING and
-            above are sampled by their level only.
-        rate_limit: records a second of one template (message before its arguments, and logger); 0: any
-            number.
-        dedupe: seconds for which a record with the same text and logger is held back; 0: none is.
-        count: called with a number of ``FILTERS`` for each record that is held back.
-        clock: monotonic seconds.
-        random: in [0, 1).
+    `count` is called with a number of ``FILTERS`` for each record that is held back. `clock` returns
+    monotonic seconds, `random` a number in [0, 1).
     """
 
     def __init__(

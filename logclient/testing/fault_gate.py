@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -36,15 +36,15 @@ class Reply(Generic[D]):
     settles: int = 0  # the number of events whose outcome it reports
 
 
+@dataclass(eq=False)
 class Peer(Generic[D]):
     """One peer of a collector, usually a connection. Its number counts from 1 within the collector."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.stream = 0  # in the capture
-        self.replies: deque[Reply[D]] = deque()  # carried out in order
-        self.closing = False  # whether reading has ended and the replies are followed by a close
-        self.stalled = 0  # SILENT or ALIVE
+    number: int
+    stream: int = field(default=0, init=False)  # in the capture
+    replies: deque[Reply[D]] = field(default_factory=deque, init=False)  # carried out in order
+    closing: bool = field(default=False, init=False)  # reading has ended, and the replies precede a close
+    stalled: int = field(default=0, init=False)  # SILENT or ALIVE
 
 
 class ReplyPlan(NamedTuple):
@@ -260,8 +260,6 @@ class FaultGate(Generic[P, K, D]):
             swapped.ack.due = 0.0
         return swapped.unit.original()
 
-
-# --- the bodies that data faults make, for all protocols
 
 _TRIES = 100
 

@@ -60,7 +60,7 @@ import json
 import os
 import re
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
 
@@ -82,6 +82,7 @@ NAMES = {
     "plog": DATA_FAULTS,
 }
 
+_COUNTS = {"every": "every", "from": "first", "max": "limit"}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 
@@ -198,10 +199,9 @@ class Faults:
         if fault.every:
             applies = count % fault.every == 0
         else:
-            stream = self._streams.get((fault.name, scope))
-            if stream is None:
-                stream = self._streams[fault.name, scope] = Random(f"{self.seed} {fault.name} {scope}")
-            applies = stream.random() < fault.p
+            if (fault.name, scope) not in self._streams:
+                self._streams[fault.name, scope] = Random(f"{self.seed} {fault.name} {scope}")
+            applies = self._streams[fault.name, scope].random() < fault.p
         if not applies or (fault.limit and self._done.get((fault.name, scope), 0) >= fault.limit):
             return None
         return Act(fault, scope, f"{self.seed} {fault.name} {scope} {count}")
@@ -226,18 +226,15 @@ def _fault(name: str, terms: list[str]) -> Fault:
     rest = iter(terms)
     for term in rest:
         field = f"{name}: {term}" if term else name
-        kind = term if term in ("every", "p", "from", "max", "per-connection") else "value"
+        kind = term if term in (*_COUNTS, "p", "per-connection") else "value"
         if kind in given:
             raise ConfigError(f"faults: {field} is given twice")
         given.add(kind)
         if kind == "per-connection":
             fault = fault._replace(per_connection=True)
-        elif kind == "every":
-            fault = fault._replace(every=_whole(field, next(rest, ""), 1))
-        elif kind == "from":
-            fault = fault._replace(first=_whole(field, next(rest, ""), 1))
-        elif kind == "max":
-            fault = fault._replace(limit=_whole(field, next(rest, ""), 1))
+        elif kind in _COUNTS:
+            count: Any = {_COUNTS[kind]: _whole(field, next(rest, ""), 1)}
+            fault = fault._replace(**count)
         elif kind == "p":
             text = next(rest, "")
             if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
@@ -252,9 +249,9 @@ def _fault(name: str, terms: list[str]) -> Fault:
         else:
             terms_are = "every:N, p:X, from:N, max:N, per-connection"
             raise ConfigError(f"faults: {name}: {term!r} is none of its terms: {terms_are}")
-    if "p" in given and "every" in given:
+    if {"p", "every"} <= given:
         raise ConfigError(f"faults: {name}: every and p exclude each other")
-    if "p" not in given and "every" not in given:
+    if not {"p", "every"} & given:
         fault = fault._replace(every=1)
     if name == "delay-ack" and "value" not in given:
         raise ConfigError("faults: delay-ack needs a time, as in delay-ack=p:0.1:200ms")
@@ -273,10 +270,8 @@ class FaultLog:
             inside = os.path.realpath(capture)
             if os.path.commonpath([inside, os.path.realpath(self.path)]) == inside:
                 raise ConfigError(f"fault_log: {self.path} must be outside the capture")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        flags |= os.O_CLOEXEC
         try:
-            self._fd = os.open(self.path, flags, 0o600)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise LedgerError(f"fault_log: {self.path}: {error.strerror}") from error
 

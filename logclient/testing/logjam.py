@@ -14,20 +14,24 @@ bytes of a connection (Linux), such a connection is cut: see `zeromq.EndlessMess
 
 from __future__ import annotations
 
+import json
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Unpack
 
 from logclient._ext.logjam import Decoder
 from logclient.config import host_port
-from logclient.errors import ConfigError, ConnectFailed
+from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
-from logclient.logjam.messages import unit
-from logclient.testing.fault_gate import NEVER, Peer, Reply
-from logclient.testing.logjam_device import Device, MessageUnit, counter_of, decode
+from logclient.logjam.messages import compress, decompress, unit
+from logclient.testing import fault_gate
+from logclient.testing.duplicates import decode_units, event_ids
+from logclient.testing.fault_gate import NEVER, Peer, Reply, ReplyPlan, flip_bit, foreign_id
+from logclient.testing.logjam_device import Device, Message, carrier, counter_of, decode
 from logclient.testing.loop import TOO_MANY, AckCounts, Captured, CollectorOptions, GatedCollector
 
 __all__ = ["Collector", "Counts", "decode"]
@@ -57,14 +61,65 @@ class Counts(AckCounts):
     unanswered: int = 0  # by the fault no-reply
 
 
+@dataclass(eq=False, slots=True)
+class _Unit(fault_gate.Unit[Captured, list[bytes]]):
+    message: Message
+    reply: list[bytes] | None  # None: none is expected
+    decoder: Decoder
+    limit: int  # bytes of a body that is unpacked
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    @property
+    def is_answered(self) -> bool:
+        return self.reply is not None
+
+    def original(self) -> Captured:
+        return _captured(self.message)
+
+    def event_ids(self) -> list[str]:
+        return list(filter(None, event_ids(decode_units(self.decoder, [unit(self.message.parts)]))))
+
+    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
+        method = self.message.meta.compression
+        try:
+            body = decompress(method, self.message.body, self.limit)
+        except ProtocolError:
+            return None
+        changed = flip_bit(body, random, json.loads, (carrier(self.message.topic),))
+        if changed is None:
+            return None
+        return [_captured(self.message.with_body(compress(method, changed)))], self.event_ids()
+
+    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
+        message = self.message
+        ids = self.event_ids()
+        if not ids:
+            return [_captured(message)] * 2, []
+        old, new = ids[0], foreign_id(ids[0], random)
+        method = message.meta.compression
+        body = decompress(method, message.body, self.limit).replace(old.encode(), new.encode())
+        return [_captured(message), _captured(message.with_body(compress(method, body)))], [new]
+
+    def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
+        if self.reply is None or plan.fault == "no-reply":
+            return []
+        return [Reply(self.reply, counter_of(self.reply), plan.due)]
+
+
+def _captured(message: Message) -> Captured:
+    return Captured(unit(message.parts), message=message)
+
+
+@dataclass(eq=False)
 class _Producer(Peer[list[bytes]]):
     """A routing id; or, with an empty one, all producers that push, which have none."""
 
-    def __init__(self, routing_id: bytes, number: int, fd: int, address: str) -> None:
-        super().__init__(number)
-        self.routing_id = routing_id
-        self.fd = fd  # of its connection
-        self.address = address
+    routing_id: bytes = b""
+    fd: int = -1  # of its connection
+    address: str = ""
 
 
 class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
@@ -134,8 +189,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._keys = (curve_secret, curve_clients)
         self._curve: zeromq.Curve | None = None
         self._authenticator: Any = None
-        self._allow_invalid = allow_invalid
-        self._recompress = recompress
+        self._rules: Any = {"allow_invalid": allow_invalid, "recompress": recompress}
         self._number = device
         self._heartbeat = heartbeat
         self._max_bytes = max_bytes
@@ -153,8 +207,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._pushers: _Producer | None = None
         self._look_at = 0.0
         self._producer_number = 0
-
-    # --- for other threads
 
     def _at(self, scheme: str, port: int | None) -> str:
         return f"{scheme}://{host_port(self.host, port or 0)}"
@@ -179,18 +231,16 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
     @property
     def listens(self) -> dict[str, Any]:
         """The addresses on which it listens: ``url``, ``port``, and those of its other sockets."""
-        found: dict[str, Any] = {"url": self.url, "port": self.port}
-        if self.port is None:
-            found["port"] = self.push_port
-        elif self.push_port is not None:
-            found["push"] = self.push_url
-        if self.publish_port is not None:
-            found["publish"] = self.publish_url
-        if self.stats_port is not None:
-            found["stats"] = self._at("tcp", self.stats_port)
-        if self._curve is not None:
-            found["curve_server"] = self._curve.public
-        return found
+        only_push = self.port is None
+        found = {
+            "url": self.url,
+            "port": self.push_port if only_push else self.port,
+            "push": None if only_push or self.push_port is None else self.push_url,
+            "publish": None if self.publish_port is None else self.publish_url,
+            "stats": None if self.stats_port is None else self._at("tcp", self.stats_port),
+            "curve_server": self.curve_server,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def curve_server(self) -> str | None:
@@ -206,12 +256,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         secret, clients = self._keys
         if secret is not None:
             self._curve = zeromq.Curve(secret, clients)
-        self._device = Device(
-            self._number,
-            host=socket.gethostname(),
-            allow_invalid=self._allow_invalid,
-            recompress=self._recompress,
-        )
+        self._device = Device(self._number, host=socket.gethostname(), **self._rules)
         self._context = zmq.Context()
         self._bind()
         self._open_fault_log()
@@ -271,8 +316,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
     def _values(self, raw: bytes) -> list[Any]:
         return decode(raw)
 
-    # --- the thread
-
     def _end(self) -> None:
         for producer, message in self._gate.expire(NEVER):
             self._keep_unit(producer, message)
@@ -292,7 +335,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             if sock in self._monitors:
                 self._connections_changed(sock)
             elif sock is self._publisher:
-                self._count_subscriptions(sock)
+                self._count["subscriptions"] += sum(frames[0][:1] == b"\1" for frames in self._waiting(sock))
             elif sock is self._authenticator:
                 assert self._curve is not None
                 if not self._curve.answer(self._zmq, sock):
@@ -332,11 +375,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
 
     def _connections_changed(self, monitor: Any) -> None:
         zmq = self._zmq
-        while True:
-            try:
-                event, _ = monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for event, _ in self._waiting(monitor):
             kind, fd = int.from_bytes(event[:2], "little"), int.from_bytes(event[2:6], "little")
             if kind == zmq.EVENT_ACCEPTED:
                 self._count["connections"] += 1
@@ -349,16 +388,13 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             else:
                 self._connections.ended(fd)
 
-    def _count_subscriptions(self, sock: Any) -> None:
-        zmq = self._zmq
+    def _waiting(self, sock: Any) -> Iterator[list[bytes]]:
+        """Yield the messages that wait at a socket, as their frames."""
         while True:
             try:
-                message = sock.recv(zmq.NOBLOCK)
-            except zmq.Again:
+                yield sock.recv_multipart(self._zmq.NOBLOCK)
+            except self._zmq.Again:
                 return
-            self._count["subscriptions"] += message[:1] == b"\1"
-
-    # --- in: frames -> messages -> capture
 
     def _receive(self, sock: Any, now: float) -> None:
         push = sock is not self._router
@@ -384,7 +420,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
 
     def _new_producer(self, routing_id: bytes, fd: int, name: str) -> _Producer:
         self._producer_number += 1
-        producer = _Producer(routing_id, self._producer_number, fd, name)
+        producer = _Producer(self._producer_number, routing_id, fd, name)
         if self._capture is not None:
             peer = f"{name} {routing_id.hex()}" if routing_id else name
             producer.stream = self._capture.stream(peer)
@@ -432,7 +468,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         if answer.message is not None:
             self._count["events"] += 1
             self._frame = first
-            gated = MessageUnit(answer.message, answer.reply, self._decoder, self._max_bytes)
+            gated = _Unit(answer.message, answer.reply, self._decoder, self._max_bytes)
             self._admit(producer, gated, now)
             return
         if not answer.ping:
@@ -479,8 +515,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             # A consumer that does not keep up misses messages and sees the gap, as with the real device.
             zeromq.send(self._publisher, self._device.publication(unit.message, self._clock_us() // 1000))
             self._count["published"] += 1
-
-    # --- out: answers and publications
 
     def _send_replies(self, producer: _Producer, now: float) -> None:
         replies = producer.replies

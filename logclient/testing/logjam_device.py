@@ -7,11 +7,9 @@ real one aborts on messages of 12 frames and more (11 where they are pushed); th
 from __future__ import annotations
 
 import json
-from random import Random
 from typing import Any, NamedTuple
 
-from logclient._ext.logjam import Decoder
-from logclient.errors import ConfigError, ProtocolError
+from logclient.errors import ConfigError
 from logclient.logjam import zeromq
 from logclient.logjam.messages import (
     METHODS,
@@ -25,12 +23,7 @@ from logclient.logjam.messages import (
     is_topic,
     read_meta,
     require_library,
-    unit,
 )
-from logclient.testing import fault_gate
-from logclient.testing.duplicates import decode_units, event_ids
-from logclient.testing.fault_gate import Reply, ReplyPlan, flip_bit, foreign_id
-from logclient.testing.loop import Captured
 
 ACCEPTED, REFUSED, PONG = b"202 Accepted", b"400 Bad Request", b"200 OK"
 
@@ -85,8 +78,6 @@ class Device:
         recompress: str = "none",
         sequence: int = 0,
     ) -> None:
-        if not 0 <= number < 1 << 32:
-            raise ConfigError(f"device: {number} must be 0 to {(1 << 32) - 1}")
         if recompress not in METHODS:
             raise ConfigError(f"recompress: {recompress!r} is none of {', '.join(METHODS)}")
         self.number = number
@@ -164,10 +155,8 @@ def _counted(count: int) -> str:
     return str(count) if count < _FRAMES_MAX else f"{_FRAMES_MAX} or more"
 
 
-# --- bodies --------------------------------------------------------------------------------------
-
-
-def _carrier(topic: bytes) -> str:
+def carrier(topic: bytes) -> str:
+    """Return the member of a body that has the event's id."""
     return "request_id" if topic.startswith(b"logs") else "uuid"
 
 
@@ -181,69 +170,6 @@ def decode(raw: bytes) -> list[Any]:
     if answer.message is None:
         raise ValueError(f"unit: {answer.reason or 'a ping'}")
     return [json.loads(decompress(answer.message.meta.compression, answer.message.body, _BODY_MAX))]
-
-
-class MessageUnit(fault_gate.Unit[Captured, list[bytes]]):
-    """A message at the fault gate, and the answer to it, if one is expected."""
-
-    __slots__ = ("_decoder", "_limit", "_message", "_reply")
-
-    def __init__(self, message: Message, reply: list[bytes] | None, decoder: Decoder, limit: int) -> None:
-        self._message = message
-        self._reply = reply
-        self._decoder = decoder
-        self._limit = limit  # bytes of a body that is unpacked
-
-    @property
-    def size(self) -> int:
-        """Number of events: 1."""
-        return 1
-
-    @property
-    def is_answered(self) -> bool:
-        """True for a request."""
-        return self._reply is not None
-
-    def original(self) -> Captured:
-        """Return the message."""
-        return _captured(self._message)
-
-    def event_ids(self) -> list[str]:
-        """Return the event's id, if it has one of our form."""
-        return list(filter(None, event_ids(decode_units(self._decoder, [unit(self._message.parts)]))))
-
-    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
-        """Flip a bit of the body, and keep its id and its form."""
-        method = self._message.meta.compression
-        try:
-            body = decompress(method, self._message.body, self._limit)
-        except ProtocolError:
-            return None
-        changed = flip_bit(body, random, json.loads, (_carrier(self._message.topic),))
-        if changed is None:
-            return None
-        return [_captured(self._message.with_body(compress(method, changed)))], self.event_ids()
-
-    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
-        """Add a copy under an id that was never sent."""
-        message = self._message
-        ids = self.event_ids()
-        if not ids:
-            return [_captured(message)] * 2, []
-        old, new = ids[0], foreign_id(ids[0], random)
-        method = message.meta.compression
-        body = decompress(method, message.body, self._limit).replace(old.encode(), new.encode())
-        return [_captured(message), _captured(message.with_body(compress(method, body)))], [new]
-
-    def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
-        """Return the answer, if there is one."""
-        if self._reply is None or plan.fault == "no-reply":
-            return []
-        return [Reply(self._reply, counter_of(self._reply), plan.due)]
-
-
-def _captured(message: Message) -> Captured:
-    return Captured(unit(message.parts), message=message)
 
 
 def counter_of(reply: list[bytes]) -> str:

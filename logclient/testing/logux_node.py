@@ -184,8 +184,6 @@ class ServerNode:
         self._active_at = now
         self._await(1, now)
 
-    # --- in
-
     def receive(self, raw: bytes, now: float, wall: int) -> list[Received]:
         """Take a message, and return its result: none if it was buffered.
 
@@ -300,8 +298,6 @@ class ServerNode:
         # error and debug are for people; connected answers nothing that a server sends
         return Received(raw, message, answers, [], self.closed)
 
-    # --- actions
-
     def _sync(self, raw: bytes, message: Sync, wall: int) -> Received:
         server, base, own = self._server, self.base, self.node_id
         answers: list[bytes] = []
@@ -400,8 +396,6 @@ class ServerNode:
         message = self._own(compact(action).decode(), wall)
         self.sent(1, now)
         return message
-
-    # --- time
 
     def sent(self, syncs: int, now: float) -> None:
         """Note that so many outcomes were sent: the client must answer each in time."""

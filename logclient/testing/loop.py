@@ -147,6 +147,8 @@ class CollectorBase(Generic[C]):
         """Return the counters. The caller holds the lock."""
         return self._snapshot(**self._count)
 
+    port: int | None
+
     @property
     def url(self) -> str:
         """The URL for clients."""
@@ -155,7 +157,7 @@ class CollectorBase(Generic[C]):
     @property
     def listens(self) -> dict[str, Any]:
         """The addresses of the collector for programs: ``url``, ``port``, and more by protocol."""
-        raise NotImplementedError
+        return {"url": self.url, "port": self.port}
 
     @property
     def counts(self) -> C:
@@ -223,8 +225,6 @@ class CollectorBase(Generic[C]):
         """Count a reason; the number of different reasons is bounded."""
         reason = reason if len(self._reasons) < _REASONS_MAX else "other"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
-
-    # --- evidence
 
     def _open_fault_log(self) -> None:
         path = self._options.get("fault_log")
@@ -444,6 +444,24 @@ class CollectorBase(Generic[C]):
             self._kept.clear()
 
 
+def bound_socket(kind: socket.SocketKind, host: str, port: int, what: str = "port") -> socket.socket:
+    """Return a non-blocking socket at an address, which listens if it is a stream; errors say `what` port."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
+    try:
+        if kind == socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        if kind == socket.SOCK_STREAM:
+            sock.listen(128)
+        sock.setblocking(False)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise ConnectFailed(f"listen: {host} {what} {port}: {error.strerror or error}") from error
+        raise
+    return sock
+
+
 class Captured(NamedTuple):
     """A unit in the form of the capture."""
 
@@ -513,20 +531,3 @@ class GatedCollector(CollectorBase[C], Generic[C, P, D]):
                 self._kept.append(unit.raw)
             self._was_captured(unit)
         self._count_duplicates([unit.raw for _, unit in unflushed])
-
-
-def listen(host: str, port: int, kind: str = "port") -> socket.socket:
-    """Return a non-blocking listening socket. The error says what `kind` of port it is."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ConnectFailed(f"listen: {host} {kind} {port}: {error.strerror or error}") from error
-    except BaseException:
-        listener.close()
-        raise
-    return listener

@@ -9,13 +9,13 @@ close a connection). Keep-alives are ``2A 0`` even for version 1, as Logstash se
 from __future__ import annotations
 
 import json
-import socket
 import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from ssl import SSLContext
+from typing import Any, NamedTuple, Unpack
 
 from logclient._ext.lumberjack import NOT_JSON, Decoder, Reader, Window, encode_ack
 from logclient.testing import fault_gate
@@ -23,9 +23,6 @@ from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id
 from logclient.testing.loop import AckCounts, Captured, CollectorOptions
 from logclient.testing.streams import Connection, StreamCollector
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -42,9 +39,6 @@ class Counts(AckCounts):
     keepalives: int = 0  # not in `acks`
     truncated: int = 0  # connections that ended inside a window
     protocol_errors: int = 0
-
-
-# --- one window, taken apart and put together again ---------------------------------------------
 
 
 class Frame(NamedTuple):
@@ -107,28 +101,26 @@ def decode(unit: bytes) -> list[Any]:
     return list(map(_document, windows[0].types, windows[0].events))
 
 
+@dataclass(eq=False, slots=True)
 class _Unit(fault_gate.Unit[Captured, bytes]):
-    __slots__ = ("_decoder", "_window")
-
-    def __init__(self, window: Window, decoder: Decoder) -> None:
-        self._window = window
-        self._decoder = decoder
+    window: Window
+    decoder: Decoder
 
     @property
     def size(self) -> int:
-        return len(self._window)
+        return len(self.window)
 
     def original(self) -> Captured:
-        return Captured(self._window.unit, len(self._window))
+        return Captured(self.window.unit, len(self.window))
 
     def event_ids(self) -> list[str]:
         return list(filter(None, self._ids()))
 
     def _ids(self) -> list[str]:
-        return event_ids(decode_units(self._decoder, [self._window.unit]))
+        return event_ids(decode_units(self.decoder, [self.window.unit]))
 
     def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
-        frames = _frames(self._window)
+        frames = _frames(self.window)
 
         for index in random.sample(range(len(frames)), len(frames)):
             _, body, type = frames[index]
@@ -143,21 +135,21 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
             if changed is not None:
                 frames[index] = frames[index]._replace(body=changed)
                 ids = list(filter(None, [self._ids()[index]]))
-                return [Captured(_rebuilt(self._window, frames), len(frames))], ids
+                return [Captured(_rebuilt(self.window, frames), len(frames))], ids
         return None
 
     def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
-        frames = _frames(self._window)
+        frames = _frames(self.window)
         index = random.randrange(len(frames))
         _, body, type = frames[index]
         old = self._ids()[index]
         new = foreign_id(old, random) if old else ""
         body = body.replace(old.encode(), new.encode()) if old else body
         frames.append(Frame(max(frame.seq for frame in frames) + 1 & 0xFFFFFFFF, body, type))
-        return [Captured(_rebuilt(self._window, frames), len(frames))], [new] if new else []
+        return [Captured(_rebuilt(self.window, frames), len(frames))], [new] if new else []
 
     def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
-        window = self._window
+        window = self.window
         replies = [_reply(KEEPALIVE, "keepalives") for _ in range(plan.keepalives)]
         if plan.partial:
             data = encode_ack(window.version, window.sequences[plan.partial - 1])
@@ -172,13 +164,9 @@ def _reply(data: bytes, count: str, settles: int = 0, due: float = 0.0) -> Reply
     return Reply(data, count, due, (data,), settles)
 
 
-# --- the server --------------------------------------------------------------------------------
-
-
+@dataclass(eq=False, kw_only=True)
 class _Connection(Connection):
-    def __init__(self, sock: socket.socket, peer: str, number: int, reader: Reader, now: float) -> None:
-        super().__init__(sock, peer, number, now)
-        self.reader = reader
+    reader: Reader
 
 
 class Collector(StreamCollector[Counts, _Connection]):
@@ -224,8 +212,6 @@ class Collector(StreamCollector[Counts, _Connection]):
         self._max_bytes = max_bytes
         self._check = check
 
-    # --- for other threads
-
     @property
     def summary(self) -> str:
         """A short text with the counters."""
@@ -251,16 +237,14 @@ class Collector(StreamCollector[Counts, _Connection]):
     def _values(self, raw: bytes) -> list[Any]:
         return decode(raw)
 
-    # --- the thread
-
-    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
+    def _new_connection(self, number: int, **facts: Any) -> _Connection:
         reader = Reader(
             max_window=self._max_window,
             max_unit=self._max_bytes,
             max_inflated=self._max_bytes,
             strict_spec=self._strict_spec,
         )
-        return _Connection(sock, peer, number, reader, now)
+        return _Connection(number, reader=reader, **facts)
 
     def _connection_closed(self, connection: _Connection) -> None:
         if connection.reader.pending and not connection.closing:

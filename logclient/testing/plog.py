@@ -24,7 +24,7 @@ from logclient.errors import ConfigError, LogclientError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
 from logclient.testing.fault_gate import NEVER
 from logclient.testing.kafka import Forwarder
-from logclient.testing.loop import CollectorBase, CollectorOptions, listen
+from logclient.testing.loop import CollectorBase, CollectorOptions, bound_socket
 from logclient.testing.loop import Counts as BaseCounts
 from logclient.testing.plog_datagrams import Batch, Datagrams, batch_of
 from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken, hole_settings
@@ -119,13 +119,13 @@ class Collector(CollectorBase[Counts]):
         kafka_topic: str = "",
         **options: Unpack[CollectorOptions],
     ) -> None:
-        if kafka is not None and not kafka_topic:
-            raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
         if kafka is None and kafka_topic:
             raise ConfigError("kafka_topic: needs kafka")
+        if kafka is not None and not kafka_topic:
+            raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
         decoder = Decoder(datagrams=False)
         super().__init__("plog", Counts, decoder, host, options, port=port, tcp_port=tcp_port)
-        self.port = port  #: the UDP port
+        self.port: int = port  #: the UDP port
         self.tcp_port = tcp_port  #: the TCP port for lines; None: there is none
         self._max_size = max_size
         self._expire_time = expire_time
@@ -149,8 +149,6 @@ class Collector(CollectorBase[Counts]):
         self._capture_listener: Listener | None = None  # for the capture, where faults make it differ
         self._count["kernel_drops"] = 0
 
-    # --- for other threads
-
     @property
     def url(self) -> str:
         """The URL for clients."""
@@ -164,10 +162,7 @@ class Collector(CollectorBase[Counts]):
     @property
     def listens(self) -> dict[str, Any]:
         """The addresses on which it listens: ``url``, ``port``, and ``tcp`` for lines."""
-        found: dict[str, Any] = {"url": self.url, "port": self.port}
-        if self.tcp_port is not None:
-            found["tcp"] = self.tcp_port
-        return found
+        return super().listens | ({} if self.tcp_port is None else {"tcp": self.tcp_port})
 
     def _counts(self) -> Counts:
         self._count["open"] = len(self._connections)
@@ -199,7 +194,7 @@ class Collector(CollectorBase[Counts]):
         self._socket = Datagrams(self.host, self.port, self._receive_buffer)
         self.port = self._socket.port
         if self.tcp_port is not None:
-            self._accepting = listen(self.host, self.tcp_port, "TCP port")
+            self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.tcp_port, "TCP port")
             self.tcp_port = int(self._accepting.getsockname()[1])
         self._open_fault_log()
         if self._kafka is not None:
@@ -209,9 +204,8 @@ class Collector(CollectorBase[Counts]):
             url = f"plog+tcp://{_name((self.host, self.tcp_port))}"
             self._line_capture = self._open_capture(self.port, url, protocol="plog+tcp", suffix="-lines")
         now = time.monotonic()
-        self._listener = self._make_listener(
-            now, allow_kill=self._allow_kill, environment=self._environment()
-        )
+        environment = self._environment()
+        self._listener = self._make_listener(now, allow_kill=self._allow_kill, environment=environment)
         self._injector, self._capture_listener = None, None
         if self._faults:
             # Its limits are above the server's, to find the event of each datagram that the server drops.
@@ -249,8 +243,6 @@ class Collector(CollectorBase[Counts]):
 
     def _values(self, raw: bytes) -> list[Any]:
         return [json.loads(raw)]
-
-    # --- the thread
 
     def _end(self) -> None:
         opened = self._socket
@@ -318,8 +310,6 @@ class Collector(CollectorBase[Counts]):
             wait = min(wait, _KAFKA_POLL)
         return None if wait == NEVER else wait
 
-    # --- datagrams -> capture -> messages
-
     def _datagrams_received(self, batch: Batch, now: float) -> None:
         self._count["datagrams"] += len(batch)
         self._count["bytes"] += sum(batch.lengths)
@@ -339,13 +329,15 @@ class Collector(CollectorBase[Counts]):
         sources: Mapping[int, Any] | None = None,
     ) -> None:
         """Handle the datagrams that passed the faults: those for the server, and those for the capture."""
-        sources = sources or {}
+
+        def batch(datagrams: list[Datagram]) -> tuple[Batch, list[_Peer]]:
+            found = [(sources or {}).get(one.peer.number) for one in datagrams]
+            return batch_of([one.raw for one in datagrams], found), [one.peer for one in datagrams]
+
         if served and self._capture_listener is not None:
-            batch = batch_of([one.raw for one in served], [sources.get(one.peer.number) for one in served])
-            self._judge(batch, [one.peer for one in served], now)
+            self._judge(*batch(served), now)
         if kept:
-            batch = batch_of([one.raw for one in kept], [sources.get(one.peer.number) for one in kept])
-            self._keep_batch(batch, [one.peer for one in kept], now)
+            self._keep_batch(*batch(kept), now)
 
     def _peer(self, source: Any) -> _Peer:
         peers = self._peers
@@ -373,11 +365,10 @@ class Collector(CollectorBase[Counts]):
             if not self._hand_over(capture):
                 return  # datagrams that are not captured have not arrived
         if self._capture_listener is None:
-            taken = self._judge(batch, peers, now)
-        else:
-            ports = [peer.port for peer in peers]
-            taken = self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now)
-        self._hand_on(taken)
+            self._hand_on(self._judge(batch, peers, now))
+            return
+        ports = [peer.port for peer in peers]
+        self._hand_on(self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now))
 
     def _judge(self, batch: Batch, peers: list[_Peer], now: float) -> Taken:
         ports = [peer.port for peer in peers]
@@ -438,8 +429,6 @@ class Collector(CollectorBase[Counts]):
             self._count["replies"] += 1
             if self._capture is not None:
                 self._capture.unit(stream, data, TO_PEER)
-
-    # --- lines
 
     def _accept(self, listener: socket.socket, now: float) -> None:
         accepted = self._accepted(listener, len(self._connections))

@@ -9,12 +9,12 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from operator import sub
 from typing import Any, NamedTuple
 
 from logclient._ext.udpreceive import Receiver
-from logclient.errors import ConnectFailed
+from logclient.testing.loop import bound_socket
 
 BESIDE = sys.platform == "linux"
 """Whether a thread without the GIL receives, beside the collector's."""
@@ -50,10 +50,7 @@ class Batch(NamedTuple):
 def batch_of(datagrams: Sequence[bytes], sources: list[Any]) -> Batch:
     """Return a batch of separate datagrams."""
     lengths = array("q", map(len, datagrams))
-    offsets, at = array("q"), 0
-    for length in lengths:
-        offsets.append(at)
-        at += length
+    offsets = array("q", [0, *accumulate(lengths)])[:-1]
     return Batch(memoryview(b"".join(datagrams)), offsets, lengths, sources)
 
 
@@ -67,18 +64,9 @@ class Datagrams:
     _arena: memoryview
 
     def __init__(self, host: str, port: int, receive_buffer: int = 0) -> None:
-        self.sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            if receive_buffer:
-                self._widen(receive_buffer)
-            self.sock.bind((host, port))
-        except OSError as error:
-            self.sock.close()
-            raise ConnectFailed(f"listen: {host} port {port}: {error.strerror or error}") from error
-        except BaseException:
-            self.sock.close()
-            raise
-        self.sock.setblocking(False)
+        self.sock = bound_socket(socket.SOCK_DGRAM, host, port)
+        if receive_buffer:
+            self._widen(receive_buffer)
         self.port: int = self.sock.getsockname()[1]
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -105,10 +93,8 @@ class Datagrams:
         return self._ready if self._thread is not None else self.sock.fileno()
 
     def _widen(self, size: int) -> None:
-        force = getattr(socket, "SO_RCVBUFFORCE", 33 if sys.platform == "linux" else None)
-        for option in (force, socket.SO_RCVBUF):  # the first needs a privilege
-            if option is None:
-                continue
+        forced = [33] if sys.platform == "linux" else []  # SO_RCVBUFFORCE, which needs a privilege
+        for option in (*forced, socket.SO_RCVBUF):
             try:
                 self.sock.setsockopt(socket.SOL_SOCKET, option, size)
                 return
@@ -127,9 +113,9 @@ class Datagrams:
             return None
         try:
             found = self.sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
-        except OSError:
+            return int(_MEMINFO.unpack(found)[_DROPS])
+        except (OSError, struct.error):  # an old kernel gives less
             return None
-        return int(_MEMINFO.unpack(found)[_DROPS]) if len(found) == _MEMINFO.size else None
 
     @property
     def more(self) -> bool:

@@ -10,30 +10,30 @@ import selectors
 import socket
 import ssl
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from logclient.config import host_port
 from logclient.files.capture import TO_PEER
 from logclient.testing.fault_gate import NEVER, Peer, Reply
-from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, listen
+from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, bound_socket
 
 _RECEIVE = 1 << 20
 _OUT_MAX = 1 << 16  # with more unsent bytes, reading from the peer stops
 
 
+@dataclass(eq=False, kw_only=True)
 class Connection(Peer[bytes]):
     """The connection of one peer."""
 
-    def __init__(self, sock: socket.socket, peer: str, number: int, now: float) -> None:
-        super().__init__(number)
-        self.sock = sock
-        self.peer = peer
-        self.out = bytearray()
-        self.interest = 0  # the events that the selector watches
-        self.tls_must_write = False  # whether TLS has to send bytes before it can read
-        self.eof = False  # whether the peer has ended its direction
-        self.alive_at = now  # time of the last byte in either direction
-        self.wrote_at = now  # time of the last byte to the peer
+    sock: socket.socket
+    peer: str
+    alive_at: float  # time of the last byte in either direction
+    wrote_at: float  # time of the last byte to the peer
+    out: bytearray = field(default_factory=bytearray)
+    interest: int = 0  # the events that the selector watches
+    tls_must_write: bool = False  # whether TLS has to send bytes before it can read
+    eof: bool = False  # whether the peer has ended its direction
 
 
 K = TypeVar("K", bound=Connection)
@@ -55,7 +55,7 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
     ) -> None:
         super().__init__(protocol, counts, decoder, host, options, port=port)
         self._captured = captured
-        self.port = port  #: the listening port
+        self.port: int = port  #: the listening port
         self._tls = tls
         self._accepting: Any = None
         self._connections = self._replying
@@ -64,7 +64,7 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
 
     if TYPE_CHECKING:
         # The bytes are only valid during the call: it passes each unit in them to `_admit`.
-        def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K: ...
+        def _new_connection(self, number: int, **facts: Any) -> K: ...
         def _data_received(self, connection: K, data: memoryview, now: float) -> None: ...
 
     def _connection_closed(self, connection: K) -> None:
@@ -83,27 +83,18 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         self._close(connection)
         return True
 
-    # --- for other threads
-
     @property
     def url(self) -> str:
         """The URL for clients."""
         scheme = self._protocol if self._tls is None else f"{self._protocol}+tls"
         return f"{scheme}://{host_port(self.host, self.port)}"
 
-    @property
-    def listens(self) -> dict[str, Any]:
-        """The addresses of the collector: ``url`` and ``port``."""
-        return {"url": self.url, "port": self.port}
-
     def _counts(self) -> C:
         self._count["open"] = len(self._connections)
         return super()._counts()
 
-    # --- the thread
-
     def _open(self) -> None:
-        self._accepting = listen(self.host, self.port)
+        self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.port)
         self.port = self._accepting.getsockname()[1]
         self._open_fault_log()
         self._capture = self._open_capture(self.port, self.url)
@@ -170,7 +161,8 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         self._count["connections"] += 1
         number = self._count["connections"]
         peer = host_port(*address)
-        connection = self._new_connection(sock, peer, number, now)
+        facts = {"sock": sock, "peer": peer, "alive_at": now, "wrote_at": now}
+        connection = self._new_connection(number, **facts)
         if self._capture is not None:
             connection.stream = self._capture.stream(peer)
         self._connections[number] = connection
@@ -202,8 +194,6 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         self._connection_closed(connection)
         if self._capture is not None:
             self._capture.end_stream(connection.stream)
-
-    # --- in: bytes -> units -> capture
 
     def _receive(self, connection: K, now: float) -> None:
         try:
@@ -269,8 +259,6 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
 
     def _was_captured(self, unit: Captured) -> None:
         self._count[self._captured] += 1
-
-    # --- out: replies
 
     def _send_replies(self, connection: K, now: float) -> None:
         replies = connection.replies

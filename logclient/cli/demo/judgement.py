@@ -156,8 +156,6 @@ def judge_liar(
     return troubles
 
 
-# -- the report
-
 WORDS = (
     "ok", "lost", "missing", "recovered", "duplicated", "unexpected", "corrupted", "reordered", "dropped",
     "unknown",

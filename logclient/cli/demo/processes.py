@@ -16,16 +16,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 from logclient.cli.demo.scenarios import Protocol, Run
 from logclient.cli.progress import ProgressLine
+from logclient.client import Client, connect
 from logclient.errors import ConnectFailed, LogclientError
+from logclient.handler import Handler
 from logclient.testing.samples import Line
-
-if TYPE_CHECKING:
-    from logclient.client import Client
-    from logclient.handler import Handler
 
 _LIFE_S = 1800.0  # seconds after which a collector ends, even when its demo was killed
 _START_S = 30.0
@@ -154,9 +152,6 @@ def _last_line(log: Path) -> str:
     return lines[-1].strip() if lines else "no output"
 
 
-# -- shipping
-
-
 Feed = Callable[[range], None]
 
 
@@ -173,9 +168,6 @@ def ship(
     The log messages of the clients go to the file `log`. Without progress for a minute, this is a
     ConnectFailed.
     """
-    from logclient.client import connect
-    from logclient.handler import Handler
-
     # Drop no event: a thread that is too fast waits.
     options: dict[str, Any] = {"overflow": "block", "ledger": str(ledger)}
     if protocol.unit:
