@@ -131,15 +131,8 @@ _CONSUMER: _Readers = {
 # The arguments of a collector that have other names than the options.
 _ARGUMENTS = {"push": "push_port", "publish": "publish_port", "stats": "stats_port", "tcp": "tcp_port"}
 _OWN = {
-    "logjam+sub": _CONSUMER,
-    "lumberjack": _LUMBERJACK,
-    "lumberjack+tls": _LUMBERJACK,
-    "logjam": _LOGJAM,
-    "logjam+push": _LOGJAM,
-    "logux": _LOGUX,
-    "logux+tls": _LOGUX,
-    "plog": _PLOG,
-}
+    "lumberjack": _LUMBERJACK, "logjam": _LOGJAM, "logjam+sub": _CONSUMER, "plog": _PLOG, "logux": _LOGUX,
+}  # fmt: skip
 
 
 def _tls(given: config.Config) -> SSLContext:
@@ -191,7 +184,8 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
 
 def _own_options(url: str) -> tuple[str, dict[str, Any]]:
     head, _, query = url.partition("?")
-    readers = _OWN.get(head.partition("://")[0].lower(), {})
+    scheme = head.partition("://")[0].lower().removesuffix("+tls").removesuffix("+push")
+    readers = _OWN.get(scheme, {})
     rest, found = [], {}
     for pair in query.split("&") if query else ():
         name, _, text = pair.partition("=")

@@ -54,7 +54,8 @@ def _fitting(words: list[str]) -> list[str]:
         return _values(_option(parser, name), current, name + equals)
     if current.startswith("-") and (option is None or option.nargs in ("*", "+")):
         shown = [one for one in parser._actions if one.help != argparse.SUPPRESS]
-        return _matching({name: _help(parser, one) for one in shown for name in one.option_strings}, current)
+        text = parser._get_formatter()._expand_help
+        return _matching({name: text(one) for one in shown for name in one.option_strings}, current)
     if option is None and not isinstance(parser, CommandParser):
         return _matching({one.dest: one.help or "" for one in commands._choices_actions}, current)
     if option is None:
@@ -78,10 +79,6 @@ def _values(argument: argparse.Action | None, current: str, prefix: str = "") ->
         choices = [f"{scheme}://" for scheme in registry.SCHEMES]
     kind = {"FILE": "file", "DIR": "directory"}.get(str(argument.metavar))
     return [kind] if kind else _matching({f"{prefix}{choice}": "" for choice in choices}, current)
-
-
-def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    return parser._get_formatter()._expand_help(action) if action.help else ""
 
 
 def _matching(words: Mapping[str, str], current: str) -> list[str]:

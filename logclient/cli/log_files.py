@@ -1,8 +1,4 @@
-"""Log files for ``logclient send``: lines of plain or compressed text, but no binary data.
-
-Every error is an OSError with the name of the file: for a file that cannot be opened, binary data, and
-compressed data that is damaged or ends early.
-"""
+"""Log files for ``logclient send``: lines of plain or compressed text, but no binary data."""
 
 from __future__ import annotations
 
@@ -37,8 +33,8 @@ _BINARY = (
     (rb"LPKSHHRH", "a journal of systemd (journalctl -o json writes lines for --format ndjson)"),
     (rb"\xff\xfe|\xfe\xff", "UTF-16 text (iconv -f utf-16 -t utf-8 makes lines of it)"),
 )
+# Control characters that logs do not contain: all except bell to carriage return, and escape.
 _CONTROLS = bytes(range(7)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"
-"""Control characters that logs do not contain: all except bell to carriage return, and escape."""
 
 
 def check(name: str) -> int | None:
@@ -78,7 +74,11 @@ class LogFile:
             status = os.fstat(self._raw.fileno())
             self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
             """Bytes as stored, before decompression; None: not a regular file."""
-            self._decompress()
+            for method, pattern, modules in _COMPRESSED:
+                if re.match(pattern, self._head()):
+                    inflated = _Inflated(_library(modules).open(self._stored), method, name)
+                    self._file = io.BufferedReader(inflated, _BUFFER)
+                    break
             found = _recognize_binary(self._head())
             if found:
                 raise OSError(errno.EINVAL, f"not text, but {found}", name)
@@ -90,14 +90,6 @@ class LogFile:
 
     def _head(self) -> bytes:
         return self._file.peek(_HEAD)[:_HEAD]
-
-    def _decompress(self) -> None:
-        head = self._head()
-        for method, pattern, modules in _COMPRESSED:
-            if re.match(pattern, head):
-                inflated = _Inflated(_library(modules).open(self._stored), method, self.name)
-                self._file = io.BufferedReader(inflated, _BUFFER)
-                return
 
     def position(self) -> int:
         """Return the number of stored bytes that were read, from any thread; 0: not a regular file."""

@@ -1,7 +1,6 @@
 """``logclient ping``: check that servers answer in their protocol, and measure how fast.
 
-Each endpoint is checked in its own thread, with the protocol's ``Probe`` over a link of the transport. A
-probe sends no event. With ``--event``, an ordinary client also sends one.
+Each endpoint is checked in its own thread, with the protocol's ``Probe`` over a link of the transport.
 """
 
 from __future__ import annotations

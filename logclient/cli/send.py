@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 from logclient import config
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
@@ -208,7 +208,11 @@ class _FileSender:
                 progress.clear()
                 messages.print()  # only of problems that have passed; the last one is reported at the end
             delivered = stats.acked + stats.handed
-            text = estimate.text(now, settled, self._fraction(settled))
+            fraction = None
+            if self.total:
+                read = self.read + (self.file.position() if self.file is not None else 0)
+                fraction = min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
+            text = estimate.text(now, settled, fraction)
             sent = max(self.sent, settled + waiting)  # the reader counts an event when the client has it
             text += f"sent {sent}, {'handed' if stats.handed else 'acked'} {delivered}, waiting {waiting}"
             progress.show(f"{text}; {messages.kept[-1]}" if messages.kept else text)
@@ -219,13 +223,6 @@ class _FileSender:
                 return True
             if now - since >= self.timeout:
                 return False
-
-    def _fraction(self, settled: int) -> float | None:
-        """Return the share of the input that has its outcome, from 0 to 1; None: unknown."""
-        if not self.total:
-            return None
-        read = self.read + (self.file.position() if self.file is not None else 0)
-        return min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
 
     def _read_files(self) -> None:
         try:
@@ -266,8 +263,7 @@ class _FileSender:
         text = self._decode(raw)
         if self.timestamp is None:
             return text
-        event = {"@timestamp": self.timestamp(), "message": text}
-        return event if path is None else {**event, "log.file.path": path}
+        return {"@timestamp": self.timestamp(), "message": text} | ({"log.file.path": path} if path else {})
 
     def _decode(self, raw: bytes) -> str:
         """Decode UTF-8, and count the characters that replace invalid bytes."""
@@ -288,7 +284,8 @@ class _FileSender:
         else:
             text = self._decode(raw)
             try:
-                if isinstance(json.loads(text, parse_constant=_refuse_constant), dict):
+                # int() refuses NaN and Infinity, which Python accepts and JSON does not have.
+                if isinstance(json.loads(text, parse_constant=int), dict):
                     return text.strip().encode()
             except (ValueError, RecursionError):
                 pass
@@ -333,8 +330,3 @@ class _FileSender:
             lost = f"{self.loss.lost} by the server's counters" if self.loss.lost else "unknown"
             parts.append(f"lost {lost}{self.loss.reason and f' ({self.loss.reason})'}")
         print(f"sent {self.sent} in {seconds:.1f}s: {', '.join(parts)}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python accepts and JSON does not have."""
-    raise ValueError(name)

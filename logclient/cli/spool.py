@@ -193,8 +193,12 @@ def _purge(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         for owner in dead:
             print(_describe(owner), flush=True)
-    if dead and not arguments.yes and not _confirmed(dead):
-        return ExitCode.BROKEN
+    if dead and not arguments.yes:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("purge: needs --yes where nobody can be asked")
+        answer = input(f"remove {_events(dead)} of {_counted(len(dead), 'owner')}? [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
+            return ExitCode.BROKEN
     code = ExitCode.OK
     for owner in dead:
         files = owner_files.OwnerFiles(arguments.folder, owner.producer)
@@ -213,10 +217,3 @@ def _purge(arguments: argparse.Namespace) -> int:
 
 def _events(owners: list[Owner]) -> str:
     return _counted(sum(owner.events for owner in owners), "event")
-
-
-def _confirmed(dead: list[Owner]) -> bool:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("purge: needs --yes where nobody can be asked")
-    answer = input(f"remove {_events(dead)} of {_counted(len(dead), 'owner')}? [y/N] ")
-    return answer.strip().lower() in ("y", "yes")

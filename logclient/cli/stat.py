@@ -1,8 +1,4 @@
-"""``logclient stat``: print the counters of plog servers and Logjam devices.
-
-A plog server answers a request for its counters. A Logjam device publishes its counters each second on a
-separate port.
-"""
+"""``logclient stat``: print the counters of plog servers and Logjam devices."""
 
 from __future__ import annotations
 
@@ -19,8 +15,7 @@ from logclient.logjam.config import LogjamConfig
 from logclient.plog import Client
 from logclient.readable import escape
 
-_DERIVED = ("seen_messages", "failed_to_send")
-"""Properties of a plog server's answer that are printed in addition to its fields."""
+_DERIVED = ("seen_messages", "failed_to_send")  # printed in addition to the fields of a plog server's answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,11 +24,8 @@ _KEY: Any = web.RequestKey(KEY, str) if hasattr(web, "RequestKey") else KEY
 def install(app: web.Application, *, client_ip: bool = True) -> None:
     """Bind the fields of each request of an application and of those below it.
 
-    The fields last as long as the task that aiohttp makes for the request. So they are also in aiohttp's
-    record of an exception and in its access log.
-
-    This is more than a middleware because a middleware cannot add a header to a response that has begun (a
-    stream, a WebSocket), nor to the one with code 500 that the server makes of an exception.
+    The fields last as long as the task of the request. This is more than a middleware, which cannot add a
+    header to a response that has begun, nor to the one that the server makes of an exception.
 
     Args:
         app: the application, before it runs.

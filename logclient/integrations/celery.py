@@ -1,8 +1,7 @@
 """Celery: every event of a task has the name and the id of the task, and the request that has sent it.
 
-The id and the trace of the request go with the message of its tasks, in the headers ``logclient_request_id``
-and ``logclient_trace_id``. So both the program that sends tasks and the worker call `install`. Retries, and
-tasks that a task sends, keep them. docs/web.md lists the fields.
+The id and the trace of the request go with the message of its tasks. So both the program that sends tasks and
+the worker call `install`. docs/web.md lists the fields.
 """
 
 from __future__ import annotations

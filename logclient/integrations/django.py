@@ -25,12 +25,8 @@ __all__ = ["RequestContext"]
 class RequestContext:
     """Middleware that binds the fields of each request, under WSGI and ASGI.
 
-    The fields last until the response is closed, so that they are also in the events of a streamed response,
-    in Django's own record of a failed request, and in what the signal ``request_finished`` calls. Let it be
-    the first one: what middleware before it logs has no fields.
-
-    Args:
-        get_response: the rest of the application.
+    The fields last until the response is closed. Let it be the first one: what middleware before it logs has
+    no fields.
     """
 
     sync_capable = True

@@ -17,6 +17,7 @@ from logclient.client import INFO
 from logclient.errors import MissingExtra
 from logclient.integrations.counts import COUNTERS, GAUGES, METRICS, Counts, Totals
 from logclient.integrations.documents import FrontEnd, add_fields, begin, text
+from logclient.records import formats
 
 try:
     from opentelemetry import metrics
@@ -37,27 +38,13 @@ ATTRIBUTES = {
     "code.filepath": "log.origin.file.path",
     "code.file.path": "log.origin.file.path",
     "code.lineno": "log.origin.file.line",
-    "code.line.number": "log.origin.file.line",
     "code.function": "log.origin.function",
-    "code.function.name": "log.origin.function",
-    "exception.type": "error.type",
-    "exception.message": "error.message",
-    "exception.stacktrace": "error.stack_trace",
-    "thread.id": "process.thread.id",
-    "thread.name": "process.thread.name",
     "deployment.environment": "service.environment",
-    "deployment.environment.name": "service.environment",
-    "service.instance.id": "service.node.name",
-    "host.arch": "host.architecture",
-    "os.type": "host.os.type",
-    "os.name": "host.os.name",
-    "os.version": "host.os.version",
     "os.description": "host.os.full",
-    "k8s.pod.name": "kubernetes.pod.name",
-    "k8s.pod.uid": "kubernetes.pod.uid",
-    "k8s.pod.ip": "kubernetes.pod.ip",
-    "k8s.node.name": "kubernetes.node.name",
-    "k8s.namespace.name": "kubernetes.namespace",
+} | {
+    name: field
+    for field, name in (formats.ATTRIBUTES | formats.RESOURCE).items()
+    if name not in (field, "code.file.path", "process.executable.name")
 }
 """Attributes that ECS has another name for. Of two names for one field, the later one here wins."""
 

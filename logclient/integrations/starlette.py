@@ -22,11 +22,8 @@ class RequestContext:
     """Middleware that binds the fields of HTTP requests and of WebSockets. Other scopes pass through.
 
     The fields last as long as the application handles the request: while it streams the response, in thread
-    pools and tasks that it starts, and in background tasks after the response. If the application raises,
-    they last until the task of the request ends, so that the server's own record of the exception has them.
-
-    Starlette makes the response with code 500 outside of all middleware, so that it has no ``X-Request-Id``.
-    It has, if this is around the whole application: ``app = RequestContext(app)``.
+    pools and tasks that it starts, and in background tasks. If it raises, they last until the task of the
+    request ends, so that the server's own record of the exception has them.
 
     Args:
         app: the application.

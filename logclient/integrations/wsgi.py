@@ -95,9 +95,11 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
         """Read the action and the form from the environ; Flask removes them at the end of its request."""
         try:
             self._name(request, environ, environ.get("REQUEST_METHOD", ""))
-            form = _parsed_form(environ)
+            # The form, if werkzeug has parsed it for the application; never read the body.
+            form = getattr(environ.get("werkzeug.request"), "__dict__", {}).get("form")
             if form:
-                request.request_info.setdefault("body_parameters", form)
+                found = {name: one[0] if len(one) == 1 else one for name, one in form.lists()}
+                request.request_info.setdefault("body_parameters", found)
         except Exception as error:
             self.agent.complain(error, "a WSGI request")
 
@@ -164,11 +166,3 @@ class _Chunks:
         request = getattr(self, "_request", None)
         if request is not None and not request.ended:
             self._middleware._end(request, self._environ)
-
-
-def _parsed_form(environ: Environ) -> dict[str, Any] | None:
-    """Return the form if werkzeug has parsed it for the application; never read the body."""
-    form = getattr(environ.get("werkzeug.request"), "__dict__", {}).get("form")
-    if not form:
-        return None
-    return {name: values[0] if len(values) == 1 else values for name, values in form.lists()}

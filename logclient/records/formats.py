@@ -48,7 +48,7 @@ _PLAIN = {
     "error.stack_trace": "stack_trace",
     "error.fingerprint": "error_fingerprint",
 }
-_ATTRIBUTES = {
+ATTRIBUTES = {
     "log.origin.file.name": "code.file.path",
     "log.origin.file.line": "code.line.number",
     "log.origin.function": "code.function.name",
@@ -58,7 +58,7 @@ _ATTRIBUTES = {
     "error.message": "exception.message",
     "error.stack_trace": "exception.stacktrace",
 }
-_RESOURCE = {
+RESOURCE = {
     "process.pid": "process.pid",
     "process.name": "process.executable.name",
     "service.name": "service.name",
@@ -160,7 +160,7 @@ def _otel(document: Document) -> Document:
     made |= _taken(document, {"trace.id": "TraceId", "span.id": "SpanId"})
     if "log.logger" in document:
         made["InstrumentationScope"] = {"Name": document.pop("log.logger")}
-    resource, attributes = _taken(document, _RESOURCE), _taken(document, _ATTRIBUTES)
+    resource, attributes = _taken(document, RESOURCE), _taken(document, ATTRIBUTES)
     for name, value in document.items():
         _put(attributes, name, value)
     if resource:

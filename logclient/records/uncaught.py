@@ -8,7 +8,7 @@ import threading
 import warnings as warnings_module
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -19,6 +19,7 @@ WARNINGS = "py.warnings"
 """The logger of warnings, as for ``logging.captureWarnings``."""
 
 _ExcInfo = tuple[type[BaseException], BaseException | None, TracebackType | None]
+_Place = tuple[str, int, str | None]
 
 _state = threading.local()
 
@@ -105,13 +106,7 @@ class Uncaught:
         self._call(self._unraisable, args)
 
     def _show_warning(
-        self,
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
+        self, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         if file is None:
             logger, extra = logging.getLogger(WARNINGS), {"error.type": category.__name__}
@@ -122,7 +117,7 @@ class Uncaught:
         kind, _, trace = exc_info
         if issubclass(kind, (KeyboardInterrupt, SystemExit)):
             return
-        place: tuple[str, int, str | None] = "(unknown file)", 0, None  # as in logging
+        place: _Place = "(unknown file)", 0, None  # as in logging
         while trace is not None:
             code = trace.tb_frame.f_code
             place = code.co_filename, trace.tb_lineno, code.co_name
@@ -130,13 +125,7 @@ class Uncaught:
         self._handle(self._logger, level, message, place, exc_info, None)
 
     def _handle(
-        self,
-        logger: logging.Logger,
-        level: int,
-        message: str,
-        place: tuple[str, int, str | None],
-        exc_info: _ExcInfo | None,
-        extra: dict[str, Any] | None,
+        self, logger: logging.Logger, level: int, message: str, place: _Place, exc_info: Any, extra: Any
     ) -> None:
         """Log a record, unless one of these hooks is at work in this thread."""
         if not self._active or getattr(_state, "busy", False):

@@ -1,15 +1,7 @@
 """A Logjam device for demos and tests: captures and publishes messages, and commits faults on request.
 
-ROUTER and PULL in, PUB out, over real ZeroMQ. `logclient.testing.logjam_device` has the rules, this module
-the sockets, the capture and the faults.
-
-A message is one wire unit. It is answered after the capture was handed to the operating system, in the order
-of arrival of each producer. As with the real device "202 Accepted" says that meta and app-env are valid: a
-message with an unknown topic is accepted, and neither captured nor published.
-
-libzmq bounds the bytes of a frame (`max_bytes`) and the number of messages (`hwm`), but not the number of
-frames in a message: a message without end makes any ZeroMQ socket grow. Where the kernel counts the
-bytes of a connection (Linux), such a connection is cut: see `zeromq.EndlessMessages`.
+docs/logjam-device.md describes it. `logclient.testing.logjam_device` has the rules, this module the sockets,
+the capture and the faults.
 """
 
 from __future__ import annotations
@@ -156,6 +148,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         ConnectFailed: an address cannot be listened on (``start``).
     """
 
+    _values = staticmethod(decode)
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -259,7 +253,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._device = Device(self._number, host=socket.gethostname(), **self._rules)
         self._context = zmq.Context()
         self._bind()
-        self._open_fault_log()
         urls = [] if self.port is None else [self.url]
         urls += [] if self.push_port is None else [self.push_url]
         port = self.push_port if self.port is None else self.port
@@ -313,9 +306,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             self._sockets[name] = sock
             self._monitors[monitor] = name
 
-    def _values(self, raw: bytes) -> list[Any]:
-        return decode(raw)
-
     def _end(self) -> None:
         for producer, message in self._gate.expire(NEVER):
             self._keep_unit(producer, message)
@@ -365,13 +355,10 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
                 self._count_reason("frames: no end")
             self._count["idle_closes"] += self._connections.shut_down_idle(now)
 
-    def _next_timeout(self) -> float | None:
+    def _due_at(self) -> float:
         look_at = self._look_at if self._connections else NEVER
-        due = min(self._beat_at, self._stats_at, self._gate.due, look_at)
-        if not self._holding:
-            for producer in self._replying.values():
-                due = min(due, producer.replies[0].due)
-        return None if due == NEVER else max(0.0, due - time.monotonic())
+        replies = [] if self._holding else [producer.replies[0].due for producer in self._replying.values()]
+        return min([self._beat_at, self._stats_at, self._gate.due, look_at, *replies])
 
     def _connections_changed(self, monitor: Any) -> None:
         zmq = self._zmq

@@ -1,7 +1,6 @@
 """The rules of logjam-device, frames in and frames out, with no socket.
 
-`Device` answers, drops silently and numbers messages as the real device does. The
-real one aborts on messages of 12 frames and more (11 where they are pushed); this one refuses them.
+The real device aborts on messages of 12 frames and more (11 where they are pushed); this one refuses them.
 """
 
 from __future__ import annotations

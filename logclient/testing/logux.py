@@ -1,8 +1,6 @@
 """A real Logux server for demos and tests: captures acknowledged events, commits faults on request.
 
-WebSocket over TCP or TLS, at any path. `logclient.testing.logux_node` makes the answers, those of the
-released server without its crashes. A message is one unit of the capture, in either direction. A sync is
-answered after the capture was handed to the operating system, with ``synced`` and an outcome for each action.
+`logclient.testing.logux_node` makes the answers. A message is one unit of the capture, in either direction.
 """
 
 from __future__ import annotations
@@ -209,6 +207,8 @@ class Collector(StreamCollector[Counts, _Connection]):
         ConnectFailed: the address cannot be listened on (``start``).
     """
 
+    _values = staticmethod(decode)
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -272,9 +272,6 @@ class Collector(StreamCollector[Counts, _Connection]):
         """The headers of the connected clients, by node id."""
         with self._changed:
             return {node.node_id: dict(node.headers) for node in self._server.clients.values()}
-
-    def _values(self, raw: bytes) -> list[Any]:
-        return decode(raw)
 
     def _new_connection(self, number: int, **facts: Any) -> _Connection:
         extensions = [ServerPerMessageDeflateFactory()] if self._deflate else None

@@ -11,14 +11,8 @@ States of a connection::
     OPEN      -> CLOSED, without an answer     answered                   taken
     CLOSED    ignored                          ignored                    ignored
 
-``synced`` answers a ``sync`` when it arrives. The outcome of each action follows in a ``sync`` of the server,
-``logux/processed`` or ``logux/undo``, which the client answers with ``synced``. When an action is undone, the
-rest of its ``sync`` is undone with it (reason ``error``), as the real server undoes the rest of the
-client's queue. There is one difference: for an id that it has kept, the real server stops processing that
-client's queue for ever. Ours ignores the action, as the protocol's text requires, and continues.
-
-With ``strict_spec``, messages before ``connect`` are answered with ``missed-auth``, the connection continues
-after an answer to an invalid message, time-outs are reported, and subprotocols are texts in SemVer order.
+When an action is undone, the rest of its ``sync`` is undone with it (reason ``error``). docs/logux.md says
+where it differs from the real server, and what ``strict_spec`` changes.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, Typ
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from logclient.files.capture import CaptureWriter
 from logclient.testing.duplicates import DuplicateCounter, decode_units
-from logclient.testing.fault_gate import FaultGate, Peer, Reply, Unit
+from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
 from logclient.testing.faults import FaultLog, Faults
 
 TOO_MANY = "connections: too many"
@@ -78,7 +78,7 @@ class CollectorOptions(TypedDict, total=False):
 
     Attributes:
         capture: directory of the capture; None: no capture.
-        faults: see ``logclient.testing.faults``.
+        faults: see docs/faults.md.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.
@@ -148,6 +148,7 @@ class CollectorBase(Generic[C]):
         return self._snapshot(**self._count)
 
     port: int | None
+    _values: Callable[[bytes], list[Any]]
 
     @property
     def url(self) -> str:
@@ -180,9 +181,8 @@ class CollectorBase(Generic[C]):
     @property
     def report(self) -> dict[str, Any]:
         """All counters, for programs."""
-        counts = self.counts
-        found = {**counts.as_dict(), "cuts": counts.cuts, "faults": self.faults_done}
-        return {**found, "reasons": self.reasons}
+        counts, faults = self.counts, self.faults_done
+        return {**counts.as_dict(), "cuts": counts.cuts, "faults": faults, "reasons": self.reasons}
 
     @property
     def summary(self) -> str:
@@ -197,8 +197,10 @@ class CollectorBase(Generic[C]):
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
+        fault_log, capture = self._options.get("fault_log"), self._options.get("capture")
         try:
             self._open()
+            self._fault_log = None if fault_log is None else FaultLog(fault_log, capture)
         except BaseException:
             self._close_sockets()
             self._close_evidence()
@@ -214,22 +216,16 @@ class CollectorBase(Generic[C]):
 
         def _open(self) -> None: ...
         def _close_sockets(self) -> None: ...
-        def _next_timeout(self) -> float | None: ...
+        def _due_at(self) -> float: ...
         def _read(self, ready: list[Any], now: float) -> None: ...
         def _close_all(self) -> None: ...
         def _respond(self, now: float) -> None: ...
         def _end(self) -> None: ...
-        def _values(self, raw: bytes) -> list[Any]: ...
 
     def _count_reason(self, reason: str) -> None:
         """Count a reason; the number of different reasons is bounded."""
         reason = reason if len(self._reasons) < _REASONS_MAX else "other"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
-
-    def _open_fault_log(self) -> None:
-        path = self._options.get("fault_log")
-        if path is not None:
-            self._fault_log = FaultLog(path, self._options.get("capture"))
 
     def _open_capture(
         self, port: int | None, url: str, *, protocol: str = "", suffix: str = ""
@@ -282,7 +278,8 @@ class CollectorBase(Generic[C]):
     def _serve(self) -> None:
         try:
             while not self._stopping and self.error is None:
-                ready = self._wait(self._next_timeout())
+                due = self._due_at()
+                ready = self._wait(None if due == NEVER else max(0.0, due - time.monotonic()))
                 with self._changed:
                     now = time.monotonic()
                     self._read(ready, now)

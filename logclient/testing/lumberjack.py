@@ -1,9 +1,7 @@
 """A real Lumberjack server for demos and tests: captures acknowledged events, commits faults on request.
 
-Versions 1 and 2 share the port, as with Logstash. A window is one wire unit. It is acknowledged as a whole by
-its highest sequence, after the capture was handed to the operating system. The reader in
-``logclient._ext.lumberjack`` describes where Logstash and go-lumber differ (``W`` as batch header, reasons to
-close a connection). Keep-alives are ``2A 0`` even for version 1, as Logstash sends them.
+A window is one wire unit, acknowledged as a whole by its highest sequence. The reader in
+``logclient._ext.lumberjack`` describes where Logstash and go-lumber differ.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from ssl import SSLContext
 from typing import Any, NamedTuple, Unpack
@@ -26,7 +25,7 @@ from logclient.testing.streams import Connection, StreamCollector
 
 __all__ = ["Collector", "Counts", "decode"]
 
-KEEPALIVE = b"2A\0\0\0\0"
+KEEPALIVE = b"2A\0\0\0\0"  # also for version 1, as Logstash sends it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +191,8 @@ class Collector(StreamCollector[Counts, _Connection]):
         ConnectFailed: the address cannot be listened on (``start``).
     """
 
+    _values = staticmethod(decode)
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -207,10 +208,10 @@ class Collector(StreamCollector[Counts, _Connection]):
     ) -> None:
         super().__init__("lumberjack", Counts, "captured_windows", Decoder(), host, port, tls, options)
         self._keepalive = 0.0 if strict_spec else keepalive
-        self._strict_spec = strict_spec
-        self._max_window = max_window
-        self._max_bytes = max_bytes
         self._check = check
+        self._make_reader = partial(
+            Reader, max_window=max_window, max_unit=max_bytes, max_inflated=max_bytes, strict_spec=strict_spec
+        )
 
     @property
     def summary(self) -> str:
@@ -234,17 +235,8 @@ class Collector(StreamCollector[Counts, _Connection]):
 
         return super().wait_for(reached, events=events, timeout=timeout)
 
-    def _values(self, raw: bytes) -> list[Any]:
-        return decode(raw)
-
     def _new_connection(self, number: int, **facts: Any) -> _Connection:
-        reader = Reader(
-            max_window=self._max_window,
-            max_unit=self._max_bytes,
-            max_inflated=self._max_bytes,
-            strict_spec=self._strict_spec,
-        )
-        return _Connection(number, reader=reader, **facts)
+        return _Connection(number, reader=self._make_reader(), **facts)
 
     def _connection_closed(self, connection: _Connection) -> None:
         if connection.reader.pending and not connection.closing:

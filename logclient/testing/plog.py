@@ -1,8 +1,7 @@
 """A plog server for demos and tests: captures messages, can pass them on to Kafka, commits faults on request.
 
-`logclient.testing.plog_device` has the rules, this module the sockets, the capture and the faults. One
-thread serves the UDP listener and, on request, one for lines over TCP. A datagram is one wire unit, and so is
-a line. It is captured, and the capture handed to the operating system, before anything else is done with it.
+`logclient.testing.plog_device` has the rules, this module the sockets, the capture and the faults. A datagram
+is one wire unit, and so is a line. It is captured before anything else is done with it.
 """
 
 from __future__ import annotations
@@ -92,9 +91,8 @@ class Collector(CollectorBase[Counts]):
         receive_buffer: bytes of the kernel's buffer to ask for; 0: the default.
         kafka: the broker that messages are passed on to: ``host:port``, or librdkafka's settings by name.
         kafka_topic: the topic of messages that name none.
-        options: see `CollectorOptions`. Faults apply to datagrams, not to lines, and
-            ``logclient.testing.plog_injector`` describes their log; ``idle`` and ``max_connections`` apply to
-            TCP. The name of lines in the capture ends with ``-lines``.
+        options: see `CollectorOptions`. Faults apply to datagrams, not to lines; ``idle`` and
+            ``max_connections`` apply to TCP. The name of lines in the capture ends with ``-lines``.
 
     Raises:
         ConfigError: an argument that breaks its rule.
@@ -196,7 +194,6 @@ class Collector(CollectorBase[Counts]):
         if self.tcp_port is not None:
             self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.tcp_port, "TCP port")
             self.tcp_port = int(self._accepting.getsockname()[1])
-        self._open_fault_log()
         if self._kafka is not None:
             self._forwarder = Forwarder(self._kafka, self._kafka_topic)
         self._capture = self._open_capture(self.port, self.url)
@@ -241,7 +238,8 @@ class Collector(CollectorBase[Counts]):
             found["kafka"] = self._forwarder.public_settings()
         return found
 
-    def _values(self, raw: bytes) -> list[Any]:
+    @staticmethod
+    def _values(raw: bytes) -> list[Any]:
         return [json.loads(raw)]
 
     def _end(self) -> None:
@@ -299,16 +297,13 @@ class Collector(CollectorBase[Counts]):
         if self._forwarder is not None:
             self._poll_kafka(self._forwarder)
 
-    def _next_timeout(self) -> float | None:
+    def _due_at(self) -> float:
         if self._socket.more or (self._replies and not self._holding):
             return 0.0
         due = self._injector.due if self._injector is not None else NEVER
         if self._idle:
             due = min([due, *(one.alive_at + self._idle for one in self._connections)])
-        wait = max(0.0, due - time.monotonic())
-        if self._forwarder is not None:
-            wait = min(wait, _KAFKA_POLL)
-        return None if wait == NEVER else wait
+        return due if self._forwarder is None else min(due, time.monotonic() + _KAFKA_POLL)
 
     def _datagrams_received(self, batch: Batch, now: float) -> None:
         self._count["datagrams"] += len(batch)

@@ -1,9 +1,7 @@
 """The rules of a plog server, datagrams in; messages, replies and statistics out. No I/O.
 
-`Listener` finds messages in datagrams, counts and answers as the real server does. It differs from that
-where that one is unsafe: an empty datagram is not a message (the real one reads the rest of an earlier one
-in its buffer), KILL is obeyed only on request, ENVI shows settings and no secrets, and memory is allocated
-only for messages that will be kept.
+They differ from those of the real server where that one is unsafe: an empty datagram is not a message (the
+real one reads the rest of an earlier one), KILL is obeyed only on request, and ENVI shows no secrets.
 """
 
 from __future__ import annotations

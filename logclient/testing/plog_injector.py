@@ -1,10 +1,6 @@
 """Faults on datagrams: those that a network makes, and those of a server that does not keep its messages.
 
-Each fault is a line of the fault log: ``fault``; ``event``, the id of the event that the datagram carried a
-part of ("" when it has none, or never came whole); ``index`` and ``count`` of the fragment, 0 and 0 for an
-unboxed message; and ``ids``, the events whose verdict the fault alone decides: ``missing`` for drop, discard
-and garble (``corrupted`` for an unboxed message), ``duplicated``, ``reordered``, ``corrupted`` or
-``unexpected`` for the others. A second copy of one of several fragments changes nothing and has no ``ids``.
+docs/faults.md describes the lines of the fault log.
 """
 
 from __future__ import annotations
@@ -127,7 +123,10 @@ class Injector:
         if act is None or not self._apply(one, act, judged, row, event, key, now):
             self._both(one)
         if held is not None:
-            self._overtaken(number, single)
+            overtaken = self._held.release(number)
+            self._let_pass(overtaken)
+            alone = overtaken.event and single and overtaken.applied.fragments <= 1
+            self._record_applied(overtaken.applied, [overtaken.event] if alone else [], overtaken.event)
         if verdict == MESSAGE and not single:
             self._resolve(key, event or "")
 
@@ -190,12 +189,6 @@ class Injector:
 
     def _record_applied(self, applied: _Applied, ids: list[str], event: str) -> None:
         self._record(applied.fault, ids, event=event, index=applied.fragment, count=applied.fragments)
-
-    def _overtaken(self, number: int, single: bool) -> None:
-        held = self._held.release(number)
-        self._let_pass(held)
-        alone = single and held.applied.fragments <= 1
-        self._record_applied(held.applied, [held.event] if held.event and alone else [], held.event)
 
     def _abort(self, number: int) -> None:
         held = self._held.abort(number)

@@ -1,15 +1,10 @@
-"""The base of collectors over TCP or TLS: one thread and a selector serve all connections.
-
-The protocol's collector splits the bytes into units. Units pass the fault gate, are captured, and are
-answered after the capture was handed to the operating system, in the order of arrival of each connection.
-"""
+"""The base of collectors over TCP or TLS: one thread and a selector serve all connections."""
 
 from __future__ import annotations
 
 import selectors
 import socket
 import ssl
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -96,7 +91,6 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
     def _open(self) -> None:
         self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.port)
         self.port = self._accepting.getsockname()[1]
-        self._open_fault_log()
         self._capture = self._open_capture(self.port, self.url)
         self._buffer = memoryview(bytearray(_RECEIVE))
         self._selector = selectors.DefaultSelector()
@@ -131,11 +125,8 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
             else:
                 self._clear_wakeup()
 
-    def _next_timeout(self) -> float | None:
-        due = self._gate.due
-        for connection in self._connections.values():
-            due = min(due, self._due(connection))
-        return None if due == NEVER else max(0.0, due - time.monotonic())
+    def _due_at(self) -> float:
+        return min([self._gate.due, *map(self._due, self._connections.values())])
 
     def _due(self, connection: K) -> float:
         due = NEVER

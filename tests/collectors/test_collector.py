@@ -1093,7 +1093,7 @@ class TestCommand:
             raise RuntimeError("boom")
 
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
-        monkeypatch.setattr(Collector, "_next_timeout", die)
+        monkeypatch.setattr(Collector, "_due_at", die)
         with pytest.raises(RuntimeError, match="boom"):
             collect(["lumberjack://127.0.0.1:0"], capture=None, out=io.StringIO())
 

@@ -2,7 +2,7 @@
 
 The functions that judge return the deviations, as messages. They take from verify its exit code, its counts
 (``verdict``) and the ids that it lists (``found``), by word; and from the collector its counts, and the
-faults that were ``planned`` and that happened.
+faults of its ``plan`` and those that happened.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from logclient.cli.demo.scenarios import Protocol, Run
 from logclient.errors import ExitCode
 
+Counts = dict[str, Any]
+Found = dict[str, set[str]]
 FaultLog = dict[str, list[list[str]]]
 """The faults that happened: for each kind of fault, the ids of the events at each occurrence."""
 
@@ -44,47 +46,43 @@ def read_fault_log(path: Path) -> FaultLog:
     return faults
 
 
-def read_violations(out: Path) -> dict[str, set[str]]:
+def read_violations(out: Path) -> Found:
     """Read the ids that the verifier lists, by word."""
     from logclient.verify import violation_ids
 
-    found: dict[str, set[str]] = {word: set() for word in NAMED}
+    found: Found = {word: set() for word in NAMED}
     for word, event_id in violation_ids(out):
         found.setdefault(word, set()).add(event_id)
     return found
 
 
-def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sent: int) -> list[str]:
+def judge_honest(code: int, verdict: Counts, counts: Counts, sent: int) -> list[str]:
     """Judge a run with an honest collector."""
     troubles = _must_end(code, ExitCode.OK)
-    if verdict["ok"] != sent:
-        troubles.append(f"ok is {verdict['ok']}, must be all {sent}")
     wrong = ("lost", "missing", "unexpected", "corrupted", "reordered", "dropped", "unknown")
     troubles += _must_be_none(verdict, *wrong)
-    if counts["cuts"] < 5:
-        troubles.append(f"{counts['cuts']} cuts, must be at least 5")
-    if counts["cuts_before_ack"] < 2:
-        troubles.append(f"{counts['cuts_before_ack']} cuts between write and ack, must be at least 2")
-    if not verdict["duplicated"]:
-        troubles.append("no event was duplicated: the run tested no resend")
-    if verdict["duplicated"] != counts["copies"]:
-        troubles.append(f"duplicated is {verdict['duplicated']}, the collector counted {counts['copies']}")
-    return troubles
+    ok, copies, cuts, late = verdict["ok"], verdict["duplicated"], counts["cuts"], counts["cuts_before_ack"]
+    checks = (
+        (ok == sent, f"ok is {ok}, must be all {sent}"),
+        (cuts >= 5, f"{cuts} cuts, must be at least 5"),
+        (late >= 2, f"{late} cuts between write and ack, must be at least 2"),
+        (copies, "no event was duplicated: the run tested no resend"),
+        (copies == counts["copies"], f"duplicated is {copies}, the collector counted {counts['copies']}"),
+    )
+    return troubles + [trouble for right, trouble in checks if not right]
 
 
 def _must_end(code: int, expected: int) -> list[str]:
     return [] if code == expected else [f"verify ended with {code}, must be {int(expected)}"]
 
 
-def _must_be_none(verdict: dict[str, Any], *words: str) -> list[str]:
+def _must_be_none(verdict: Counts, *words: str) -> list[str]:
     return [f"{word} is {verdict[word]}, must be 0" for word in words if verdict[word]]
 
 
-def _compare(
-    protocol: Protocol, verdict: dict[str, Any], found: dict[str, set[str]], faults: FaultLog
-) -> list[str]:
+def _compare(protocol: Protocol, verdict: Counts, found: Found, faults: FaultLog) -> list[str]:
     troubles = []
-    expected: dict[str, set[str]] = {word: set() for word in NAMED}
+    expected: Found = {word: set() for word in NAMED}
     for fault, occurrences in faults.items():
         word = "missing" if fault == "discard" and not protocol.acks else FOUND_AS[fault]
         for ids in occurrences:
@@ -100,52 +98,36 @@ def _compare(
     return troubles + _must_be_none(verdict, "dropped", "unknown")
 
 
-def _kernel_drops(counts: dict[str, Any]) -> list[str]:
+def _kernel_drops(counts: Counts) -> list[str]:
     """Report datagrams that the kernel dropped: they are in the verdict, but not in the fault log."""
     dropped = counts.get("kernel_drops")
     return [f"the kernel dropped {dropped} datagrams; run the demo again"] if dropped else []
 
 
 def judge_network(
-    protocol: Protocol,
-    code: int,
-    verdict: dict[str, Any],
-    found: dict[str, set[str]],
-    faults: FaultLog,
-    counts: dict[str, Any],
-    sent: int,
+    protocol: Protocol, code: int, verdict: Counts, found: Found, faults: FaultLog, counts: Counts, sent: int
 ) -> list[str]:
     """Judge a run over a bad network: the verdict must name exactly the events that it lost or duplicated."""
     troubles = _kernel_drops(counts) + _must_end(code, ExitCode.OK)
     troubles += _compare(protocol, verdict, found, faults)
     if verdict["ok"] + verdict["missing"] != sent:
         troubles.append(f"ok and missing are {verdict['ok'] + verdict['missing']}, must be all {sent}")
-    for word in ("missing", "duplicated"):
-        if verdict[word] < _LEAST_NAMED:
-            troubles.append(f"{word} is {verdict[word]}, must be at least {_LEAST_NAMED} to show anything")
-    return troubles
+    few = [word for word in ("missing", "duplicated") if verdict[word] < _LEAST_NAMED]
+    least = f"must be at least {_LEAST_NAMED} to show anything"
+    return troubles + [f"{word} is {verdict[word]}, {least}" for word in few]
 
 
 def judge_liar(
-    protocol: Protocol,
-    code: int,
-    verdict: dict[str, Any],
-    found: dict[str, set[str]],
-    faults: FaultLog,
-    counts: dict[str, Any],
-    planned: str,
+    protocol: Protocol, code: int, verdict: Counts, found: Found, faults: FaultLog, counts: Counts, plan: str
 ) -> list[str]:
     """Judge a run with a collector that discards or changes events, which the verdict must name exactly."""
     troubles = _must_end(code, ExitCode.BROKEN)
-    if counts.get("cuts"):
-        troubles.append(f"{counts['cuts']} cuts, must be none")
+    troubles += [f"{cuts} cuts, must be none"] if (cuts := counts.get("cuts")) else []
     troubles += _kernel_drops(counts) + _compare(protocol, verdict, found, faults)
     # Each planned fault must have happened, and often enough.
-    for fault in FOUND_AS:
-        if f"{fault}=" in planned and not faults.get(fault):
-            troubles.append(f"{fault}: never happened")
-    discards = faults.get("discard")
-    if discards:
+    missing = [fault for fault in FOUND_AS if f"{fault}=" in plan and not faults.get(fault)]
+    troubles += [f"{fault}: never happened" for fault in missing]
+    if discards := faults.get("discard"):
         connections = len({event_id[:20] for ids in discards for event_id in ids})
         largest = max(map(len, discards))
         if len(discards) < 20 or connections < 3 or largest > 200:
@@ -169,8 +151,8 @@ class Result(NamedTuple):
     run: Run
     protocol: str
     sent: int
-    collector: dict[str, Any]  # its counts
-    verdict: dict[str, Any]  # the counts of verify, by word
+    collector: Counts  # its counts
+    verdict: Counts  # the counts of verify, by word
     exit: int  # of verify
     seconds: float  # that verify took
     troubles: list[str]  # deviations; empty: the run went as expected
@@ -191,8 +173,8 @@ def sentence(
     protocol: Protocol,
     run: Run,
     sent: int,
-    verdict: dict[str, Any],
-    counts: dict[str, Any],
+    verdict: Counts,
+    counts: Counts,
     faults: FaultLog,
     *,
     as_expected: bool,
