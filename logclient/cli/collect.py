@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from logclient import config
 from logclient.cli.parser import duration
@@ -214,31 +214,24 @@ def _consumer(url: str, options: dict[str, Any]) -> Consumer:
     if path:
         raise ConfigError("path: not allowed in a consumer's URL; use app_envs=")
     for name in ("faults", "fault_log"):
-        if options.pop(name) is not None:
+        if options.pop(name, None) is not None:
             raise ConfigError(f"{name}: not with logjam+sub, which only receives")
     places = [(config.dns_name(host).decode(), PORT if port is None else port) for host, port in endpoints]
     return Consumer(places, **options)
 
 
 def collect(
-    urls: Sequence[str],
-    *,
-    capture: str | None,
-    faults: str | None = None,
-    fault_log: str | None = None,
-    seconds: float | None = None,
-    as_json: bool = False,
-    run_name: str | None = None,
-    out: TextIO | None = None,
+    urls: Sequence[str], *, seconds: Any = None, as_json: bool = False, out: Any = None, **options: Any
 ) -> int:
     """Listen on each URL until SIGTERM or SIGINT, or for some seconds; then close the captures.
 
     When all collectors listen, a JSON line is printed for each one, which docs/commands.md describes. At the
-    end come the same lines with each collector's report (`as_json`), or a summary on stderr. UNREACHABLE:
-    units were not captured, which is also printed on stderr at once, or a consumer never reached a device.
+    end come the same lines with each collector's report (`as_json`), or a summary on stderr. The options are
+    those of collectors. UNREACHABLE: units were not captured, which is also printed on stderr at once, or a
+    consumer never reached a device.
     """
     out = sys.stdout if out is None else out
-    collectors = _collectors(urls, capture=capture, faults=faults, fault_log=fault_log, run=run_name)
+    collectors = _collectors(urls, **options)
     stopped = threading.Event()
     with signals_handled(lambda *_: stopped.set()), ExitStack() as running:
         for collector in collectors:

@@ -101,17 +101,14 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    owners = damages = 0
-    for owner in contents.read(arguments.folder):
-        owners += 1
-        damages += len(owner.damages)
-        if arguments.json:
+    owners = list(contents.read(arguments.folder))
+    damages = [damage for owner in owners for damage in owner.damages]
+    if arguments.json:
+        for owner in owners:
             print(json.dumps(_facts(owner)))
-        else:
-            for damage in owner.damages:
-                print(escape(damage.line))
-    if not arguments.json:
-        print(f"{_counted(owners, 'owner')}, {_counted(damages, 'fault')}")
+    else:
+        print(*(escape(damage.line) for damage in damages), sep="\n", end="\n" if damages else "")
+        print(f"{_counted(len(owners), 'owner')}, {_counted(len(damages), 'fault')}")
     return ExitCode.BROKEN if damages else ExitCode.OK
 
 

@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -225,18 +225,9 @@ class Collector(CollectorBase[Counts]):
 
     def _environment(self) -> dict[str, Any]:
         """Return the answer to ENVI, which anybody may ask for."""
-        found: dict[str, Any] = {
-            "host": self.host,
-            "port": self.port,
-            "defrag": {
-                "max_size": self._max_size,
-                "expire_time": f"{self._expire_time:g}s",
-                "detect_holes": hole_settings(),
-            },
-        }
-        if self._forwarder is not None:
-            found["kafka"] = self._forwarder.public_settings()
-        return found
+        times = {"max_size": self._max_size, "expire_time": f"{self._expire_time:g}s"}
+        found = {"host": self.host, "port": self.port, "defrag": {**times, "detect_holes": hole_settings()}}
+        return found if self._forwarder is None else {**found, "kafka": self._forwarder.public_settings()}
 
     @staticmethod
     def _values(raw: bytes) -> list[Any]:
@@ -312,27 +303,16 @@ class Collector(CollectorBase[Counts]):
         if self._injector is None:
             self._keep_batch(batch, peers, now)
             return
-        incoming = [Datagram(bytes(batch.raw(row)), peer) for row, peer in enumerate(peers)]
-        sources = {peer.number: source for peer, source in zip(peers, batch.sources, strict=True)}
-        self._pass_on(*self._injector.feed(incoming, now), now, sources)
+        senders = zip(peers, batch.sources, strict=True)
+        incoming = [Datagram(bytes(batch.raw(row)), *sender) for row, sender in enumerate(senders)]
+        self._pass_on(*self._injector.feed(incoming, now), now)
 
-    def _pass_on(
-        self,
-        served: list[Datagram],
-        kept: list[Datagram],
-        now: float,
-        sources: Mapping[int, Any] | None = None,
-    ) -> None:
+    def _pass_on(self, served: list[Datagram], kept: list[Datagram], now: float) -> None:
         """Handle the datagrams that passed the faults: those for the server, and those for the capture."""
-
-        def batch(datagrams: list[Datagram]) -> tuple[Batch, list[_Peer]]:
-            found = [(sources or {}).get(one.peer.number) for one in datagrams]
-            return batch_of([one.raw for one in datagrams], found), [one.peer for one in datagrams]
-
-        if served and self._capture_listener is not None:
-            self._judge(*batch(served), now)
-        if kept:
-            self._keep_batch(*batch(kept), now)
+        for datagrams, handle in ((served, self._judge), (kept, self._keep_batch)):
+            if datagrams and (datagrams is kept or self._capture_listener is not None):
+                raws, peers, sources = (list(column) for column in zip(*datagrams, strict=True))
+                handle(batch_of(raws, sources), peers, now)
 
     def _peer(self, source: Any) -> _Peer:
         peers = self._peers
@@ -360,10 +340,11 @@ class Collector(CollectorBase[Counts]):
             if not self._hand_over(capture):
                 return  # datagrams that are not captured have not arrived
         if self._capture_listener is None:
-            self._hand_on(self._judge(batch, peers, now))
-            return
-        ports = [peer.port for peer in peers]
-        self._hand_on(self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now))
+            taken = self._judge(batch, peers, now)
+        else:
+            ports = [peer.port for peer in peers]
+            taken = self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now)
+        self._hand_on(len(taken.rows), taken.messages())
 
     def _judge(self, batch: Batch, peers: list[_Peer], now: float) -> Taken:
         ports = [peer.port for peer in peers]
@@ -373,7 +354,7 @@ class Collector(CollectorBase[Counts]):
         self._count["events"] += len(taken.rows)
         for row, reply in taken.replies:
             source = batch.sources[row]
-            if source is None or len(self._replies) >= _REPLIES_MAX:
+            if len(self._replies) >= _REPLIES_MAX:
                 self._count["replies_lost"] += 1
             elif len(reply) > batch.lengths[row] and not self._reply_limit.take(source[0], now):
                 self._count_reason("replies: asked for too often")
@@ -382,8 +363,7 @@ class Collector(CollectorBase[Counts]):
         if listener.kills > kills:
             self._count["kills"] += listener.kills - kills
             if taken.killed >= 0:
-                whom = batch.sources[taken.killed]
-                self.error = LogclientError(f"KILL from {_name(whom) if whom else 'an unknown sender'}")
+                self.error = LogclientError(f"KILL from {_name(batch.sources[taken.killed])}")
             else:
                 self._count_reason("kill: not allowed")
         if EMPTY in taken.judged.verdict.tolist():
@@ -396,11 +376,11 @@ class Collector(CollectorBase[Counts]):
         # With data faults, Kafka has not got all that the server has seen.
         return [{**self._forwarder.stats(), "seen_messages": self._listener.seen_messages}]
 
-    def _hand_on(self, taken: Taken) -> None:
-        self._count["captured_events"] += len(taken.rows)
-        if not taken.rows or (self._forwarder is None and self._duplicates is None and not self._keep):
+    def _hand_on(self, count: int, captured: Iterable[tuple[bytes, list[str]]]) -> None:
+        self._count["captured_events"] += count
+        if not count or (self._forwarder is None and self._duplicates is None and not self._keep):
             return
-        messages = list(taken.messages())
+        messages = list(captured)
         payloads = [payload for payload, _ in messages]
         if self._keep:
             self._kept += payloads
@@ -466,10 +446,4 @@ class Collector(CollectorBase[Counts]):
             if not self._hand_over(capture):
                 return
         self._count["events"] += len(found)
-        self._count["captured_events"] += len(found)
-        if self._keep:
-            self._kept += found
-        self._count_duplicates(found)
-        if self._forwarder is not None:
-            for line in found:
-                self._forwarder.send(line, [])
+        self._hand_on(len(found), ((line, []) for line in found))

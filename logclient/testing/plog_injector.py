@@ -28,6 +28,7 @@ class Datagram(NamedTuple):
 
     raw: bytes
     peer: Any  # with its `number`, counted from 1 within the collector, and its UDP `port`
+    source: Any = None  # its address
 
 
 class _Applied(NamedTuple):
