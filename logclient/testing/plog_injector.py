@@ -121,7 +121,10 @@ class Injector:
         event = None
         if verdict != FRAGMENT and (act is not None or held is not None or not single):
             [event] = event_ids(decode_units(self._decoder, [judged.payload(row)]))
-        if act is None or not self._apply(one, act, judged, row, event, key, now):
+        applied = act is not None and self._apply(one, act, judged, row, event, key, now)
+        if act is not None and not applied:
+            self._faults.withdraw(act)
+        if not applied:
             self._both(one)
         if held is not None:
             overtaken = self._held.release(number)
@@ -135,12 +138,11 @@ class Injector:
         self, one: Datagram, act: Act, judged: Judged, row: int, event: str | None, key: tuple[int, int],
         now: float,
     ) -> bool:  # fmt: skip
-        """Apply a fault to a datagram; return False, and withdraw the fault, where that is impossible."""
+        """Apply a fault to a datagram; return False where that is impossible."""
         name, count = act.fault.name, judged.count[row]
         applied = _Applied(name, judged.index[row], count)
         ids = [event] if event else []
         if name in ("swap", "corrupt", "add") and count > 1:
-            self._faults.withdraw(act)
             return False
         if name in ("swap", "reorder"):
             self._held.hold(one.peer.number, _Held(one, event or "", applied), act, now)
@@ -156,20 +158,17 @@ class Injector:
         elif name == "garble":
             damaged = _garbled(one.raw, act.random)
             if damaged is None:
-                self._faults.withdraw(act)
                 return False
             self._both(one._replace(raw=damaged))
         elif name == "corrupt":
             changed = flip_bit(judged.payload(row), act.random, _parse, ("uuid",))
             if changed is None:
-                self._faults.withdraw(act)
                 return False
             self._served.append(one)
             self._kept.append(one._replace(raw=_reboxed(one.raw, judged.length[row], changed)))
         else:
             assert name == "add"
             if not event:
-                self._faults.withdraw(act)
                 return False
             new = foreign_id(event, act.random)
             payload = judged.payload(row).replace(event.encode(), new.encode())
