@@ -21,6 +21,7 @@ from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.exits import signals_handled
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
+from logclient.transports.tls import server_context
 
 if TYPE_CHECKING:
     from logclient.logjam.consumer import Consumer
@@ -136,8 +137,6 @@ _OWN = {
 
 
 def _tls(given: config.Config) -> SSLContext:
-    from logclient.transports.tls import server_context
-
     if given.cert is None:
         raise ConfigError(f"cert: needed to listen on {given.redacted}")
     password = None if given.tls_password is None else given.tls_password.reveal()

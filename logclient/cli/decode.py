@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from logclient.cli.parser import positive
 from logclient.config import registry
 from logclient.errors import ConfigError, ExitCode
 from logclient.exits import end_with_reader
+from logclient.files.capture import CaptureReader
 from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
 
 
@@ -50,8 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.hex or name == "-" or not (os.path.isdir(name) or name.endswith(".cap")):
         parts = iter([_Part(_read(name, arguments.hex))])
     else:
-        from logclient.files.capture import CaptureReader
-
         capture = CaptureReader(name)
         parts = _units(capture, arguments.protocol)
     seen = wrong = 0
@@ -88,8 +88,6 @@ def _read(name: str, hexadecimal: bool) -> Bytes:
             if hexadecimal or not os.path.isfile(name) or os.path.getsize(name) == 0:
                 data = file.read()
             else:
-                import mmap
-
                 data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if not hexadecimal:
         return data

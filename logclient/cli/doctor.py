@@ -18,14 +18,17 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from logclient import config
+from logclient._ext.spool import SUPPORTED
 from logclient.cli.parser import add_endpoint_arguments
 from logclient.cli.ping import EndpointCheck, check_endpoints, describe_error, describe_security, milliseconds
 from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.config import registry
+from logclient.delivery.spool import owner_files
 from logclient.errors import ExitCode, LedgerError
 from logclient.files import private_directory
 from logclient.readable import escape
 from logclient.transports.tcp import resolve
+from logclient.transports.udp import Udp
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
@@ -103,8 +106,6 @@ def examine(
 
     The time-out is for the name look-up, for each connection and for each answer.
     """
-    from logclient.transports.udp import Udp
-
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     stream = not isinstance(transport, Udp)
     if transport.proxied(endpoint):
@@ -129,9 +130,6 @@ def _spool(given: config.Config) -> Iterator[Finding]:
     directory = given.spool
     if directory is None:
         return
-    from logclient._ext.spool import SUPPORTED
-    from logclient.delivery.spool import owner_files
-
     if not SUPPORTED:
         yield Finding("spool", FAILED, "only Linux can map its files", "leave spool out of the URL")
         return

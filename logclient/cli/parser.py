@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn
 
 from logclient import config
@@ -49,8 +50,6 @@ class CommandParser(_Parser):
         """Import the command and add its arguments."""
         if self._loaded:
             return
-        from importlib import import_module
-
         self._loaded = True
         command = import_module(self.module)
         command.add_arguments(self)

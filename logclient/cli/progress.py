@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from collections import deque
@@ -24,8 +25,6 @@ class ProgressLine:
     def show(self, text: str) -> None:
         """Show the text in place of the previous one."""
         if self.terminal:
-            import shutil
-
             text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
             print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
             self._width = len(text)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
+from urllib.parse import parse_qs
 
 from logclient.integrations.request_fields import trace_id
 from logclient.logjam import Agent, Client, Request
@@ -28,8 +29,6 @@ def begin(
     agent: Agent, method: str, path: str, query: str, headers: Iterable[tuple[str, str]], ip: str | None
 ) -> Request:
     """Begin a request; its action is not known yet."""
-    from urllib.parse import parse_qs
-
     given: dict[str, list[str]] = {}
     for name, value in headers:
         given.setdefault(_shown_name(name), []).append(value)

@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 
 from logclient.records import context
@@ -84,8 +85,6 @@ def wsgi_path(environ: Mapping[str, Any]) -> str:
 @lru_cache(256)
 def _address(text: str) -> str | None:
     """Return an IP address, without the zone of a local one; None for the name of a host or of a socket."""
-    from ipaddress import ip_address
-
     try:
         return str(ip_address(text.partition("%")[0]))
     except ValueError:
