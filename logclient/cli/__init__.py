@@ -16,11 +16,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, and return its exit code. All errors end as a line on stderr.
-
-    Raises:
-        SystemExit: After ``--help`` and ``--version``.
-    """
+    """Run one command, and return its exit code. All errors end as a line on stderr."""
     given = sys.argv[1:] if argv is None else argv
 
     def work() -> int:

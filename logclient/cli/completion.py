@@ -165,4 +165,3 @@ complete -c logclient -f -a '(__logclient)'
 """
 
 SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""The script of each shell."""

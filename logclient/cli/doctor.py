@@ -102,10 +102,7 @@ def _wrapped(head: str, text: str, width: int) -> list[str]:
 def examine(
     given: config.Config, endpoint: config.Endpoint, timeout: float, *, event: bool
 ) -> Iterator[Finding]:
-    """Examine one endpoint, step by step, up to the first that fails.
-
-    The time-out is for the name look-up, for each connection and for each answer.
-    """
+    """Examine one endpoint, step by step, up to the first that fails; the time-out is for each step."""
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     stream = not isinstance(transport, Udp)
     if transport.proxied(endpoint):

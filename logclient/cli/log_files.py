@@ -57,12 +57,7 @@ def display_name(name: str) -> str:
 
 
 class LogFile:
-    """An open file with lines of text, decompressed while it is read. A context manager.
-
-    Raises:
-        OSError: The file cannot be read, or is not text.
-        MissingExtra: The library that decompresses it is not installed.
-    """
+    """An open file with lines of text, decompressed while it is read. A context manager."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,8 +67,8 @@ class LogFile:
             self._stored: io.BufferedReader[io.FileIO] = io.BufferedReader(self._raw, _BUFFER)
             self._file: io.BufferedReader[Any] = self._stored
             status = os.fstat(self._raw.fileno())
+            # Bytes as stored, before decompression; None: not a regular file.
             self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
-            """Bytes as stored, before decompression; None: not a regular file."""
             for method, pattern, modules in _COMPRESSED:
                 if re.match(pattern, self._head()):
                     inflated = _Inflated(_library(modules).open(self._stored), method, name)

@@ -65,10 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def check_endpoints(
     given: config.Config, timeout: float, *, count: int = 1, event: bool = False
 ) -> Iterator[EndpointCheck]:
-    """Test all endpoints of a configuration at once; yield the checks in the order of the endpoints.
-
-    The ledger and the state file of the configuration are not used.
-    """
+    """Test all endpoints of a configuration at once; yield the checks in the order of the endpoints."""
     given = given.for_tests().replace(connect_timeout=min(given.connect_timeout, timeout))
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     checks = [

@@ -122,11 +122,7 @@ def print_verdict(
     progress: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Verify, print the verdict and return its exit code; `progress` and `stop` are those of `job.run`.
-
-    Raises:
-        UnwrittenVerdict: ``--out`` cannot be written. The verdict is printed all the same.
-    """
+    """Verify, print the verdict and return its exit code; `progress` and `stop` are those of `job.run`."""
     from logclient.evidence import storage
     from logclient.verify import hourly, job, output, report
 

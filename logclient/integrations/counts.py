@@ -37,13 +37,11 @@ _GAUGES = (
 )
 COUNTERS = {name: text for name, text, _, _ in _COUNTERS}
 GAUGES = {name: text for name, text, _, _ in _GAUGES}
+# Names and units in OpenTelemetry.
 METRICS = {name: (f"logclient.{metric}", unit) for name, _, metric, unit in (*_COUNTERS, *_GAUGES)}
-"""Names and units in OpenTelemetry."""
-REASONS = ("events_failed", "events_dropped", "events_filtered")
-"""Counters by reason."""
+REASONS = ("events_failed", "events_dropped", "events_filtered")  # counters by reason
 
-Key = tuple[str, str, str]
-"""Name of a metric, URL, reason (or empty)."""
+Key = tuple[str, str, str]  # name of a metric, URL, reason (or empty)
 Counts = dict[Key, int]
 
 

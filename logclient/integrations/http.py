@@ -15,12 +15,8 @@ from logclient.logjam import Agent, Client, Request
 App = TypeVar("App")
 Context = TypeVar("Context")
 
-REQUEST_ID = "X-Logjam-Request-Id"
-"""Response header with the id of the request: ``<app>-<environment>-<request_id>``."""
-
-CLIENT_CLOSED = 499
-"""Code of a request whose client disconnected before the response, as in nginx."""
-
+REQUEST_ID = "X-Logjam-Request-Id"  # of the response: ``<app>-<environment>-<request_id>``
+CLIENT_CLOSED = 499  # code of a request whose client disconnected before the response, as in nginx
 WARNING = 30
 LONGEST_WAIT = 3600.0
 

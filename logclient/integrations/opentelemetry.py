@@ -48,8 +48,7 @@ ATTRIBUTES = {
 }
 """Attributes that ECS has another name for. Of two names for one field, the later one here wins."""
 
-_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")
-"""Names of severities, four numbers each, from 1 on."""
+_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")  # four severities each, from 1 on
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

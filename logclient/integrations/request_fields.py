@@ -11,11 +11,8 @@ from typing import Any
 
 from logclient.records import context
 
-REQUEST_ID = "X-Request-Id"
-"""Header of the request and of its response."""
-
-KEY = "logclient.request_id"
-"""Key of the id in what a framework keeps for a request. Where it is, the fields are bound already."""
+REQUEST_ID = "X-Request-Id"  # header of the request and of its response
+KEY = "logclient.request_id"  # in what a framework keeps for a request whose fields are bound already
 
 _NAMES = ("http.request.id", "http.request.method", "url.path", "client.ip", "trace.id")
 _SANE = re.compile(r"[!#-&(-~]{1,128}")

@@ -29,8 +29,7 @@ _ORIGIN = {
     "process_name": "process.name",
     "thread": "process.thread.id",
     "thread_name": "process.thread.name",
-}
-"""What ``structlog.processors.CallsiteParameterAdder`` adds."""
+}  # what ``structlog.processors.CallsiteParameterAdder`` adds
 
 
 class LoggerFactory(FrontEnd):

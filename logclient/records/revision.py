@@ -50,19 +50,13 @@ class Revision:
     def make(self, event: Any) -> tuple[bytes, int] | None:
         """Return body and kind of what to send for a mapping or a string.
 
-        It is a tombstone if a step breaks, and None if a step holds the event back, which is counted.
-
-        Raises:
-            EncodeError: it, or what the steps made of it, cannot be encoded. That is not counted.
+        It is a tombstone if a step breaks, and None if a step holds the event back, which is counted. An
+        EncodeError, of it or of what the steps made, is not counted.
         """
         return self._revised(self.draft.encode(event))
 
     def ship(self, record: logging.LogRecord, made: Any) -> None:
-        """Ship a log record; `made` is the result of the application's formatter, or None.
-
-        Raises:
-            EncodeError: as `make`.
-        """
+        """Ship a log record as `make` says; `made` is the result of the application's formatter, or None."""
         revised = self._revised(self.draft.encode_record(record, made))
         if revised is not None:
             with suppress(QueueFull):  # it is counted

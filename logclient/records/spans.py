@@ -12,8 +12,7 @@ _SERVICE = {
     "service.version": "service.version",
     "deployment.environment.name": "service.environment",
     "deployment.environment": "service.environment",  # its name until semantic conventions 1.27
-}
-"""Attributes of a resource, and their names in ECS."""
+}  # attributes of a resource, and their names in ECS
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -40,10 +39,7 @@ class Spans:
         self.variable: ContextVar[Any] | None = found if known else None
 
     def find(self, context: Any) -> tuple[str, str, Fields] | None:
-        """Return the ids of trace and span in hexadecimal digits, and fields about the service. Never raises.
-
-        It is None if the context has no span, or its ids are not valid.
-        """
+        """Return the ids of trace and span in hexadecimal digits, and fields about the service, if any."""
         try:
             span = self._trace.get_current_span(context)
             ids = span.get_span_context()

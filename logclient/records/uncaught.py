@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Uncaught", "log_uncaught"]
 
-WARNINGS = "py.warnings"
-"""The logger of warnings, as for ``logging.captureWarnings``."""
+WARNINGS = "py.warnings"  # the logger, as for ``logging.captureWarnings``
 
 _ExcInfo = tuple[type[BaseException], BaseException | None, TracebackType | None]
 _Place = tuple[str, int, str | None]

@@ -49,8 +49,7 @@ from logclient.logux.messages import (
     wrong_format,
 )
 
-ALLOWED_META = frozenset(("id", "time", "subprotocol"))
-"""The members that a client may put into a meta; others are denied."""
+ALLOWED_META = frozenset(("id", "time", "subprotocol"))  # in a meta of a client; others are denied
 
 _BAD_LOGINS, _BAD_SECONDS = 3, 3.0  # after so many from an address in so long, no token is accepted
 _ADDRESSES_MAX = 10_000
@@ -77,10 +76,8 @@ class Rules(NamedTuple):
     node_id: str = "server:logclient"
     subprotocol: int | str = 1
     minimum: int | str = 0  # the lowest subprotocol that is accepted; 0: any
-    authenticate: Callable[[Login], bool] | None = None
-    """None: everybody may connect, except the user ``server``."""
-    judge: Judge | None = None
-    """Not called for types that begin with ``logux/``: the server processes these itself."""
+    authenticate: Callable[[Login], bool] | None = None  # None: all but the user ``server`` may connect
+    judge: Judge | None = None  # not called for types that begin with ``logux/``
     types: Collection[str] | None = None  # the known action types; None: all
     headers: dict[str, Any] = {}  # sent before ``connected``
     development: bool = False  # announce it in the headers, and report faults in ``debug``
@@ -97,9 +94,7 @@ class Received(NamedTuple):
     raw: bytes
     message: Message | None  # None: it was refused, see `reason`
     answers: list[bytes]  # messages to send at once, in this order: for a sync, ``synced``
-    outcomes: list[tuple[bytes, ...]]
-    """For each action with an outcome, its messages, the last of which is a ``sync``. Call `sent` for
-    them."""
+    outcomes: list[tuple[bytes, ...]]  # the messages of each; the last is a ``sync``. Call `sent` for them
     reason: str = ""
     undone: int = 0  # the number of outcomes that are ``logux/undo``
 

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 from logclient._ext.udpreceive import Receiver
 from logclient.testing.loop import bound_socket
 
-BESIDE = sys.platform == "linux"
-"""Whether a thread without the GIL receives, beside the collector's."""
-
+BESIDE = sys.platform == "linux"  # whether a thread without the GIL receives, beside the collector's
 _ROOM = 65536  # bytes of a datagram, at most
 _BATCH, _SIZE = 1024, 4 << 20  # datagrams and bytes of a batch
 _SO_MEMINFO = 55  # Linux; the socket module has no name for it

@@ -22,11 +22,9 @@ from logclient.cli.parser import positive
 from logclient.errors import ConfigError, ExitCode, MissingExtra
 from logclient.testing.samples import Line, choose
 
-_MARKER = ".logclient-demo"
-"""The name of a file that marks a folder of a demo, which the next demo may delete."""
+_MARKER = ".logclient-demo"  # a file that marks a folder of a demo, which the next demo may delete
 
-Verify = Callable[[Path, Path, Mapping[str, Any]], tuple[int, dict[str, Any]]]
-"""A function that judges a run, as `Verifier.verify` does."""
+Verify = Callable[[Path, Path, Mapping[str, Any]], tuple[int, dict[str, Any]]]  # as `Verifier.verify`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +76,6 @@ def demo(
 
     `verify` judges a run in place of a `Verifier`, for tests. The events of plog's collector go through the
     broker `kafka`. Other runs than honest ones send as many events as their faults need.
-
-    Raises:
-        ConfigError: There are no log lines, or `out` holds something that is not from a demo.
-        MissingExtra: A package that verify needs is not installed.
     """
     if verify is None:
         _check_extras()  # before the first run

@@ -16,8 +16,7 @@ from logclient.errors import ExitCode
 
 Counts = dict[str, Any]
 Found = dict[str, set[str]]
-FaultLog = dict[str, list[list[str]]]
-"""The faults that happened: for each kind of fault, the ids of the events at each occurrence."""
+FaultLog = dict[str, list[list[str]]]  # by kind of fault: the ids of the events at each occurrence
 
 FOUND_AS = {
     "drop": "missing",
@@ -26,14 +25,9 @@ FOUND_AS = {
     "duplicate": "duplicated",
     "corrupt": "corrupted",
     "add": "unexpected",
-}
-"""The word of the verdict for each fault. Events discarded without acknowledgement are missing, not lost."""
-
-NAMED = ("lost", "missing", "duplicated", "unexpected", "corrupted", "reordered")
-"""The words whose ids are compared with the fault log."""
-
-_LEAST_NAMED = 100
-"""The least number of lost events, and of duplicated ones, with which a run over a bad network counts."""
+}  # the word of the verdict for each fault; events discarded without acknowledgement are missing
+NAMED = ("lost", "missing", "duplicated", "unexpected", "corrupted", "reordered")  # compared by their ids
+_LEAST_NAMED = 100  # lost events, and duplicated ones, with which a run over a bad network counts
 
 
 def read_fault_log(path: Path) -> FaultLog:
@@ -142,7 +136,6 @@ WORDS = (
     "ok", "lost", "missing", "recovered", "duplicated", "unexpected", "corrupted", "reordered", "dropped",
     "unknown",
 )  # fmt: skip
-"""The words of the verdict that the tables show."""
 
 
 class Result(NamedTuple):

@@ -34,10 +34,7 @@ _STALLED_S = 60.0  # seconds without progress after which a run fails
 
 
 class Collector:
-    """A collector as a separate process. A context manager that ends the process.
-
-    Its arguments are those of ``logclient collect``; ``collector.log`` is in `folder`.
-    """
+    """A collector as a process, with its log in `folder`. A context manager that ends the process."""
 
     def __init__(self, listen: str, faults: str, capture: Path, fault_log: Path | None, folder: Path) -> None:
         arguments = ["collect", listen, "--capture", str(capture), "--faults", faults, "--json"]
@@ -80,11 +77,7 @@ class Collector:
             file.close()
 
     def stop(self) -> dict[str, Any]:
-        """End the collector after it has closed its capture; return its counts.
-
-        Raises:
-            LogclientError: It did not stop in time, or failed.
-        """
+        """End the collector after it has closed its capture; return its counts."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_S)
@@ -97,10 +90,7 @@ class Collector:
 
 
 class Verifier:
-    """The verifier in one Spark session, which gets ledgers and captures but no fault log. A context manager.
-
-    The session starts in a thread of its own.
-    """
+    """The verifier in one Spark session, which starts in a thread of its own. A context manager."""
 
     def __init__(self, packages: str | None = None) -> None:
         from logclient.verify import job
@@ -111,13 +101,7 @@ class Verifier:
         self._session = self._thread.submit(job.Session, packages=packages, stop=self._stop)
 
     def verify(self, ledger: Path, out: Path, options: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Judge one run; return the exit code, and the counts of the verdict by word.
-
-        The options are further arguments of `logclient.verify.job.run`.
-
-        Raises:
-            LogclientError: There is no verdict.
-        """
+        """Judge one run by `logclient.verify.job.run`; return the exit code, and the counts by word."""
         progress = ProgressLine()
         begun = time.monotonic()
         progress.show("  Spark is starting")
@@ -163,11 +147,7 @@ def print_line(text: str = "") -> None:
 def ship(
     url: str, protocol: Protocol, run: Run, lines: list[Line], events: int, ledger: Path, log: Path
 ) -> None:
-    """Send events and wait until all of them are delivered. The lines are repeated as needed.
-
-    The log messages of the clients go to the file `log`. Without progress for a minute, this is a
-    ConnectFailed.
-    """
+    """Send events and wait until all of them are delivered; no progress for a minute is a ConnectFailed."""
     # Drop no event: a thread that is too fast waits.
     options: dict[str, Any] = {"overflow": "block", "ledger": str(ledger)}
     if protocol.unit:

@@ -12,14 +12,11 @@ class Run(NamedTuple):
     """
 
     name: str
-    faults: str
-    """The faults of the collector. ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire
-    units."""
+    faults: str  # ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire units
     least: int  # the least number of events for each client, whatever ``--events`` says
     unit: int = 1  # the number of events in a wire unit
     senders: int = 2  # the number of clients fed by ``client.send``
-    liar: bool = True
-    """Whether the collector discards or changes events, each of which the verifier must find."""
+    liar: bool = True  # whether the collector discards or changes events, which the verifier must find
 
 
 class Protocol(NamedTuple):
@@ -30,8 +27,7 @@ class Protocol(NamedTuple):
     runs: tuple[Run, ...]
     path: str = ""  # the rest of the clients' URLs behind the address
     unit: str = ""  # the option that sets the number of events in a wire unit; empty: always one event
-    acks: bool = True
-    """Whether servers acknowledge. Otherwise events are handed over, and the network may lose them."""
+    acks: bool = True  # whether servers acknowledge; otherwise the network may lose events
     requests: bool = False  # whether a Handler collects the lines of a request into one event
 
     @property
