@@ -126,7 +126,7 @@ def _library(modules: tuple[str, ...]) -> Any:
             return import_module(module)
         except ImportError:
             pass
-    raise MissingExtra("backports.zstd", "zstd")
+    raise MissingExtra(modules[-1], "zstd")
 
 
 class _Inflated(io.RawIOBase):

@@ -172,7 +172,10 @@ def run(arguments: argparse.Namespace) -> int:
     ended: list[int | BaseException] = []
 
     def show(text: str) -> None:
-        progress.show(text) if text else progress.clear()
+        if text:
+            progress.show(text)
+        else:
+            progress.clear()
 
     def work() -> None:
         try:

@@ -88,13 +88,16 @@ class _Chunks:
     def __init__(self, chunks: Iterable[bytes], inside: context.Fields | None) -> None:
         self._chunks = chunks
         self._inside = inside
-        self._iterator: Iterator[bytes] = self._call(iter, chunks)
+        self._iterator: Iterator[bytes] | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        return self._call(self._iterator.__next__)
+        if self._iterator is None:
+            self._iterator = self._call(iter, self._chunks)
+        chunk: bytes = self._call(next, self._iterator)
+        return chunk
 
     def close(self) -> None:
         close = getattr(self._chunks, "close", None)
