@@ -52,10 +52,7 @@ class FrontEnd:
         client.front_ends.add(self)
 
     def _ship_document(self, document: dict[str, Any], level: int, logger: str) -> None:
-        """Send a document. One that cannot be sent is counted by the client, and reported once a minute.
-
-        Those of the loggers of this package are left out: its own messages never end.
-        """
+        """Send a document, unless it is of this package's loggers, whose messages would never end."""
         if level < self.level or logger == "logclient" or logger.startswith("logclient."):
             return
         try:
@@ -76,10 +73,7 @@ class FrontEnd:
         self.level = level
 
     def _add_error(self, document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
-        """Add ``error.*`` of an exception, or of (type, exception, traceback); anything else adds nothing.
-
-        The stack trace may have been formatted already; empty: it is made here.
-        """
+        """Add ``error.*`` of an exception, or of its tuple; the stack trace may have been made already."""
         if isinstance(exc_info, BaseException):
             exc_info = type(exc_info), exc_info, exc_info.__traceback__
         if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:

@@ -100,10 +100,7 @@ class Middleware(Generic[App, Context]):
         return None
 
     def _name(self, request: Request, context: Context, method: str) -> None:
-        """Set the action of the request, unless the application has.
-
-        Never use the path: the importer keeps every action in memory and in tables.
-        """
+        """Set the action of the request, unless the application has. Never use the path: it has no bound."""
         if request.action is None:
             request.action = self._found_action(context) or f"Unknown#{method.lower() or 'unknown_method'}"
 

@@ -62,9 +62,7 @@ class LogExporter(FrontEnd, _Exporter):
     _ended = False
 
     def export(self, batch: Sequence[Any]) -> Any:
-        """Queue records; the SDK calls this. It never waits for the network, and never raises.
-
-        A record that cannot be sent is reported once a minute, and counted by the client.
+        """Queue records, without waiting for the network or raising; the SDK calls this.
 
         Returns ``LogRecordExportResult.SUCCESS``; after ``shutdown`` ``FAILURE``.
         """

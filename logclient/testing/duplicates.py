@@ -16,8 +16,7 @@ _PAGE = 1 << _PAGE_BITS
 class DuplicateCounter:
     """A counter of ids that are seen more than once.
 
-    It keeps two bits for each sequence, in pages. The sequences of our producers are dense, so tens of
-    millions of ids fit in a few megabytes. An arbitrary id needs a page of at most a few hundred bytes.
+    It keeps two bits for each sequence, in pages: tens of millions of our dense ids fit in a few megabytes.
     """
 
     def __init__(self) -> None:

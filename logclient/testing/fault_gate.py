@@ -1,8 +1,7 @@
 """The effect of faults on each wire unit: the captured units, the replies, and the end of the connection.
 
-No I/O and no clock. The loop of a collector passes each whole unit to `FaultGate.admit` and carries out the
-`Decision`: it captures the units of ``captured`` at once, and sends ``replies`` in order after the capture
-was handed to the operating system. plog, which has neither acks nor connections, only uses `HeldUnits`.
+No I/O and no clock. A collector passes each whole unit to `FaultGate.admit` and carries out the `Decision`.
+plog, which has neither acks nor connections, only uses `HeldUnits`.
 """
 
 from __future__ import annotations
@@ -269,9 +268,8 @@ def flip_bit(
 ) -> bytes | None:
     """Flip a bit of one letter or digit, so that the body still parses and only a value changes.
 
-    `parse` returns a JSON value, or the body itself if it is not JSON. It rejects an attempt by a ValueError
-    or RecursionError. The members `keep` of a JSON object do not change. None: all of 100 attempts were
-    rejected.
+    `parse` returns a JSON value, or the body itself if it is not JSON, and rejects an attempt by an error.
+    The members `keep` of a JSON object do not change. None: all of 100 attempts were rejected.
     """
     try:
         before = parse(body)

@@ -522,9 +522,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
     def _wait_until_written(self) -> None:
         """Wait until libzmq has written the answers that it was given, as far as producers read them.
 
-        Its one I/O thread handles commands in order. When it has closed a listener, it has also handled the
-        answers before that. The second round is for a socket that was busy: the thread comes back to it with
-        its next poll.
+        Its one I/O thread handles commands in order: when it has closed a listener, it has also handled the
+        answers before that. The second round is for a socket that was busy until its next poll.
         """
         zmq = self._zmq
         for _ in range(2):

@@ -87,10 +87,9 @@ class Device:
         require_library(self._recompress)  # a missing one is an error now, not later
 
     def receive(self, parts: list[bytes], *, push: bool = False) -> Answer:
-        """Return the result of one message, given without its routing id.
+        """Return the result of one message, given without its routing id and frames after the sixth.
 
-        What is pushed came to the PULL socket, which has no requests, and may lack the meta frame. Frames
-        after the sixth may be left out.
+        What is pushed came to the PULL socket, which has no requests, and may lack the meta frame.
         """
         count = len(parts)
         request = not push and not parts[0]
