@@ -207,7 +207,7 @@ class TestReplies:
                 stays.ask(message(2))
                 assert collector.wait_for(events=2)
             assert collector.wait_for(lambda counts: counts.open == 1)
-            # libzmq reports the end of a connection before its socket knows; a later connection comes after both.
+            # libzmq reports the end of a connection before its socket knows; a later one comes after both.
             with Producer(collector.port) as later:
                 later.ask(message(3))
                 assert collector.wait_for(events=3)
