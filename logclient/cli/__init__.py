@@ -1,8 +1,5 @@
 """The ``logclient`` command, also ``python -m logclient``.
 
-`main` reads the command line and runs one command. The exit codes are those of `logclient.errors.ExitCode`.
-Every error is one line on stderr; ``--debug`` shows the traceback (`logclient.cli.exits`).
-
 Each command is a module of this package with ``add_arguments(parser)`` and ``run(arguments)``. It is imported
 when the command is given, so ``--help`` and ``--version`` load nothing that they do not need.
 """
@@ -19,11 +16,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, and return its exit code. All errors end as a line on stderr.
-
-    Raises:
-        SystemExit: After ``--help`` and ``--version``.
-    """
+    """Run one command, and return its exit code. All errors end as a line on stderr."""
     given = sys.argv[1:] if argv is None else argv
 
     def work() -> int:

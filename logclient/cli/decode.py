@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import sys
 import time
@@ -14,31 +15,29 @@ from logclient.cli.exits import end_with_reader
 from logclient.cli.parser import positive
 from logclient.config import registry
 from logclient.errors import ConfigError, ExitCode
+from logclient.files.capture import CaptureReader
 from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
-
-__all__ = ["add_arguments", "run"]
 
 
 class _Part(NamedTuple):
     data: Bytes
-    heading: str  # A line to print before the frames; empty: none
-    fields: dict[str, Any]  # the origin as fields for ``--json``
+    heading: str = ""  # a line to print before the frames
+    fields: dict[str, Any] = {}  # the origin, for ``--json``
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
-    parser.add_argument(
+    add = parser.add_argument
+    add("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
+    add(
         "file",
         metavar="FILE",
         help="a capture, one of its segments (.cap), or the bytes of one direction; - is standard input",
     )
-    parser.add_argument("--hex", action="store_true", help="FILE holds hexadecimal digits")
-    parser.add_argument("--json", action="store_true", help="print each frame as a line of JSON")
-    parser.add_argument("--limit", type=positive, metavar="N", help="stop after N frames")
-    parser.add_argument(
-        "--bytes", type=positive, metavar="N", help="show N bytes of the content of a frame (default: 200)"
-    )
+    add("--hex", action="store_true", help="FILE holds hexadecimal digits")
+    add("--json", action="store_true", help="print each frame as a line of JSON")
+    add("--limit", type=positive, metavar="N", help="stop after N frames")
+    add("--bytes", type=positive, metavar="N", help="show N bytes of the content of a frame (default: 200)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,10 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     width: int = arguments.bytes or (BODY_KEPT if as_json else BODY_SHOWN)
     capture = None
     if arguments.hex or name == "-" or not (os.path.isdir(name) or name.endswith(".cap")):
-        parts = iter([_Part(_read(name, arguments.hex), "", {})])
+        parts = iter([_Part(_read(name, arguments.hex))])
     else:
-        from logclient.files.capture import CaptureReader
-
         capture = CaptureReader(name)
         parts = _units(capture, arguments.protocol)
     seen = wrong = 0
@@ -83,16 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(name: str, hexadecimal: bool) -> Bytes:
+    data: Bytes
     if name == "-":
-        data: Bytes = sys.stdin.buffer.read()
-    elif hexadecimal or not os.path.isfile(name) or os.path.getsize(name) == 0:
-        with open(name, "rb") as file:
-            data = file.read()
+        data = sys.stdin.buffer.read()
     else:
-        import mmap
-
         with open(name, "rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if hexadecimal or not os.path.isfile(name) or os.path.getsize(name) == 0:
+                data = file.read()
+            else:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if not hexadecimal:
         return data
     try:
@@ -107,22 +103,12 @@ def _units(capture: Any, protocol: str) -> Iterator[_Part]:
         if unit.protocol.partition("+")[0] != protocol:
             continue
         direction = "to" if unit.direction else "from"
-        at = _time(unit.received_us)
-        yield _Part(
-            unit.raw,
-            f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {direction} "
-            f"{escape(unit.peer) or 'unknown'}, arrival {unit.arrival}, {at}",
-            {
-                "segment": unit.segment,
-                "unit_at": unit.offset,
-                "listener": unit.listener,
-                "stream": unit.stream,
-                "peer": unit.peer,
-                "direction": direction,
-                "arrival": unit.arrival,
-                "received_us": unit.received_us,
-            },
-        )
+        heading = f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {direction} "
+        heading += f"{escape(unit.peer) or 'unknown'}, arrival {unit.arrival}, {_time(unit.received_us)}"
+        found = {"segment": unit.segment, "unit_at": unit.offset}
+        for field in ("listener", "stream", "peer", "direction", "arrival", "received_us"):
+            found[field] = direction if field == "direction" else getattr(unit, field)
+        yield _Part(unit.raw, heading, found)
 
 
 def _time(us: int) -> str:

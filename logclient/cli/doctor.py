@@ -1,8 +1,4 @@
-"""``logclient doctor``: test each step up to an acknowledged event, and name a fix for each step that fails.
-
-The command looks up names and connects without a client. Then it probes the server and sends an event as
-``ping`` does.
-"""
+"""``logclient doctor``: test each step up to an acknowledged event, and name a fix for each that fails."""
 
 from __future__ import annotations
 
@@ -22,30 +18,23 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from logclient import config
+from logclient._ext.spool import SUPPORTED
 from logclient.cli.parser import add_endpoint_arguments
-from logclient.cli.ping import (
-    EndpointCheck,
-    check_endpoints,
-    describe_error,
-    describe_security,
-    milliseconds,
-)
+from logclient.cli.ping import EndpointCheck, check_endpoints, describe_error, describe_security, milliseconds
 from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.config import registry
+from logclient.delivery.spool import owner_files
 from logclient.errors import ExitCode, LedgerError
 from logclient.files import private_directory
 from logclient.readable import escape
 from logclient.transports.tcp import resolve
-
-__all__ = ["Finding", "add_arguments", "examine", "run"]
+from logclient.transports.udp import Udp
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
 _MOST_ADDRESSES = 8  # the most addresses of a name that are tested
 _FEW_DAYS = 14  # a certificate that ends within this number of days is worth a warning
-
 _CLOCK_MS = 1000  # milliseconds by which a server's clock may differ
-
 _TIME_ERROR = 5  # the result of adjtimex(2) for a clock that is not synchronized
 
 
@@ -113,12 +102,7 @@ def _wrapped(head: str, text: str, width: int) -> list[str]:
 def examine(
     given: config.Config, endpoint: config.Endpoint, timeout: float, *, event: bool
 ) -> Iterator[Finding]:
-    """Examine one endpoint, step by step, up to the first that fails.
-
-    The time-out is for the name look-up, for each connection and for each answer.
-    """
-    from logclient.transports.udp import Udp
-
+    """Examine one endpoint, step by step, up to the first that fails; the time-out is for each step."""
     transport = registry.load(registry.lookup(given.scheme).transport)(given)
     stream = not isinstance(transport, Udp)
     if transport.proxied(endpoint):
@@ -129,7 +113,9 @@ def examine(
         yield finding
         if finding.status == FAILED:
             return
-        finding = _connect(given, addresses, timeout) if stream else _NO_CONNECTIONS
+        finding = Finding("connect", SKIPPED, "UDP has no connections")
+        if stream:
+            finding = _connect(given, addresses, timeout)
         yield finding
         if finding.status == FAILED:
             return
@@ -141,9 +127,6 @@ def _spool(given: config.Config) -> Iterator[Finding]:
     directory = given.spool
     if directory is None:
         return
-    from logclient._ext.spool import SUPPORTED
-    from logclient.delivery.spool import owner_files
-
     if not SUPPORTED:
         yield Finding("spool", FAILED, "only Linux can map its files", "leave spool out of the URL")
         return
@@ -170,12 +153,6 @@ def _spool(given: config.Config) -> Iterator[Finding]:
         yield Finding("spool", OK, f"{directory} is on {kind or 'a file system'}, {free >> 20} MiB are free")
 
 
-_NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")
-
-
-# -- name and connection
-
-
 def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[list[Any], Finding]:
     """Look up the host, `timeout` seconds at most; returns the addresses with their families, too."""
     host, port = endpoint
@@ -194,13 +171,12 @@ def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[l
     while thread.is_alive() and time.monotonic() - begun < timeout:
         thread.join(0.1)
     taken = time.monotonic() - begun
+    fix = "check that the name servers of this machine can be reached"
     if failure:
-        fix = "correct the host in the URL, or add it to the DNS or the hosts file"
-        if failure[0].errno == socket.EAI_AGAIN:
-            fix = "check that the name servers of this machine can be reached"
+        if failure[0].errno != socket.EAI_AGAIN:
+            fix = "correct the host in the URL, or add it to the DNS or the hosts file"
         return [], Finding("name", FAILED, f"{host}: {describe_error(failure[0])}", fix)
     if thread.is_alive():
-        fix = "check that the name servers of this machine can be reached"
         return [], Finding("name", FAILED, f"{host}: no answer to the look-up in {timeout:g} s", fix)
     addresses = list(dict.fromkeys((family, address) for family, *_, address in found))
     try:
@@ -213,31 +189,26 @@ def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[l
 
 def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Finding:
     """Connect to every address: a client tries them in turn, and waits for each one that does not answer."""
-    reached, failures = [], []
+    reached, failed, fix = [], [], ""
     for family, address in addresses[:_MOST_ADDRESSES]:
-        begun = time.monotonic()
+        begun, name = time.monotonic(), config.host_port(*address[:2])
         try:
             with socket.socket(family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout)
                 sock.connect(address)
-            reached.append(f"{_address(address)} in {milliseconds(time.monotonic() - begun)}")
+            reached.append(f"{name} in {milliseconds(time.monotonic() - begun)}")
         except OSError as error:
-            failures.append((address, error))
-    failed = [f"{_address(address)}: {describe_error(error)}" for address, error in failures]
+            failed.append(f"{name}: {describe_error(error)}")
+            fix = fix or _fix_connection(given, address[1], error)
     if not reached:
-        return Finding("connect", FAILED, ", ".join(failed), _fix_connection(given, *failures[0]))
-    if failures:
+        return Finding("connect", FAILED, ", ".join(failed), fix)
+    if failed:
         fix = "repair these addresses, or remove them from the name: a client tries them, too"
         return Finding("connect", WARNING, ", ".join(reached + failed), fix)
     return Finding("connect", OK, ", ".join(reached))
 
 
-def _address(address: Any) -> str:
-    return config.host_port(*address[:2])
-
-
-def _fix_connection(given: config.Config, address: Any, error: OSError) -> str:
-    port = address[1]
+def _fix_connection(given: config.Config, port: int, error: OSError) -> str:
     if error.errno == errno.ECONNREFUSED:
         return f"{_fix_server(given, port)}: nothing listens on {port} there"
     if isinstance(error, TimeoutError):
@@ -251,19 +222,12 @@ def _fix_server(given: config.Config, port: int) -> str:
     return f"start the server, or correct the port{hint}"
 
 
-# -- the server
-
-
 def _findings(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
     given = check.given
     encryption = "TLS" if given.tls else "CURVE" if given.options.get("curve_server") is not None else ""
     if check.stage == "connect":
-        yield Finding(
-            encryption or "protocol",
-            FAILED,
-            check.explanation.removeprefix("cannot connect: "),
-            _fix_handshake(check),
-        )
+        words = check.explanation.removeprefix("cannot connect: ")
+        yield Finding(encryption or "protocol", FAILED, words, _fix_handshake(check))
         return
     if encryption:
         yield _security(encryption, check.security)
@@ -271,7 +235,7 @@ def _findings(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
         yield Finding("pump", OK, check.pump)
     if check.stage == "ask" and check.status != "ok":
         words = check.explanation.removeprefix("but ").removeprefix("then ")
-        yield Finding("protocol", FAILED, words, _fix_answer(check) if stream else _fix_datagram(check))
+        yield Finding("protocol", FAILED, words, _fix_answer(check, stream))
         return
     yield _protocol(check)
     yield _clock(check)
@@ -304,8 +268,8 @@ def _security(encryption: str, facts: dict[str, Any]) -> Finding:
     return Finding(encryption, OK, words)
 
 
-def _fix_answer(check: EndpointCheck) -> str:
-    given = check.given
+def _fix_answer(check: EndpointCheck, stream: bool) -> str:
+    given, port = check.given, check.endpoint[1]
     if check.status == "refused":
         return ""
     if check.status == "foreign":
@@ -313,18 +277,12 @@ def _fix_answer(check: EndpointCheck) -> str:
         if check.answers_tls and secure in registry.SCHEMES:
             return f"use {secure}://"
         return f"correct the host or the port: this is no {given.protocol} server"
+    if stream:
+        did = "closed it" if check.status == "broken" else "does not answer"
+        return f"read the server's log: it accepted the connection and {did}"
     if check.status == "broken":
-        return "read the server's log: it accepted the connection and closed it"
-    return "read the server's log: it accepted the connection and does not answer"
-
-
-def _fix_datagram(check: EndpointCheck) -> str:
-    port = check.endpoint[1]
-    if check.status == "broken":
-        return f"{_fix_server(check.given, port)}: nothing listens on {port} there"
-    if check.status == "silent":
-        return f"{_fix_server(check.given, port)}, or check that no firewall drops UDP to it"
-    return _fix_answer(check)
+        return f"{_fix_server(given, port)}: nothing listens on {port} there"
+    return f"{_fix_server(given, port)}, or check that no firewall drops UDP to it"
 
 
 def _protocol(check: EndpointCheck) -> Finding:
@@ -336,10 +294,9 @@ def _protocol(check: EndpointCheck) -> Finding:
         elif check.event_s is not None:
             words = "this server answers events only"
         return Finding("protocol", SKIPPED, words)
-    about = "".join(
-        f", {name.replace('_', ' ')} {value}" for name, value in check.about.items() if name != "clock_ms"
-    )
-    return Finding("protocol", OK, f"{protocol} answers in {milliseconds(check.round_trips_s[0])}{about}")
+    about = {name.replace("_", " "): value for name, value in check.about.items() if name != "clock_ms"}
+    facts = "".join(f", {name} {value}" for name, value in about.items())
+    return Finding("protocol", OK, f"{protocol} answers in {milliseconds(check.round_trips_s[0])}{facts}")
 
 
 def _clock(check: EndpointCheck) -> Finding:

@@ -6,10 +6,8 @@ import argparse
 
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments
-from logclient.cli.queries import Answer, plog_question, print_answers
+from logclient.cli.stat import Answer, ask_plog
 from logclient.plog import Client
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the settings of each endpoint; returns the exit code of `print_answers`."""
+    """Print the settings of each endpoint."""
 
-    def ask(client: Client) -> Answer:
-        settings = client.envi(arguments.timeout)
+    def ask(client: Client, timeout: float) -> Answer:
+        settings = client.envi(timeout)
         return Answer("", settings, settings.splitlines())
 
-    given = config.parse(arguments.url)
-    asked = plog_question(given, "envi", "for settings", ask)
-    return print_answers(given.endpoints, asked, "envi", arguments.json)
+    return ask_plog(config.parse(arguments.url), arguments, "envi", "for settings", ask)

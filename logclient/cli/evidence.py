@@ -9,8 +9,6 @@ import sys
 from logclient.errors import ExitCode
 from logclient.readable import escape
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -1,8 +1,4 @@
-"""Log files for ``logclient send``: lines of plain or compressed text, but no binary data.
-
-Every error is an OSError with the name of the file: for a file that cannot be opened, binary data, and
-compressed data that is damaged or ends early.
-"""
+"""Log files for ``logclient send``: lines of plain or compressed text, but no binary data."""
 
 from __future__ import annotations
 
@@ -11,41 +7,23 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from logclient.errors import MissingExtra
-
-__all__ = ["STDIN", "LogFile", "check", "display_name"]
 
 STDIN = "-"
 _BUFFER = 1 << 16
 _HEAD = 8192  # bytes that are examined at the beginning of a file
 
 
-def _open_with(module: str, file: io.BufferedReader[io.FileIO]) -> Any:
-    from importlib import import_module
-
-    return import_module(module).open(file)
-
-
-def _zstd(file: io.BufferedReader[io.FileIO]) -> Any:
-    try:
-        from compression import zstd  # since Python 3.14
-    except ImportError:
-        try:
-            from backports import zstd
-        except ImportError:
-            raise MissingExtra("backports.zstd", "zstd") from None
-    return zstd.ZstdFile(file)
-
-
-_COMPRESSED: tuple[tuple[str, bytes, Callable[[io.BufferedReader[io.FileIO]], Any]], ...] = (
-    ("gzip", rb"\x1f\x8b\x08", partial(_open_with, "gzip")),
-    ("bzip2", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", partial(_open_with, "bz2")),
-    ("xz", rb"\xfd7zXZ\0", partial(_open_with, "lzma")),
-    ("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _zstd),
+_COMPRESSED = (
+    ("gzip", rb"\x1f\x8b\x08", ("gzip",)),
+    ("bzip2", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", ("bz2",)),
+    ("xz", rb"\xfd7zXZ\0", ("lzma",)),
+    # The first one is in Python 3.14 and later.
+    ("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", ("compression.zstd", "backports.zstd")),
 )
 _BINARY = (
     (rb"PK\x03\x04", "a zip archive"),
@@ -55,8 +33,8 @@ _BINARY = (
     (rb"LPKSHHRH", "a journal of systemd (journalctl -o json writes lines for --format ndjson)"),
     (rb"\xff\xfe|\xfe\xff", "UTF-16 text (iconv -f utf-16 -t utf-8 makes lines of it)"),
 )
+# Control characters that logs do not contain: all except bell to carriage return, and escape.
 _CONTROLS = bytes(range(7)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"
-"""Control characters that logs do not contain: all except bell to carriage return, and escape."""
 
 
 def check(name: str) -> int | None:
@@ -79,12 +57,7 @@ def display_name(name: str) -> str:
 
 
 class LogFile:
-    """An open file with lines of text, decompressed while it is read. A context manager.
-
-    Raises:
-        OSError: The file cannot be read, or is not text.
-        MissingExtra: The library that decompresses it is not installed.
-    """
+    """An open file with lines of text, decompressed while it is read. A context manager."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -94,9 +67,13 @@ class LogFile:
             self._stored: io.BufferedReader[io.FileIO] = io.BufferedReader(self._raw, _BUFFER)
             self._file: io.BufferedReader[Any] = self._stored
             status = os.fstat(self._raw.fileno())
+            # Bytes as stored, before decompression; None: not a regular file.
             self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
-            """Bytes as stored, before decompression; None: not a regular file."""
-            self._decompress()
+            for method, pattern, modules in _COMPRESSED:
+                if re.match(pattern, self._head()):
+                    inflated = _Inflated(_library(modules).open(self._stored), method, name)
+                    self._file = io.BufferedReader(inflated, _BUFFER)
+                    break
             found = _recognize_binary(self._head())
             if found:
                 raise OSError(errno.EINVAL, f"not text, but {found}", name)
@@ -108,14 +85,6 @@ class LogFile:
 
     def _head(self) -> bytes:
         return self._file.peek(_HEAD)[:_HEAD]
-
-    def _decompress(self) -> None:
-        head = self._head()
-        for method, pattern, open_stream in _COMPRESSED:
-            if re.match(pattern, head):
-                inflated = _Inflated(open_stream(self._stored), method, self.name)
-                self._file = io.BufferedReader(inflated, _BUFFER)
-                return
 
     def position(self) -> int:
         """Return the number of stored bytes that were read, from any thread; 0: not a regular file."""
@@ -148,6 +117,16 @@ class LogFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _library(modules: tuple[str, ...]) -> Any:
+    """Import the first of some modules that is installed."""
+    for module in modules:
+        try:
+            return import_module(module)
+        except ImportError:
+            pass
+    raise MissingExtra(modules[-1], "zstd")
 
 
 class _Inflated(io.RawIOBase):

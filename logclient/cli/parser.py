@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn
 
 from logclient import config
@@ -49,8 +50,6 @@ class CommandParser(_Parser):
         """Import the command and add its arguments."""
         if self._loaded:
             return
-        from importlib import import_module
-
         self._loaded = True
         command = import_module(self.module)
         command.add_arguments(self)
@@ -115,9 +114,6 @@ def add_endpoint_arguments(parser: argparse.ArgumentParser, done: str, awaited: 
     parser.add_argument(
         "--json", action="store_true", help=f"print the {printed} as JSON, one line per endpoint"
     )
-
-
-# -- types of arguments
 
 
 def argument_type(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:

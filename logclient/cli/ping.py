@@ -1,13 +1,14 @@
 """``logclient ping``: check that servers answer in their protocol, and measure how fast.
 
-Each endpoint is checked in its own thread, with the protocol's ``Probe`` over a link of the transport. A
-probe sends no event. With ``--event``, an ordinary client also sends one.
+Each endpoint is checked in its own thread, with the protocol's ``Probe`` over a link of the transport.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -17,14 +18,15 @@ from typing import Any
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments, positive
 from logclient.cli.progress import ClientMessages
+from logclient.client import open_client
 from logclient.config import registry
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.readable import Probe, escape, shown
+from logclient.records.formatters import timestamp
 
-_GRACE_S = 1.0
-"""Seconds beyond the time-out for an attempt to connect, which checks the clock only at intervals."""
+_GRACE_S = 1.0  # beyond the time-out for an attempt to connect, which checks the clock only at intervals
 
 # The first bytes of answers from other servers, in lower case.
 _OTHER_SERVERS = (
@@ -63,10 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def check_endpoints(
     given: config.Config, timeout: float, *, count: int = 1, event: bool = False
 ) -> Iterator[EndpointCheck]:
-    """Test all endpoints of a configuration at once; yield the checks in the order of the endpoints.
-
-    The ledger and the state file of the configuration are not used.
-    """
+    """Test all endpoints of a configuration at once; yield the checks in the order of the endpoints."""
     given = given.for_tests().replace(connect_timeout=min(given.connect_timeout, timeout))
     transport = registry.load(registry.lookup(given.scheme).transport)(given)
     checks = [
@@ -120,35 +119,23 @@ class EndpointCheck:
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def why_python(self) -> str:
-        """Why no compiled pump drives this transport; empty: one does."""
-        return str(self.transport.why_python())
-
-    @property
     def pump(self) -> str:
         """Which pump a client has on this machine, in the words of ``stats().pump``."""
-        return f"python: {self.why_python}" if self.why_python else "compiled"
-
-    @property
-    def name(self) -> str:
-        """Host and port."""
-        return config.host_port(*self.endpoint)
+        why_python = self.transport.why_python()
+        return f"python: {why_python}" if why_python else "compiled"
 
     def run(self) -> None:
         """Run the check in the calling thread, and keep an unexpected exception in `failure`."""
         try:
-            self._run()
+            probe: Probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
+            self._ask(probe)
+            if self.status == "broken" and probe.begin_again():
+                self._ask(probe)
+            if self.event and self.status in ("ok", "silent"):
+                self.stage = "event"
+                self._send_event()
         except Exception as error:
             self.failure = error
-
-    def _run(self) -> None:
-        probe: Probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
-        self._ask(probe)
-        if self.status == "broken" and probe.begin_again():
-            self._ask(probe)
-        if self.event and self.status in ("ok", "silent"):
-            self.stage = "event"
-            self._send_event()
 
     def _ask(self, probe: Probe) -> None:
         begun = time.monotonic()
@@ -222,20 +209,13 @@ class EndpointCheck:
             return answered
 
     def _foreign(self, data: bytes) -> None:
-        server = next(
-            (server for begin, server in _OTHER_SERVERS if data.lower().startswith(begin)), "something else"
-        )
+        found = [server for begin, server in _OTHER_SERVERS if data.lower().startswith(begin)]
+        server = found[0] if found else "something else"
         self.status = "foreign"
         self.answers_tls = server == "a TLS server"
-        self.explanation = f"but {server} answers: {shown(self._without_token(data), 60)}"
-
-    def _without_token(self, data: bytes) -> bytes:
-        """Mask our token in an answer: a server may echo the request."""
-        secret = self.given.options.get("token")
-        if secret is None:
-            return data
-        token = json.dumps(secret.reveal(), ensure_ascii=False)[1:-1]
-        return data.replace(token.encode(), b"***")
+        if (secret := self.given.options.get("token")) is not None:  # a server may echo the request
+            data = data.replace(json.dumps(secret.reveal(), ensure_ascii=False)[1:-1].encode(), b"***")
+        self.explanation = f"but {server} answers: {shown(data, 60)}"
 
     def _broken(self, why: str) -> None:
         self.status = "broken"
@@ -247,9 +227,6 @@ class EndpointCheck:
 
     def _is_tls_server(self) -> bool:
         """Try a TLS handshake: most TLS servers close other connections without an answer."""
-        import socket
-        import ssl
-
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -264,13 +241,8 @@ class EndpointCheck:
 
     def _send_event(self) -> None:
         """Send one event through a client. Its text names the ping."""
-        from socket import gethostname
-
-        from logclient.client import open_client
-        from logclient.records.formatters import timestamp
-
         # Logjam's client turns a text into a document that the importer accepts.
-        text = f"logclient ping from {gethostname()}"
+        text = f"logclient ping from {socket.gethostname()}"
         event: str | dict[str, str] = text
         if isinstance(self.given, DocumentConfig):
             event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-ping"}
@@ -295,8 +267,6 @@ class EndpointCheck:
         self.status = "silent"
         self.explanation = f"an event was not acknowledged in {self.timeout:g} s{why and f': {why}'}"
 
-    # -- the results
-
     def line(self) -> str:
         """Describe the results in one line."""
         parts = []
@@ -304,8 +274,8 @@ class EndpointCheck:
             parts.append(f"connected in {milliseconds(self.connect_s)}")
         if self.security:
             parts.append(describe_security(self.security))
-            if self.why_python and self.given.tls:
-                parts.append(f"pump in Python ({self.why_python})")
+            if self.given.tls and self.pump != "compiled":
+                parts.append(f"pump in Python ({self.pump.removeprefix('python: ')})")
         if self.round_trips_s and self.status != "foreign":
             trips = sorted(self.round_trips_s)
             if self.count == 1:
@@ -316,25 +286,24 @@ class EndpointCheck:
                 words += f", median {milliseconds(median)} of {len(trips)}"
             parts.append(f"{self.given.protocol} answers in {words}")
             for name, value in self.about.items():
-                parts.append(
-                    f"clock {value:+d} ms" if name == "clock_ms" else f"{name.replace('_', ' ')} {value}"
-                )
+                words = f"clock {value:+d} ms" if name == "clock_ms" else f"{name.replace('_', ' ')} {value}"
+                parts.append(words)
         if self.event_s is not None:
             parts.append(f"an event was {self.event_outcome} in {milliseconds(self.event_s)}")
         if self.explanation:
             parts.append(self.explanation)
-        return f"{self.name}: {', '.join(parts)}"
+        return f"{config.host_port(*self.endpoint)}: {', '.join(parts)}"
 
     def fields(self) -> dict[str, Any]:
         """Return the results as ``--json`` prints them."""
         return {
-            "endpoint": self.name,
+            "endpoint": config.host_port(*self.endpoint),
             "protocol": self.given.protocol,
             "status": self.status,
             "why": self.explanation,
-            "connect_ms": _rounded(self.connect_s),
-            "round_trip_ms": [_rounded(trip) for trip in self.round_trips_s],
-            "event_ms": _rounded(self.event_s),
+            "connect_ms": self.connect_s and round(self.connect_s * 1000, 3),
+            "round_trip_ms": [round(trip * 1000, 3) for trip in self.round_trips_s],
+            "event_ms": self.event_s and round(self.event_s * 1000, 3),
             "about": self.about or None,
             "tls": self.security or None,
             "pump": self.pump,
@@ -366,7 +335,3 @@ def describe_error(error: OSError) -> str:
 def milliseconds(seconds: float) -> str:
     """Format a short time in milliseconds."""
     return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)

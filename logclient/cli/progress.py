@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from collections import deque
-
-__all__ = ["ClientMessages", "ProgressLine", "RateEstimate"]
 
 _LINE_S = 10.0  # seconds between two progress lines where stderr is not a terminal
 _RATE_S = 10.0  # seconds over which the rate is measured
@@ -26,8 +25,6 @@ class ProgressLine:
     def show(self, text: str) -> None:
         """Show the text in place of the previous one."""
         if self.terminal:
-            import shutil
-
             text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
             print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
             self._width = len(text)

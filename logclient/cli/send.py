@@ -3,63 +3,61 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from logclient import config
 from logclient.cli.exits import Stopped, TerminationSignals
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
+from logclient.client import Client, Stats, open_client
 from logclient.config.documents import DocumentConfig
 from logclient.errors import ExitCode
-
-if TYPE_CHECKING:
-    from logclient.client import Client, Stats
-    from logclient.plog import Loss, Watch
-
-__all__ = ["add_arguments", "run"]
+from logclient.plog import Client as PlogClient
+from logclient.plog import Loss
+from logclient.records.formatters import timestamp
 
 _PROGRESS_S = 0.25  # seconds between two checks of the client, and between two progress lines on a terminal
-_COUNTERS_S = 1.0
-"""Seconds to wait for a server's counters. A server that does not answer is not asked again."""
+_COUNTERS_S = 1.0  # seconds to wait for a server's counters; one that does not answer is not asked again
 _CLOSE_S = 5.0
-_BLOCK_BEYOND_S = 60.0
-"""Seconds beyond ``--timeout`` that a caller waits for a full queue: the main thread gives up first."""
+_BLOCK_BEYOND_S = 60.0  # beyond ``--timeout``, for a full queue: the main thread gives up first
 _SHOWN_REFUSALS = 10  # the number of refused lines that are named on stderr; further ones are only counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
+    add = parser.add_argument
+    add("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
     # Without a default, argparse would require the argument.
-    parser.add_argument(
+    add(
         "files",
         nargs="*",
         default=[],
         metavar="FILE",
         help="text, plain or compressed (gzip, bzip2, xz, zstd); - is standard input, the default",
     )
-    parser.add_argument("--ledger", metavar="DIR", help="keep a ledger in this directory, for verify")
-    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
-    parser.add_argument("--rate", type=rate, metavar="N/s", help="send at most N events a second")
-    parser.add_argument(
+    add("--ledger", metavar="DIR", help="keep a ledger in this directory, for verify")
+    add("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
+    add("--rate", type=rate, metavar="N/s", help="send at most N events a second")
+    add(
         "--format",
         choices=("text", "ndjson"),
         default="text",
         help="text: each line is a message (default); ndjson: each line is a JSON object",
     )
-    parser.add_argument(
+    add(
         "--timeout",
         type=duration,
         default=30.0,
         metavar="TIME",
         help="give up after this time without progress (default: 30s)",
     )
-    parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
+    add("--json", action="store_true", help="print the outcomes as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,8 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--repeat: standard input cannot be read again")
     given = config.parse(arguments.url, ledger=arguments.ledger)
     sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
-    from logclient.client import open_client
-
     defaults: dict[str, Any] = {
         "overflow": "block",
         "block_timeout": arguments.timeout + _BLOCK_BEYOND_S,
@@ -96,10 +92,8 @@ class _FileSender:
         arguments: argparse.Namespace,
         signals: TerminationSignals,
     ) -> None:
-        from logclient.records.formatters import timestamp
-
-        given = client.config
         self.client = client
+        given = client.config
         self.url = given.redacted
         self.signals = signals
         self.files = files
@@ -115,10 +109,7 @@ class _FileSender:
         self.longest = given.max_event_bytes + 1
         self.file: LogFile | None = None  # the current file
         self.read = 0  # bytes of the files before the current one
-        self.sent = 0
-        self.blank = 0
-        self.replaced = 0
-        self.refused = 0
+        self.sent = self.blank = self.replaced = self.refused = 0
         self.reading = ""
         self.error: Exception | None = None
         self.stopped: Stopped | None = None  # by a signal before every event had its outcome
@@ -131,7 +122,8 @@ class _FileSender:
         reader = threading.Thread(target=self._read_files, name="logclient-send", daemon=True)
         progress = ProgressLine()
         with ClientMessages(f"{self.url}: ") as messages:
-            counters = self._watch_counters()
+            # Plog servers acknowledge nothing: only their counters show losses.
+            counters = self.client.watch(_COUNTERS_S) if isinstance(self.client, PlogClient) else None
             self.begun = time.monotonic()
             reader.start()
             try:
@@ -170,14 +162,6 @@ class _FileSender:
             raise self.stopped
         return code
 
-    def _watch_counters(self) -> Watch | None:
-        """Plog servers acknowledge nothing: only their counters show losses."""
-        if self.client.config.protocol != "plog":
-            return None
-        from logclient.plog import Client as PlogClient
-
-        return self.client.watch(_COUNTERS_S) if isinstance(self.client, PlogClient) else None
-
     def _exit_code(self, stats: Stats, stalled: bool) -> ExitCode:
         if self.stopped is not None:
             return self.stopped.code
@@ -191,15 +175,12 @@ class _FileSender:
         return ExitCode.OK
 
     def _why_stalled(self, stats: Stats) -> str:
+        last = stats.last_error.removeprefix(f"{self.url}: ")
+        why = "no progress"
         if not stats.connects:
-            why = "nothing could be reached"
+            why, last = "nothing could be reached", last or "no answer to the name look-up"
         elif not stats.acked and not stats.handed:
             why = "connected, but nothing was acknowledged"
-        else:
-            why = "no progress"
-        last = stats.last_error.removeprefix(f"{self.url}: ")
-        if not last and not stats.connects:
-            last = "no answer to the name look-up"
         return f"{why} for {self.timeout:g}s{last and f': {last}'}"
 
     def _wait(self, reader: threading.Thread, progress: ProgressLine, messages: ClientMessages) -> bool:
@@ -227,7 +208,11 @@ class _FileSender:
                 progress.clear()
                 messages.print()  # only of problems that have passed; the last one is reported at the end
             delivered = stats.acked + stats.handed
-            text = estimate.text(now, settled, self._fraction(settled))
+            fraction = None
+            if self.total:
+                read = self.read + (self.file.position() if self.file is not None else 0)
+                fraction = min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
+            text = estimate.text(now, settled, fraction)
             sent = max(self.sent, settled + waiting)  # the reader counts an event when the client has it
             text += f"sent {sent}, {'handed' if stats.handed else 'acked'} {delivered}, waiting {waiting}"
             progress.show(f"{text}; {messages.kept[-1]}" if messages.kept else text)
@@ -238,17 +223,6 @@ class _FileSender:
                 return True
             if now - since >= self.timeout:
                 return False
-
-    def _fraction(self, settled: int) -> float | None:
-        """Return the share of the input that has its outcome, from 0 to 1; None: unknown."""
-        if not self.total:
-            return None
-        read = self.read
-        if self.file is not None:
-            read += self.file.position()
-        return min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
-
-    # -- the reading thread
 
     def _read_files(self) -> None:
         try:
@@ -289,10 +263,7 @@ class _FileSender:
         text = self._decode(raw)
         if self.timestamp is None:
             return text
-        event = {"@timestamp": self.timestamp(), "message": text}
-        if path is not None:
-            event["log.file.path"] = path
-        return event
+        return {"@timestamp": self.timestamp(), "message": text} | ({"log.file.path": path} if path else {})
 
     def _decode(self, raw: bytes) -> str:
         """Decode UTF-8, and count the characters that replace invalid bytes."""
@@ -308,14 +279,13 @@ class _FileSender:
         if not raw.strip():
             self.blank += 1
             return None
-        import json  # here, because only some runs need the module
-
         if len(raw) == self.longest:
             why = f"longer than {self.longest - 1} bytes"
         else:
             text = self._decode(raw)
             try:
-                if isinstance(json.loads(text, parse_constant=_refuse_constant), dict):
+                # int() refuses NaN and Infinity, which Python accepts and JSON does not have.
+                if isinstance(json.loads(text, parse_constant=int), dict):
                     return text.strip().encode()
             except (ValueError, RecursionError):
                 pass
@@ -325,14 +295,10 @@ class _FileSender:
             print(f"logclient: {display_name(name)}:{number}: {why}", file=sys.stderr)
         return None
 
-    # -- the report
-
     def _report(self, stats: Stats, code: ExitCode) -> None:
         seconds = time.monotonic() - self.begun
         outstanding = stats.queued + stats.inflight
         if self.arguments.json:
-            import json
-
             result = {
                 "url": self.url,
                 "sent": self.sent,
@@ -345,9 +311,7 @@ class _FileSender:
                 "mangled": stats.sanitized,
                 "moved": stats.moved,
                 "connects": stats.connects,
-                "blank": self.blank,
-                "replaced": self.replaced,
-                "refused": self.refused,
+                **{name: getattr(self, name) for name in ("blank", "replaced", "refused")},
                 "lost": None if self.loss is None else self.loss.lost,
                 "loss_reason": "" if self.loss is None else self.loss.reason,
                 "seconds": round(seconds, 3),
@@ -359,21 +323,10 @@ class _FileSender:
         for word, reasons in (("failed", stats.failed), ("dropped", stats.dropped)):
             by_reason = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
             parts.append(f"{word} {sum(reasons.values())}" + (f" ({by_reason})" if by_reason else ""))
-        for word, number in (
-            ("outstanding", outstanding),
-            ("resent", stats.resent),
-            ("blank lines", self.blank),
-            ("bytes replaced", self.replaced),
-            ("lines refused", self.refused),
-        ):
-            if number:
-                parts.append(f"{word} {number}")
+        more = {"outstanding": outstanding, "resent": stats.resent, "blank lines": self.blank}
+        more |= {"bytes replaced": self.replaced, "lines refused": self.refused}
+        parts += [f"{word} {number}" for word, number in more.items() if number]
         if self.loss is not None and self.loss.lost != 0:
             lost = f"{self.loss.lost} by the server's counters" if self.loss.lost else "unknown"
             parts.append(f"lost {lost}{self.loss.reason and f' ({self.loss.reason})'}")
         print(f"sent {self.sent} in {seconds:.1f}s: {', '.join(parts)}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python accepts and JSON does not have."""
-    raise ValueError(name)

@@ -7,49 +7,44 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from logclient import config
 from logclient.cli.exits import Stopped, TerminationSignals, end_with_reader
 from logclient.cli.parser import UsageError, duration
+from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
+from logclient.client import connect
+from logclient.delivery.spool import contents, owner_files
+from logclient.delivery.spool.contents import Owner
 from logclient.errors import ExitCode
 from logclient.readable import escape
 
-if TYPE_CHECKING:
-    from logclient.delivery.spool.contents import Owner
-
-__all__ = ["add_arguments", "run"]
-
 _LOOK_S = 0.25  # seconds between two looks at the files while they are sent
-_OLDEST = "365d"
-"""The age of events that ``drain`` sends, unless the URL has ``spool_age``: who drains wants them all."""
-_OPTIONS = {
-    "drain": {"to", "ledger", "timeout"},
-    "purge": {"ledger", "owner", "yes"},
-}
+_OLDEST = "365d"  # the age of events that ``drain`` sends, unless the URL has ``spool_age``
+_OPTIONS = {"drain": {"to", "ledger", "timeout"}, "purge": {"ledger", "owner", "yes"}}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "action",
         metavar="ACTION",
         choices=["ls", "drain", "purge", "check"],
         help="ls: what each process has; drain: send what dead ones left; purge: remove that; check: test it",
     )
-    parser.add_argument("folder", metavar="DIR", help="directory of the spool")
-    parser.add_argument("--to", metavar="URL", help="drain: the server")
-    parser.add_argument(
-        "--ledger", metavar="DIR", help="drain, purge: continue the ledgers in this directory"
-    )
-    parser.add_argument(
+    add("folder", metavar="DIR", help="directory of the spool")
+    add("--to", metavar="URL", help="drain: the server")
+    add("--ledger", metavar="DIR", help="drain, purge: continue the ledgers in this directory")
+    add(
         "--timeout",
         type=duration,
         metavar="TIME",
         help="drain: give up after this time without progress (default: 30s)",
     )
-    parser.add_argument("--owner", metavar="PRODUCER", help="purge: only what this one left")
-    parser.add_argument("--yes", action="store_true", help="purge: do not ask")
-    parser.add_argument("--json", action="store_true", help="print JSON, one line per owner")
+    add("--owner", metavar="PRODUCER", help="purge: only what this one left")
+    add("--yes", action="store_true", help="purge: do not ask")
+    add("--json", action="store_true", help="print JSON, one line per owner")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,16 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("to", "ledger", "timeout", "owner", "yes"):
         if getattr(arguments, name) and name not in _OPTIONS.get(action, ()):
             raise UsageError(f"--{name}: is not for {action}")
-    from logclient.delivery.spool import contents
-
     contents.check_directory(arguments.folder)
     return {"ls": _list, "drain": _drain, "purge": _purge, "check": _check}[action](arguments)
 
 
 def _facts(owner: Owner) -> dict[str, Any]:
-    facts = owner._asdict()
-    for name in ("pending", "last", "outcomes"):
-        del facts[name]
+    hidden = ("pending", "last", "outcomes")
+    facts = {name: value for name, value in owner._asdict().items() if name not in hidden}
     facts["oldest"] = _time(owner.oldest_us)
     facts["damages"] = [damage._asdict() for damage in owner.damages]
     return facts
@@ -100,12 +92,7 @@ def _describe(owner: Owner) -> str:
     return ", ".join(words)
 
 
-# -- ls and check
-
-
 def _list(arguments: argparse.Namespace) -> int:
-    from logclient.delivery.spool import contents
-
     end_with_reader()
     for owner in contents.read(arguments.folder):
         print(json.dumps(_facts(owner)) if arguments.json else _describe(owner), flush=True)
@@ -113,32 +100,20 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from logclient.delivery.spool import contents
-
-    owners = damages = 0
-    for owner in contents.read(arguments.folder):
-        owners += 1
-        damages += len(owner.damages)
-        if arguments.json:
+    owners = list(contents.read(arguments.folder))
+    damages = [damage for owner in owners for damage in owner.damages]
+    if arguments.json:
+        for owner in owners:
             print(json.dumps(_facts(owner)))
-        else:
-            for damage in owner.damages:
-                print(escape(damage.line))
-    if not arguments.json:
-        print(f"{_counted(owners, 'owner')}, {_counted(damages, 'fault')}")
+    else:
+        print(*(escape(damage.line) for damage in damages), sep="\n", end="\n" if damages else "")
+        print(f"{_counted(len(owners), 'owner')}, {_counted(len(damages), 'fault')}")
     return ExitCode.BROKEN if damages else ExitCode.OK
-
-
-# -- drain
 
 
 def _drain(arguments: argparse.Namespace) -> int:
     if not arguments.to:
         raise UsageError("drain: needs --to URL")
-    from logclient import config
-    from logclient.cli.progress import ClientMessages
-    from logclient.client import connect
-
     given = config.parse(arguments.to, ledger=arguments.ledger)
     options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow"}
     if arguments.ledger is not None:
@@ -162,15 +137,9 @@ def _drain(arguments: argparse.Namespace) -> int:
     rest = sum(left.values())
     stopped = Stopped(signals.first) if left and signals.first else None
     code = stopped.code if stopped else ExitCode.BROKEN if left else ExitCode.OK
-    result = {
-        "owners": len(before),
-        "events": events,
-        "left_owners": len(left),
-        "left": rest,
-        "exit": int(code),
-    }
+    result = {"owners": len(before), "events": events, "left_owners": len(left), "left": rest}
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps({**result, "exit": int(code)}))
     else:
         owners = _counted(len(before), "dead owner")
         print(f"{_counted(events, 'event')} of {owners}: {rest} left" + (f" in {len(left)}" if left else ""))
@@ -181,16 +150,11 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 def _left(folder: str) -> dict[str, int]:
     """Return how many events wait, by dead owner."""
-    from logclient.delivery.spool import contents
-
     return {owner.producer: owner.events for owner in contents.read(folder) if not owner.alive}
 
 
 def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, messages: Any) -> None:
     """Wait until the files of dead owners are gone, or nothing has changed for the time-out."""
-    from logclient.cli.progress import ProgressLine, RateEstimate
-    from logclient.delivery.spool import contents
-
     progress, estimate = ProgressLine(), RateEstimate()
     events = sum(before.values())
     timeout = arguments.timeout or 30.0
@@ -215,23 +179,22 @@ def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, m
         progress.clear()
 
 
-# -- purge
-
-
 def _purge(arguments: argparse.Namespace) -> int:
-    from logclient.delivery.spool import contents, owner_files
-
     found = [owner for owner in contents.read(arguments.folder) if arguments.owner in (None, owner.producer)]
     if arguments.owner is not None and not found:
         raise UsageError(f"--owner: {arguments.folder} has no {arguments.owner[:40]!r}")
     if arguments.owner is not None and found[0].alive:
         raise UsageError(f"--owner: {arguments.owner} is alive: its process has the files")
     dead = [owner for owner in found if not owner.alive]
-    for owner in dead:
-        if not arguments.json:
+    if not arguments.json:
+        for owner in dead:
             print(_describe(owner), flush=True)
-    if dead and not arguments.yes and not _confirmed(dead):
-        return ExitCode.BROKEN
+    if dead and not arguments.yes:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("purge: needs --yes where nobody can be asked")
+        answer = input(f"remove {_events(dead)} of {_counted(len(dead), 'owner')}? [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
+            return ExitCode.BROKEN
     code = ExitCode.OK
     for owner in dead:
         files = owner_files.OwnerFiles(arguments.folder, owner.producer)
@@ -243,17 +206,10 @@ def _purge(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps({**_facts(owner), "removed": removed}))
     if not arguments.json:
-        print(
-            f"{_counted(len(dead), 'owner')}, {_counted(sum(one.events for one in dead), 'event')} removed"
-            if code == ExitCode.OK
-            else "not everything was removed"
-        )
+        gone = f"{_counted(len(dead), 'owner')}, {_events(dead)} removed"
+        print(gone if code == ExitCode.OK else "not everything was removed")
     return code
 
 
-def _confirmed(dead: list[Owner]) -> bool:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("purge: needs --yes where nobody can be asked")
-    events = sum(owner.events for owner in dead)
-    answer = input(f"remove {_counted(events, 'event')} of {_counted(len(dead), 'owner')}? [y/N] ")
-    return answer.strip().lower() in ("y", "yes")
+def _events(owners: list[Owner]) -> str:
+    return _counted(sum(owner.events for owner in owners), "event")

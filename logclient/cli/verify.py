@@ -18,15 +18,14 @@ from logclient.readable import escape
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-__all__ = ["add_arguments", "print_verdict", "run"]
-
 _SIGNALS_S = 0.25  # seconds between two checks for signals
 _PATIENCE_S = 5.0  # seconds after a signal for Spark to cancel its jobs, before its JVM is ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--ledger",
         action="extend",
         nargs="+",
@@ -34,92 +33,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder or URL with the ledgers of the producers; several, and patterns with *, are merged",
     )
-    arrived = parser.add_mutually_exclusive_group(required=True)
-    arrived.add_argument(
+    arrived = parser.add_mutually_exclusive_group(required=True).add_argument
+    arrived(
         "--capture",
         action="extend",
         nargs="+",
         metavar="DIR",
         help="arrived events: folder or URL with the captures of collectors; several as with --ledger",
     )
-    arrived.add_argument(
-        "--kafka", metavar="HOST:PORT/TOPIC", help="arrived events: a Kafka topic with their bodies"
-    )
-    arrived.add_argument(
+    arrived("--kafka", metavar="HOST:PORT/TOPIC", help="arrived events: a Kafka topic with their bodies")
+    arrived(
         "--table", metavar="TABLE", help="arrived events: a table, a folder of Parquet files, or FORMAT:PATH"
     )
-    parser.add_argument(
-        "--kafka-config", metavar="FILE", help="settings of the Kafka consumer, as lines of NAME=VALUE"
-    )
-    parser.add_argument(
+    add("--kafka-config", metavar="FILE", help="settings of the Kafka consumer, as lines of NAME=VALUE")
+    add(
         "--columns",
         type=argument_type(_columns, "columns"),
         metavar="NAME=COLUMN,...",
         help="columns of the table, by name: body (default: value), received, key, listener, arrival, id",
     )
-    parser.add_argument(
+    add(
         "--match",
         choices=("body", "id"),
         default="body",
         help="id: find events by their ids alone, where bodies were changed on the way",
     )
-    parser.add_argument("--out", metavar="DIR", help="folder or URL for verdict, report and violations")
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
-    parser.add_argument(
+    add("--out", metavar="DIR", help="folder or URL for verdict, report and violations")
+    add("--json", action="store_true", help="print the verdict as JSON")
+    add(
         "--append",
         metavar="TABLE",
         help="judge each hour from --since to --until, and keep its counts in this folder or URL of Parquet",
     )
     for word in ("missing", "duplicated", "dropped"):
-        parser.add_argument(
+        add(
             f"--max-{word}",
             type=argument_type(_limit, "limit"),
             metavar="N|N%",
             help=f"exit with 1 when more than N events are {word}",
         )
-    parser.add_argument(
+    add(
         "--allow-open",
         action="store_true",
         help="accept a ledger without an end: its producer may still be running",
     )
-    parser.add_argument(
+    add(
         "--run",
         action="append",
         dest="runs",
         metavar="ID",
         help="judge only what belongs to this run of a collector; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--since",
         metavar="TIME",
         help="judge only events made then or later: ISO 8601 (UTC by default), or @ and seconds since 1970",
     )
-    parser.add_argument(
-        "--until", metavar="TIME", help="judge only events made before that time (as --since)"
-    )
-    parser.add_argument(
-        "--master", metavar="URL", help="Spark master (default: as Spark is configured, else local[*])"
-    )
-    parser.add_argument(
+    add("--until", metavar="TIME", help="judge only events made before that time (as --since)")
+    add("--master", metavar="URL", help="Spark master (default: as Spark is configured, else local[*])")
+    add(
         "--local",
         action="store_true",
         help="compare in this process, without Spark and Java: for a capture that fits in memory",
     )
-    parser.add_argument("--work", help=argparse.SUPPRESS)  # an error says why it is gone
-    parser.add_argument(
+    add("--work", help=argparse.SUPPRESS)  # an error says why it is gone
+    add(
         "--conf",
         action="append",
         type=argument_type(_setting, "setting"),
         metavar="K=V",
         help="a setting of Spark; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--heap",
         type=argument_type(_heap, "size"),
         metavar="SIZE",
         help="memory of Spark's driver, as in 700m (default: 1g)",
     )
-    parser.add_argument(
+    add(
         "--packages",
         metavar="WHAT,...",
         help="for Spark: Maven coordinates or folders of jars (with --kafka: Spark's Kafka connector)",
@@ -131,11 +122,7 @@ def print_verdict(
     progress: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Verify, print the verdict and return its exit code; `progress` and `stop` are those of `job.run`.
-
-    Raises:
-        UnwrittenVerdict: ``--out`` cannot be written. The verdict is printed all the same.
-    """
+    """Verify, print the verdict and return its exit code; `progress` and `stop` are those of `job.run`."""
     from logclient.evidence import storage
     from logclient.verify import hourly, job, output, report
 
@@ -143,8 +130,7 @@ def print_verdict(
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
     limits = ("max_missing", "max_duplicated", "max_dropped", "since", "until")
     options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
-    if given.get("work") is not None:
-        options["work"] = given["work"]
+    options |= {} if given.get("work") is None else {"work": given["work"]}
     options |= {
         "conf": dict(given.get("conf") or ()),
         "allow_open": bool(given.get("allow_open")),
@@ -214,9 +200,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not signals.first:
         raise end
     raise Stopped(signals.first) from None
-
-
-# -- types of arguments
 
 
 def _limit(text: str) -> str:

@@ -1,12 +1,4 @@
-"""aiohttp's server: every event of a request has the fields of the request.
-
-::
-
-    app = web.Application()
-    logclient.integrations.aiohttp.install(app)
-
-The fields are those of `logclient.integrations.request_fields`.
-"""
+"""aiohttp's server: every event of a request has the fields of `logclient.integrations.request_fields`."""
 
 from __future__ import annotations
 
@@ -14,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields
+from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, joined
 
 try:
     from aiohttp import web
@@ -32,11 +24,8 @@ _KEY: Any = web.RequestKey(KEY, str) if hasattr(web, "RequestKey") else KEY
 def install(app: web.Application, *, client_ip: bool = True) -> None:
     """Bind the fields of each request of an application and of those below it.
 
-    The fields last as long as the task that aiohttp makes for the request. So they are also in aiohttp's
-    record of an exception and in its access log.
-
-    This is more than a middleware because a middleware cannot add a header to a response that has begun (a
-    stream, a WebSocket), nor to the one with code 500 that the server makes of an exception.
+    The fields last as long as the task of the request. This is more than a middleware, which cannot add a
+    header to a response that has begun, nor to the one that the server makes of an exception.
 
     Args:
         app: the application, before it runs.
@@ -54,8 +43,8 @@ def install(app: web.Application, *, client_ip: bool = True) -> None:
             fields = RequestFields(
                 request.method,
                 request.path,
-                _header(request, REQUEST_ID),
-                _header(request, "traceparent"),
+                joined(request.headers.getall(REQUEST_ID, ())),
+                joined(request.headers.getall("traceparent", ())),
                 request.remote if client_ip else None,
             )
             request[_KEY] = fields.id
@@ -68,9 +57,3 @@ def install(app: web.Application, *, client_ip: bool = True) -> None:
 async def _add_id(request: web.Request, response: web.StreamResponse) -> None:
     if _KEY in request:
         response.headers[REQUEST_ID] = request[_KEY]
-
-
-def _header(request: web.Request, name: str) -> str | None:
-    """Return a header of a request; headers of one name are joined, as WSGI servers do."""
-    found = request.headers.getall(name, ())
-    return ",".join(found) if found else None

@@ -1,9 +1,4 @@
-"""ASGI middleware: one Logjam document per HTTP request. Other scopes pass through unchanged.
-
-::
-
-    app = logclient.integrations.asgi.LogjamMiddleware(app, agent)
-"""
+"""ASGI middleware: one Logjam document per HTTP request. Other scopes pass through unchanged."""
 
 from __future__ import annotations
 
@@ -47,8 +42,7 @@ class LogjamMiddleware(http.Middleware[Application, Scope]):
             with request.active():
                 await self.app(scope, wire.receive, wire.send)
         except BaseException as error:
-            cancelled = not isinstance(error, Exception)
-            if cancelled or wire.gone:
+            if wire.gone or not isinstance(error, Exception):  # cancelled
                 wire.gone = True
                 request.exception(error, soft=True)
             else:

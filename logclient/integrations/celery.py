@@ -1,13 +1,7 @@
 """Celery: every event of a task has the name and the id of the task, and the request that has sent it.
 
-::
-
-    app = Celery("shop")
-    logclient.integrations.celery.install(app)
-
-The id and the trace of the request go with the message of its tasks, in the headers ``logclient_request_id``
-and ``logclient_trace_id``. So both the program that sends tasks and the worker call `install`. Retries, and
-tasks that a task sends, keep them. docs/web.md lists the fields.
+The id and the trace of the request go with the message of its tasks. So both the program that sends tasks and
+the worker call `install`. docs/web.md lists the fields.
 """
 
 from __future__ import annotations
@@ -57,12 +51,10 @@ def _send_request(headers: dict[str, Any], **_: Any) -> None:
 def _begin(task_id: str, task: Any, **_: Any) -> None:
     fields: dict[str, Any] = {"celery.task.name": task.name, "celery.task.id": task_id}
     request = task.request
-    given = request.get("logclient_request_id")
-    if isinstance(given, str) and sane_id(given):
-        fields["http.request.id"] = given
-    given = request.get("logclient_trace_id")
-    if isinstance(given, str) and _TRACE.fullmatch(given):
-        fields["trace.id"] = given
+    for name, header in _HEADERS.items():
+        given = request.get(header)
+        if isinstance(given, str) and (sane_id(given) if name != "trace.id" else _TRACE.fullmatch(given)):
+            fields[name] = given
     # There is one request for each run of a task, also of tasks that run within another one.
     setattr(request, _BINDING, bind(fields))
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient.delivery import lifecycle
-
-if TYPE_CHECKING:
-    from logclient.delivery.stats import Stats
-
-__all__ = ["COUNTERS", "GAUGES", "METRICS", "REASONS", "Counts", "Key", "Totals"]
+from logclient.delivery.stats import Stats
 
 # The name in Prometheus, a description, and the name and the unit in OpenTelemetry, of each.
 _COUNTERS = (
@@ -21,12 +17,8 @@ _COUNTERS = (
     ("events_stored", "Events left in a spool for the next process", "events.stored", "{event}"),
     ("events_failed", "Events given up", "events.failed", "{event}"),
     ("events_dropped", "Events refused or removed because of a bound", "events.dropped", "{event}"),
-    (
-        "events_filtered",
-        "Events that an option held back before they were queued",
-        "events.filtered",
-        "{event}",
-    ),
+    ("events_filtered", "Events that an option held back before they were queued", "events.filtered",
+     "{event}"),
     ("events_refused", "Events given to a client after its close", "events.refused", "{event}"),
     ("events_resent", "Events sent again", "events.resent", "{event}"),
     ("values_sanitized", "Values changed because they have no encoding", "values.sanitized", "{value}"),
@@ -35,7 +27,7 @@ _COUNTERS = (
     ("disconnects", "Connections that ended before close", "connections.lost", "{connection}"),
     ("batches", "Batches sent", "batches.sent", "{batch}"),
     ("bytes_sent", "Bytes written to connections", "network.sent", "By"),
-)
+)  # fmt: skip
 _GAUGES = (
     ("events_queued", "Events that wait", "events.queued", "{event}"),
     ("events_in_flight", "Events sent and not yet acknowledged", "events.in_flight", "{event}"),
@@ -45,13 +37,11 @@ _GAUGES = (
 )
 COUNTERS = {name: text for name, text, _, _ in _COUNTERS}
 GAUGES = {name: text for name, text, _, _ in _GAUGES}
+# Names and units in OpenTelemetry.
 METRICS = {name: (f"logclient.{metric}", unit) for name, _, metric, unit in (*_COUNTERS, *_GAUGES)}
-"""Names and units in OpenTelemetry."""
-REASONS = ("events_failed", "events_dropped", "events_filtered")
-"""Counters by reason."""
+REASONS = ("events_failed", "events_dropped", "events_filtered")  # counters by reason
 
-Key = tuple[str, str, str]
-"""Name of a metric, URL, reason (or empty)."""
+Key = tuple[str, str, str]  # name of a metric, URL, reason (or empty)
 Counts = dict[Key, int]
 
 

@@ -1,16 +1,13 @@
 """Django: every event of a request has the fields of the request.
 
-::
-
-    MIDDLEWARE = ["logclient.integrations.django.RequestContext", ...]
-
-The fields are those of `logclient.integrations.request_fields`. With ``LOGCLIENT_CLIENT_IP = False`` in the
+With ``LOGCLIENT_CLIENT_IP = False`` in the
 settings, events do not have the address of the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from logclient.errors import MissingExtra
@@ -28,12 +25,8 @@ __all__ = ["RequestContext"]
 class RequestContext:
     """Middleware that binds the fields of each request, under WSGI and ASGI.
 
-    The fields last until the response is closed, so that they are also in the events of a streamed response,
-    in Django's own record of a failed request, and in what the signal ``request_finished`` calls. Let it be
-    the first one: what middleware before it logs has no fields.
-
-    Args:
-        get_response: the rest of the application.
+    The fields last until the response is closed. Let it be the first one: what middleware before it logs has
+    no fields.
     """
 
     sync_capable = True
@@ -50,33 +43,28 @@ class RequestContext:
         """Return the response, or under ASGI what makes it."""
         if self._is_async:
             return self._respond(request)
-        fields = self._begin(request)
-        try:
-            response = self.get_response(request)
-        except BaseException:
-            fields.end()
-            raise
-        return _ending(response, fields)
+        with self._begun(request) as fields:
+            return _ending(self.get_response(request), fields)
 
     async def _respond(self, request: Any) -> Any:
-        fields = self._begin(request)
-        try:
-            awaited: Awaitable[Any] = self.get_response(request)
-            response = await awaited
-        except BaseException:
-            fields.end()
-            raise
-        return _ending(response, fields)
+        with self._begun(request) as fields:
+            return _ending(await self.get_response(request), fields)
 
-    def _begin(self, request: Any) -> RequestFields:
+    @contextmanager
+    def _begun(self, request: Any) -> Iterator[RequestFields]:
         found = request.META
-        return RequestFields(
+        fields = RequestFields(
             request.method,
             request.path,
             found.get("HTTP_X_REQUEST_ID"),
             found.get("HTTP_TRACEPARENT"),
             found.get("REMOTE_ADDR") if self.client_ip else None,
         )
+        try:
+            yield fields
+        except BaseException:
+            fields.end()
+            raise
 
 
 def _ending(response: Any, fields: RequestFields) -> Any:

@@ -10,14 +10,12 @@ from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, check_source, open_client
 from logclient.config import parse
 from logclient.errors import LogclientError
-from logclient.records.sampling import SUPPRESSED, Sampling
+from logclient.records.sampling import SUPPRESSED
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from logclient.config.options import Options
-
-__all__ = ["FrontEnd", "add_fields", "begin", "text", "time_text"]
 
 _OURS = ("@timestamp", "log.level")
 
@@ -54,15 +52,17 @@ class FrontEnd:
         client.front_ends.add(self)
 
     def _ship_document(self, document: dict[str, Any], level: int, logger: str) -> None:
-        """Send a document. One that cannot be sent is counted by the client, and reported once a minute.
-
-        Those of the loggers of this package are left out: its own messages never end.
-        """
+        """Send a document, unless it is of this package's loggers, whose messages would never end."""
         if level < self.level or logger == "logclient" or logger.startswith("logclient."):
             return
         try:
-            if self._sampling is not None and not self._passes(self._sampling, document, level, logger):
-                return
+            if self._sampling is not None:
+                message = document.get("message", "")
+                text = message, document.get("error.type", "")
+                held = self._sampling.admit(logger, level, message, lambda: text)
+                if held < 0:
+                    return
+                document |= {SUPPRESSED: held} if held else {}
             self.client.send(document, level)
         except LogclientError as error:
             kind = type(error).__name__
@@ -72,20 +72,8 @@ class FrontEnd:
         """Send no record below this level from now on; named as that of ``logging.Handler``."""
         self.level = level
 
-    @staticmethod
-    def _passes(sampling: Sampling, document: dict[str, Any], level: int, logger: str) -> bool:
-        """Return whether a document passes; one that does says how many were held back before it."""
-        message = document.get("message", "")
-        held = sampling.admit(logger, level, message, lambda: (message, document.get("error.type", "")))
-        if held > 0:
-            document[SUPPRESSED] = held
-        return held >= 0
-
     def _add_error(self, document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
-        """Add ``error.*`` of an exception, or of (type, exception, traceback); anything else adds nothing.
-
-        The stack trace may have been formatted already; empty: it is made here.
-        """
+        """Add ``error.*`` of an exception, or of its tuple; the stack trace may have been made already."""
         if isinstance(exc_info, BaseException):
             exc_info = type(exc_info), exc_info, exc_info.__traceback__
         if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:

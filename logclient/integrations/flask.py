@@ -1,12 +1,4 @@
-"""Flask and other WSGI applications: every event of a request has the fields of the request.
-
-::
-
-    logclient.integrations.flask.init_app(app)
-
-The fields are those of `logclient.integrations.request_fields`. For other WSGI applications there is
-``app = RequestContext(app)``; Flask itself is not needed for it.
-"""
+"""Flask and other WSGI applications: events have the fields of their request. Flask itself is not needed."""
 
 from __future__ import annotations
 
@@ -66,7 +58,6 @@ class RequestContext:
             environ.get("HTTP_TRACEPARENT"),
             environ.get("REMOTE_ADDR") if self.client_ip else None,
         )
-
         environ[KEY] = fields.id
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
@@ -103,24 +94,22 @@ class _Chunks:
         return self
 
     def __next__(self) -> bytes:
-        return self._call(self._next)
+        if self._iterator is None:
+            self._iterator = self._call(iter, self._chunks)
+        chunk: bytes = self._call(next, self._iterator)
+        return chunk
 
     def close(self) -> None:
         close = getattr(self._chunks, "close", None)
         if close is not None:
             self._call(close)
 
-    def _next(self) -> bytes:
-        if self._iterator is None:
-            self._iterator = iter(self._chunks)
-        return next(self._iterator)
-
-    def _call(self, function: Callable[[], T]) -> T:
+    def _call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a function with the fields of the request, and those that it binds itself."""
         outside = context.current.get()
         context.current.set(self._inside)
         try:
-            return function()
+            return function(*arguments)
         finally:
             self._inside = context.current.get()
             context.current.set(outside)

@@ -7,36 +7,24 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
+from urllib.parse import parse_qs
 
 from logclient.integrations.request_fields import trace_id
 from logclient.logjam import Agent, Client, Request
 
-__all__ = ["CLIENT_CLOSED", "REQUEST_ID", "Middleware", "begin", "disconnected", "wait_seconds"]
-
 App = TypeVar("App")
 Context = TypeVar("Context")
 
-REQUEST_ID = "X-Logjam-Request-Id"
-"""Response header with the id of the request: ``<app>-<environment>-<request_id>``."""
-
-CLIENT_CLOSED = 499
-"""Code of a request whose client disconnected before the response, as in nginx."""
-
+REQUEST_ID = "X-Logjam-Request-Id"  # of the response: ``<app>-<environment>-<request_id>``
+CLIENT_CLOSED = 499  # code of a request whose client disconnected before the response, as in nginx
 WARNING = 30
 LONGEST_WAIT = 3600.0
 
 
 def begin(
-    agent: Agent,
-    method: str,
-    path: str,
-    query: str,
-    headers: Iterable[tuple[str, str]],
-    ip: str | None,
+    agent: Agent, method: str, path: str, query: str, headers: Iterable[tuple[str, str]], ip: str | None
 ) -> Request:
     """Begin a request; its action is not known yet."""
-    from urllib.parse import parse_qs
-
     given: dict[str, list[str]] = {}
     for name, value in headers:
         given.setdefault(_shown_name(name), []).append(value)
@@ -47,21 +35,16 @@ def begin(
         trace_id=trace_id(found.get("Traceparent")) or found.get("X-Logjam-Trace-Id"),
     )
     request.ip = ip
-    info: dict[str, Any] = {
-        "method": method.upper(),
-        "url": f"{path}?{query}" if query else path or "/",
-        "headers": found,
-    }
+    url = f"{path}?{query}" if query else path or "/"
+    info: dict[str, Any] = {"method": method.upper(), "url": url, "headers": found}
     if query:
         parameters = parse_qs(query[:65536], keep_blank_values=True)
         info["query_parameters"] = {
             name: values[0] if len(values) == 1 else values for name, values in parameters.items()
         }
     request.request_info = info
-    waited = wait_seconds(
-        found.get("X-Request-Start") or found.get("X-Queue-Start") or found.get("X-Starttime"), time.time()
-    )
-    if waited:
+    started = found.get("X-Request-Start") or found.get("X-Queue-Start") or found.get("X-Starttime")
+    if waited := wait_seconds(started, time.time()):
         request.waited(waited)
     return request
 
@@ -117,10 +100,7 @@ class Middleware(Generic[App, Context]):
         return None
 
     def _name(self, request: Request, context: Context, method: str) -> None:
-        """Set the action of the request, unless the application has.
-
-        Never use the path: the importer keeps every action in memory and in tables.
-        """
+        """Set the action of the request, unless the application has. Never use the path: it has no bound."""
         if request.action is None:
             request.action = self._found_action(context) or f"Unknown#{method.lower() or 'unknown_method'}"
 

@@ -1,12 +1,5 @@
 """loguru: a sink that ships records as ECS documents.
 
-::
-
-    from loguru import logger
-    from logclient.integrations.loguru import Sink
-
-    logger.add(Sink("lumberjack://127.0.0.1:5044", service="shop"), level="INFO")
-
 A record's own fields (``bind``, ``contextualize``, arguments by name) are at the top of the document. An
 exception is in ``error.*``, formatted as the standard library does: loguru's own text shows the values of
 variables, which may be secrets. The sink's format and ``serialize`` change nothing.

@@ -1,15 +1,5 @@
 """OpenTelemetry: an exporter of the SDK's log records as ECS documents, and metrics of all clients.
 
-::
-
-    from opentelemetry.sdk._logs import LoggerProvider
-    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-    from logclient.integrations.opentelemetry import LogExporter, observe
-
-    provider = LoggerProvider()
-    provider.add_log_record_processor(BatchLogRecordProcessor(LogExporter("lumberjack://127.0.0.1:5044")))
-    observe()
-
 docs/opentelemetry.md says what becomes a field of which name. A field of a body that is a mapping wins over
 an attribute of the record, and this over one of its resource.
 """
@@ -18,14 +8,16 @@ from __future__ import annotations
 
 import ntpath
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logclient.client import INFO
 from logclient.errors import MissingExtra
 from logclient.integrations.counts import COUNTERS, GAUGES, METRICS, Counts, Totals
 from logclient.integrations.documents import FrontEnd, add_fields, begin, text
+from logclient.records import formats
 
 try:
     from opentelemetry import metrics
@@ -46,32 +38,17 @@ ATTRIBUTES = {
     "code.filepath": "log.origin.file.path",
     "code.file.path": "log.origin.file.path",
     "code.lineno": "log.origin.file.line",
-    "code.line.number": "log.origin.file.line",
     "code.function": "log.origin.function",
-    "code.function.name": "log.origin.function",
-    "exception.type": "error.type",
-    "exception.message": "error.message",
-    "exception.stacktrace": "error.stack_trace",
-    "thread.id": "process.thread.id",
-    "thread.name": "process.thread.name",
     "deployment.environment": "service.environment",
-    "deployment.environment.name": "service.environment",
-    "service.instance.id": "service.node.name",
-    "host.arch": "host.architecture",
-    "os.type": "host.os.type",
-    "os.name": "host.os.name",
-    "os.version": "host.os.version",
     "os.description": "host.os.full",
-    "k8s.pod.name": "kubernetes.pod.name",
-    "k8s.pod.uid": "kubernetes.pod.uid",
-    "k8s.pod.ip": "kubernetes.pod.ip",
-    "k8s.node.name": "kubernetes.node.name",
-    "k8s.namespace.name": "kubernetes.namespace",
+} | {
+    name: field
+    for field, name in (formats.ATTRIBUTES | formats.RESOURCE).items()
+    if name not in (field, "code.file.path", "process.executable.name")
 }
 """Attributes that ECS has another name for. Of two names for one field, the later one here wins."""
 
-_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")
-"""Names of severities, four numbers each, from 1 on."""
+_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")  # four severities each, from 1 on
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -85,12 +62,9 @@ class LogExporter(FrontEnd, _Exporter):
     _ended = False
 
     def export(self, batch: Sequence[Any]) -> Any:
-        """Queue records; the SDK calls this. It never waits for the network, and never raises.
+        """Queue records, without waiting for the network or raising; the SDK calls this.
 
-        A record that cannot be sent is reported once a minute, and counted by the client.
-
-        Returns:
-            ``LogRecordExportResult.SUCCESS``; after ``shutdown`` ``FAILURE``.
+        Returns ``LogRecordExportResult.SUCCESS``; after ``shutdown`` ``FAILURE``.
         """
         if self._ended:
             return _Result.FAILURE
@@ -119,8 +93,8 @@ class LogExporter(FrontEnd, _Exporter):
         number = record.severity_number.value if record.severity_number is not None else 0
         group = (number - 1) // 4
         level = record.severity_text or (_LEVELS[group] if number else "")
-        fields = {**self._resource_fields(getattr(item, "resource", None) or record.resource)}
-        fields |= _renamed(record.attributes or {})
+        fields = self._resource_fields(getattr(item, "resource", None) or record.resource)
+        fields = fields | _renamed(record.attributes or {})
         body = record.body
         if isinstance(body, bytes):
             body = body.decode(errors="replace")
@@ -135,14 +109,13 @@ class LogExporter(FrontEnd, _Exporter):
             del document["log.level"]
         if number:
             document["event.severity"] = number
-        if event := getattr(record, "event_name", None):
-            document["event.action"] = event
-        if record.trace_id:
-            document["trace.id"] = f"{record.trace_id:032x}"
-        if record.span_id:
-            document["span.id"] = f"{record.span_id:016x}"
-        if dropped := getattr(item, "dropped_attributes", 0):
-            document["labels.dropped_attributes"] = dropped
+        found = {
+            "event.action": getattr(record, "event_name", None),
+            "trace.id": record.trace_id and f"{record.trace_id:032x}",
+            "span.id": record.span_id and f"{record.span_id:016x}",
+            "labels.dropped_attributes": getattr(item, "dropped_attributes", 0),
+        }
+        document |= {name: value for name, value in found.items() if value}
         add_fields(document, fields)
         self._ship_document(document, group * 10 if number else INFO, name)
 
@@ -203,25 +176,14 @@ def observe(meter_provider: metrics.MeterProvider | None = None) -> None:
     """
     meter = metrics.get_meter("logclient", meter_provider=meter_provider)
     snapshots = _Snapshots(Totals())
-    for words, create in (
-        (COUNTERS, meter.create_observable_counter),
-        (GAUGES, meter.create_observable_gauge),
-    ):
-        for name, description in words.items():
-            metric, unit = METRICS[name]
-            create(metric, [_callback(name, snapshots)], unit, description)
+    for name, (metric, unit) in METRICS.items():
+        create = meter.create_observable_counter if name in COUNTERS else meter.create_observable_gauge
+        create(metric, [partial(_observed, snapshots, name)], unit, {**COUNTERS, **GAUGES}[name])
 
 
-def _callback(
-    name: str, snapshots: _Snapshots
-) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
-    def read(_: metrics.CallbackOptions) -> list[metrics.Observation]:
-        return [
-            metrics.Observation(
-                value, {"url.full": url, "logclient.reason": reason} if reason else {"url.full": url}
-            )
-            for (counted, url, reason), value in snapshots.of(name).items()
-            if counted == name
-        ]
-
-    return read
+def _observed(snapshots: _Snapshots, name: str, _: metrics.CallbackOptions) -> list[metrics.Observation]:
+    return [
+        metrics.Observation(value, {"url.full": url} | ({"logclient.reason": reason} if reason else {}))
+        for (counted, url, reason), value in snapshots.of(name).items()
+        if counted == name
+    ]

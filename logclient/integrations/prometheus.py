@@ -1,23 +1,10 @@
 """Prometheus: the counts of all clients of the process.
 
-::
-
-    import prometheus_client
-    from logclient.integrations import prometheus
-
-    prometheus.register()
-    prometheus_client.start_http_server(9000)
-
 A client that has ended stays in the counts, so that no counter goes back. The label ``url`` is the URL of the
 client without options and secrets; clients with the same URL are added up.
 
-With ``PROMETHEUS_MULTIPROC_DIR`` (gunicorn, uwsgi) the counts are written into the files of
-``prometheus_client``, where ``MultiProcessCollector`` finds those of all processes, also of those that have
-ended. A thread does that every second, and the end of the process does. So a worker that is killed with -9
-may lack what it counted in its last second.
-
-docs/metrics.md describes the metrics: ``logclient_`` and a name in `GAUGES`, or one in `COUNTERS` and
-``_total``.
+With ``PROMETHEUS_MULTIPROC_DIR`` a thread writes them into the files of ``prometheus_client`` every second,
+and the end of the process does. docs/metrics.md describes the metrics.
 """
 
 from __future__ import annotations
@@ -33,8 +20,7 @@ from logclient.integrations.counts import COUNTERS, GAUGES, REASONS, Counts, Tot
 
 __all__ = ["COUNTERS", "GAUGES", "Collector", "register"]
 
-EVERY = 1.0
-"""Seconds from one update of the files to the next, in the mode for many processes."""
+EVERY = 1.0  # seconds from one update of the files to the next, in the mode for many processes
 
 
 def _labels(name: str) -> tuple[str, ...]:
@@ -55,15 +41,14 @@ class Collector:
         """Yield all metrics; the registry calls this."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for words, counts, family in zip(
-            (COUNTERS, GAUGES), self._totals.read(), (CounterMetricFamily, GaugeMetricFamily), strict=True
-        ):
-            for name, text in words.items():
-                metric = family(f"logclient_{name}", text, labels=_labels(name))
-                for key, value in counts.items():
-                    if key[0] == name:
-                        metric.add_metric(_values(*key), value)
-                yield metric
+        counters, gauges = self._totals.read()
+        for name, text in (COUNTERS | GAUGES).items():
+            family = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
+            metric = family(f"logclient_{name}", text, labels=_labels(name))
+            for key, value in (counters | gauges).items():
+                if key[0] == name:
+                    metric.add_metric(_values(*key), value)
+            yield metric
 
 
 class _Files:
@@ -73,8 +58,6 @@ class _Files:
         from prometheus_client import Counter, Gauge
 
         self._totals = Totals()
-        self._lock = threading.Lock()
-        self._written: Counts = {}
         self._metrics: dict[str, Any] = {
             name: Counter(f"logclient_{name}", text, _labels(name), registry=None)
             for name, text in COUNTERS.items()
@@ -83,7 +66,7 @@ class _Files:
             for name, text in GAUGES.items()
         }
         lifecycle.observe(self)
-        self._start()
+        self.after_fork()
 
     def add(self, engine: Any) -> None:
         """Do nothing: `Totals` counts it."""
@@ -104,9 +87,6 @@ class _Files:
                 self._metrics[key[0]].labels(*_values(*key)).set(value)
                 self._written[key] = value
 
-    def _start(self) -> None:
-        threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
-
     def _run(self) -> None:
         stop = threading.Event()
         while not stop.wait(EVERY):
@@ -115,8 +95,8 @@ class _Files:
     def after_fork(self) -> None:
         """Write for the child; its counts begin at 0."""
         self._lock = threading.Lock()
-        self._written = {}
-        self._start()
+        self._written: Counts = {}
+        threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
 
 
 def register(registry: Any = None) -> Any:

@@ -1,26 +1,18 @@
-"""Fields of an HTTP request, which every event of the request has. The modules for web frameworks share this.
-
-docs/web.md lists them. They are bound by `logclient.records.context`. This is not about Logjam, whose
-documents of requests are made by `logclient.integrations.http`.
-"""
+"""Fields of an HTTP request, which every event of the request has; docs/web.md lists them."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 
 from logclient.records import context
 
-__all__ = ["KEY", "REQUEST_ID", "RequestFields", "sane_id", "trace_id", "wsgi_path"]
-
-REQUEST_ID = "X-Request-Id"
-"""Header of the request and of its response."""
-
-KEY = "logclient.request_id"
-"""Key of the id in what a framework keeps for a request. Where it is, the fields are bound already."""
+REQUEST_ID = "X-Request-Id"  # header of the request and of its response
+KEY = "logclient.request_id"  # in what a framework keeps for a request whose fields are bound already
 
 _NAMES = ("http.request.id", "http.request.method", "url.path", "client.ip", "trace.id")
 _SANE = re.compile(r"[!#-&(-~]{1,128}")
@@ -65,6 +57,11 @@ def sane_id(given: str | None) -> str | None:
     return given if given is not None and _SANE.fullmatch(given) else None
 
 
+def joined(headers: Sequence[str]) -> str | None:
+    """Return the headers of one name as WSGI servers do; None: there are none."""
+    return ",".join(headers) if headers else None
+
+
 def trace_id(traceparent: str | None) -> str | None:
     """Return the trace of a W3C header ``traceparent``; None if the header is missing or invalid."""
     match = _TRACEPARENT.fullmatch(traceparent or "")
@@ -85,8 +82,6 @@ def wsgi_path(environ: Mapping[str, Any]) -> str:
 @lru_cache(256)
 def _address(text: str) -> str | None:
     """Return an IP address, without the zone of a local one; None for the name of a host or of a socket."""
-    from ipaddress import ip_address
-
     try:
         return str(ip_address(text.partition("%")[0]))
     except ValueError:

@@ -1,18 +1,11 @@
-"""Starlette, FastAPI and other ASGI applications: every event of a request has the fields of the request.
-
-::
-
-    app.add_middleware(RequestContext)
-
-The fields are those of `logclient.integrations.request_fields`. Starlette itself is not needed.
-"""
+"""Starlette, FastAPI and other ASGI applications: events have the fields of their request."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields
+from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, joined
 
 __all__ = ["RequestContext"]
 
@@ -29,11 +22,8 @@ class RequestContext:
     """Middleware that binds the fields of HTTP requests and of WebSockets. Other scopes pass through.
 
     The fields last as long as the application handles the request: while it streams the response, in thread
-    pools and tasks that it starts, and in background tasks after the response. If the application raises,
-    they last until the task of the request ends, so that the server's own record of the exception has them.
-
-    Starlette makes the response with code 500 outside of all middleware, so that it has no ``X-Request-Id``.
-    It has, if this is around the whole application: ``app = RequestContext(app)``.
+    pools and tasks that it starts, and in background tasks. If it raises, they last until the task of the
+    request ends, so that the server's own record of the exception has them.
 
     Args:
         app: the application.
@@ -51,12 +41,12 @@ class RequestContext:
         if scope["type"] not in ("http", "websocket") or KEY in scope:
             await self.app(scope, receive, send)
             return
-        client = scope.get("client")
+        client, headers = scope.get("client"), scope.get("headers") or ()
         fields = RequestFields(
             scope.get("method"),
             scope.get("path", ""),
-            _header(scope, _ID),
-            _header(scope, b"traceparent"),
+            joined([bytes(value).decode("latin-1") for name, value in headers if name == _ID]),
+            joined([bytes(value).decode("latin-1") for name, value in headers if name == b"traceparent"]),
             client[0] if client and self.client_ip else None,
         )
         scope[KEY] = fields.id
@@ -79,9 +69,3 @@ class RequestContext:
             fields.end()
             raise
         fields.end()
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    """Return a header of a request; headers of one name are joined, as WSGI servers do."""
-    found = [bytes(value).decode("latin-1") for key, value in scope.get("headers") or () if key == name]
-    return ",".join(found) if found else None

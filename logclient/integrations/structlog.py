@@ -1,16 +1,5 @@
 """structlog: a logger factory that ships event dicts as ECS documents.
 
-::
-
-    import structlog
-    from logclient.integrations.structlog import LoggerFactory
-
-    structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level],
-        logger_factory=LoggerFactory("lumberjack://127.0.0.1:5044", service="shop"),
-        cache_logger_on_first_use=True,
-    )
-
 The event dict is encoded once, in compiled code: let no processor render it. docs/structlog.md says what the
 names of structlog become in ECS; all other fields are at the top of the document, as they are.
 """
@@ -40,8 +29,7 @@ _ORIGIN = {
     "process_name": "process.name",
     "thread": "process.thread.id",
     "thread_name": "process.thread.name",
-}
-"""What ``structlog.processors.CallsiteParameterAdder`` adds."""
+}  # what ``structlog.processors.CallsiteParameterAdder`` adds
 
 
 class LoggerFactory(FrontEnd):
@@ -80,11 +68,8 @@ class Logger:
 
         def log(*rendered: Any, **event: Any) -> None:
             if rendered:
-                self._factory.client.complain(
-                    "structlog:rendered",
-                    "structlog: the last processor makes text of each event, so its fields are lost in it: "
-                    "leave that processor out",
-                )
+                words = "makes text of each event, so its fields are lost in it: leave that processor out"
+                self._factory.client.complain("structlog:rendered", f"structlog: the last processor {words}")
                 event["event"] = rendered[0]
             self._ship(level, event)
 

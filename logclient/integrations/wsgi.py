@@ -1,9 +1,4 @@
-"""WSGI middleware: one Logjam document per request.
-
-::
-
-    app.wsgi_app = logclient.integrations.wsgi.LogjamMiddleware(app.wsgi_app, agent)
-"""
+"""WSGI middleware: one Logjam document per request."""
 
 from __future__ import annotations
 
@@ -19,8 +14,7 @@ __all__ = ["LogjamMiddleware"]
 Environ = dict[str, Any]
 Application = Callable[[Environ, Any], Iterable[bytes]]
 
-KEY = "logclient.logjam.request"
-"""Key of the request in the environ."""
+KEY = "logclient.logjam.request"  # in the environ
 
 
 class LogjamMiddleware(http.Middleware[Application, Environ]):
@@ -75,14 +69,10 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
 
     def _begin(self, environ: Environ) -> Request:
         headers = [
-            (name[5:].replace("_", "-"), value)
+            (name.removeprefix("HTTP_").replace("_", "-"), value)
             for name, value in environ.items()
-            if name.startswith("HTTP_") and isinstance(value, str)
-        ]
-        headers += [
-            (name.replace("_", "-"), environ[name])
-            for name in ("CONTENT_TYPE", "CONTENT_LENGTH")
-            if isinstance(environ.get(name), str) and environ[name]
+            if (name.startswith("HTTP_") or (name in ("CONTENT_TYPE", "CONTENT_LENGTH") and value))
+            and isinstance(value, str)
         ]
         return http.begin(
             self.agent,
@@ -105,9 +95,11 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
         """Read the action and the form from the environ; Flask removes them at the end of its request."""
         try:
             self._name(request, environ, environ.get("REQUEST_METHOD", ""))
-            form = _parsed_form(environ)
+            # The form, if werkzeug has parsed it for the application; never read the body.
+            form = getattr(environ.get("werkzeug.request"), "__dict__", {}).get("form")
             if form:
-                request.request_info.setdefault("body_parameters", form)
+                found = {name: one[0] if len(one) == 1 else one for name, one in form.lists()}
+                request.request_info.setdefault("body_parameters", found)
         except Exception as error:
             self.agent.complain(error, "a WSGI request")
 
@@ -174,11 +166,3 @@ class _Chunks:
         request = getattr(self, "_request", None)
         if request is not None and not request.ended:
             self._middleware._end(request, self._environ)
-
-
-def _parsed_form(environ: Environ) -> dict[str, Any] | None:
-    """Return the form if werkzeug has parsed it for the application; never read the body."""
-    form = getattr(environ.get("werkzeug.request"), "__dict__", {}).get("form")
-    if not form:
-        return None
-    return {name: values[0] if len(values) == 1 else values for name, values in form.lists()}

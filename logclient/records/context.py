@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any
 
 __all__ = ["Binding", "Fields", "bind", "bound", "unbind"]
@@ -50,9 +49,7 @@ class Binding:
     def __enter__(self) -> Binding:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.reset()
 
     def reset(self) -> None:
@@ -86,7 +83,7 @@ def bind(fields: Mapping[str, Any] | None = None, /, **more: Any) -> Binding:
     if fields is not None and not isinstance(fields, Mapping):
         raise TypeError(f"fields: must be a mapping, got {type(fields).__name__}")
     before = current.get()
-    made = {**(before.fields if before is not None else {}), **(fields or {}), **more}
+    made = {**bound(), **(fields or {}), **more}
     for name in made:
         if not isinstance(name, str):
             raise TypeError(f"fields: each name must be a string, got {type(name).__name__}")
@@ -100,10 +97,7 @@ def unbind(*names: str) -> None:
     Args:
         names: of the fields; those that are not bound are ignored.
     """
-    before = current.get()
-    if before is None:
-        return
-    made = {name: value for name, value in before.fields.items() if name not in names} if names else {}
+    made = {name: value for name, value in bound().items() if name not in names} if names else {}
     current.set(Fields(made) if made else None)
 
 

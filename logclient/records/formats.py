@@ -15,20 +15,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-__all__ = ["Form", "form"]
-
 Document = dict[str, Any]
 
 
 class Form(NamedTuple):
     """A form of documents."""
 
-    make: Callable[[Document], Document]
-    """Makes one of a document in ECS, which it may change."""
-    ecs: bool = False
-    """The names that are left belong to ECS."""
-    nested: bool = False
-    """Names with dots become objects."""
+    make: Callable[[Document], Document]  # of one in ECS, which it may change
+    ecs: bool = False  # the names that are left belong to ECS
+    nested: bool = False  # names with dots become objects
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,7 +48,7 @@ _PLAIN = {
     "error.stack_trace": "stack_trace",
     "error.fingerprint": "error_fingerprint",
 }
-_ATTRIBUTES = {
+ATTRIBUTES = {
     "log.origin.file.name": "code.file.path",
     "log.origin.file.line": "code.line.number",
     "log.origin.function": "code.function.name",
@@ -63,7 +58,7 @@ _ATTRIBUTES = {
     "error.message": "exception.message",
     "error.stack_trace": "exception.stacktrace",
 }
-_RESOURCE = {
+RESOURCE = {
     "process.pid": "process.pid",
     "process.name": "process.executable.name",
     "service.name": "service.name",
@@ -87,12 +82,7 @@ _ODD = re.compile(r"[^\w.-]", re.ASCII)
 
 
 def form(name: str, host: str) -> Form:
-    """Return a form.
-
-    Args:
-        name: ``logstash``, ``otel``, ``gelf`` or ``json``.
-        host: the name of this machine, for `gelf`, whose documents must have one.
-    """
+    """Return the form ``logstash``, ``otel``, ``gelf`` or ``json``; `gelf` needs the name of this machine."""
     return {
         "logstash": Form(_logstash, ecs=True, nested=True),
         "otel": Form(_otel),
@@ -102,17 +92,22 @@ def form(name: str, host: str) -> Form:
 
 
 def _json(document: Document) -> Document:
-    made: Document = {}
-    for name in ("@timestamp", "message"):
-        if name in document:
-            made[name] = document.pop(name)
+    made = _taken(document, {"@timestamp": "@timestamp", "message": "message"})
     if "log.level" in document:
         made["level"] = _upper(document.pop("log.level"))
     document.pop("ecs.version", None)
-    for name, ours in _PLAIN.items():
-        if name in document:
-            made[ours] = document.pop(name)
-    return _add(made, document, {"level", *_PLAIN.values()})
+    made |= _taken(document, _PLAIN)
+    for name, value in document.items():
+        if name == "level" or name in _PLAIN.values():
+            _put(made, f"labels.{name}", value)
+        else:
+            made[name] = value
+    return made
+
+
+def _taken(document: Document, names: dict[str, str]) -> Document:
+    """Take fields out of a document, and return them under other names."""
+    return {ours: document.pop(name) for name, ours in names.items() if name in document}
 
 
 def _logstash(document: Document) -> Document:
@@ -162,29 +157,16 @@ def _otel(document: Document) -> Document:
         if severity is not None:
             made["SeverityNumber"] = severity[0]
     made["Body"] = document.pop("message", None)
-    for name, ours in (("trace.id", "TraceId"), ("span.id", "SpanId")):
-        if name in document:
-            made[ours] = document.pop(name)
+    made |= _taken(document, {"trace.id": "TraceId", "span.id": "SpanId"})
     if "log.logger" in document:
         made["InstrumentationScope"] = {"Name": document.pop("log.logger")}
-    resource = {ours: document.pop(name) for name, ours in _RESOURCE.items() if name in document}
-    attributes = {ours: document.pop(name) for name, ours in _ATTRIBUTES.items() if name in document}
+    resource, attributes = _taken(document, RESOURCE), _taken(document, ATTRIBUTES)
     for name, value in document.items():
         _put(attributes, name, value)
     if resource:
         made["Resource"] = resource
     if attributes:
         made["Attributes"] = attributes
-    return made
-
-
-def _add(made: Document, fields: Document, ours: set[str]) -> Document:
-    """Add fields; those with a name of ours move below ``labels``."""
-    for name, value in fields.items():
-        if name in ours:
-            _put(made, f"labels.{name}", value)
-        else:
-            made[name] = value
     return made
 
 

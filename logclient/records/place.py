@@ -1,11 +1,6 @@
 """Where this process runs, as fields of ECS: the host, the container, the Kubernetes pod.
 
-Everything is read once, from files and the environment; nothing asks another machine. What cannot be read is
-left out.
-
-docs/fields.md lists the fields and where they come from. The files are those of a volume of the downward API
-at ``/etc/podinfo``. Outside of Kubernetes (``KUBERNETES_SERVICE_HOST`` is not set) there are no
-``kubernetes`` fields.
+docs/fields.md lists the fields and where they come from. What cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -16,11 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["fields_of", "node_name"]
-
 PODINFO = "etc/podinfo"
-MOST = 1 << 16
-"""Bytes that are read of a file at most."""
+MOST = 1 << 16  # bytes that are read of a file at most
 
 _CONTAINER = re.compile(r"(?:^|[/:\-])([0-9a-f]{64})(?:\.scope)?(?=[/\s]|$)")
 _LABEL = re.compile(r'^([^=\s"]{1,317})="((?:[^"\\]|\\.)*)"$')
@@ -34,12 +26,9 @@ def node_name() -> str:
 def fields_of(
     words: Iterable[str], root: str = "/", environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Return the fields that some words stand for.
+    """Return the fields that the words ``host``, ``container`` and ``kubernetes`` stand for.
 
-    Args:
-        words: of ``host``, ``container``, ``kubernetes``.
-        root: the directory below which files are read.
-        environment: the variables of the process.
+    Files are read below the directory `root`.
     """
     makers = {"host": _host, "container": _container, "kubernetes": _kubernetes}
     found: dict[str, Any] = {}
@@ -80,26 +69,23 @@ def _host(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
 def _container(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
     # Version 1 of cgroups has the id in the path; with version 2 only what is mounted tells.
     mounts = [line for line in _read(root, "proc/self/mountinfo").splitlines() if "/containers/" in line]
-    for text in (_read(root, "proc/self/cgroup"), "\n".join(mounts)):
-        match = _CONTAINER.search(text)
-        if match:
-            return {"container.id": match[1]}
-    return {}
+    match = _CONTAINER.search(_read(root, "proc/self/cgroup")) or _CONTAINER.search("\n".join(mounts))
+    return {"container.id": match[1]} if match else {}
 
 
 def _kubernetes(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return {}
+
+    def given(variable: str, file: str) -> str:
+        return environment.get(variable) or _read(root, f"{PODINFO}/{file}")
+
     account = _read(root, "var/run/secrets/kubernetes.io/serviceaccount/namespace")
     found = {
-        "kubernetes.pod.name": environment.get("POD_NAME")
-        or _read(root, f"{PODINFO}/name")
-        or environment.get("HOSTNAME", ""),
-        "kubernetes.pod.uid": environment.get("POD_UID") or _read(root, f"{PODINFO}/uid"),
+        "kubernetes.pod.name": given("POD_NAME", "name") or environment.get("HOSTNAME", ""),
+        "kubernetes.pod.uid": given("POD_UID", "uid"),
         "kubernetes.pod.ip": environment.get("POD_IP", ""),
-        "kubernetes.namespace": environment.get("POD_NAMESPACE")
-        or _read(root, f"{PODINFO}/namespace")
-        or account,
+        "kubernetes.namespace": given("POD_NAMESPACE", "namespace") or account,
         "kubernetes.node.name": environment.get("NODE_NAME", ""),
     }
     for line in _read(root, f"{PODINFO}/labels").splitlines():

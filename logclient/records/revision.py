@@ -19,10 +19,6 @@ from logclient.errors import QueueFull
 if TYPE_CHECKING:
     import logging
 
-    from logclient._ext.queue import EventQueue
-
-__all__ = ["Revision", "replace_patterns"]
-
 Document = dict[str, Any]
 Step = Callable[[Document], Any]
 
@@ -30,15 +26,9 @@ Step = Callable[[Document], Any]
 class Revision:
     """Makes documents for the application to change.
 
-    Args:
-        draft: encodes what the application logs or sends, as a JSON object.
-        final: encodes what the steps return; its queue counts.
-        steps: each returns the document to go on with, or None.
-        put: ships a body with a level, as the queue keeps it, and a kind; may raise QueueFull.
-        report: called with an error of a step.
-
-    Attributes:
-        draft: the encoder of that name.
+    `draft` encodes what the application logs or sends; each step returns the document to go on with, or None;
+    `final` encodes that, and its queue counts. `put` ships a body with a level and a kind, and may raise
+    QueueFull; `report` is called with an error of a step.
     """
 
     def __init__(
@@ -52,7 +42,7 @@ class Revision:
         assert final.queue is not None
         self.draft = draft
         self._final = final
-        self._queue: EventQueue = final.queue
+        self._queue = final.queue
         self._steps = steps
         self._put = put
         self._report = report
@@ -60,19 +50,13 @@ class Revision:
     def make(self, event: Any) -> tuple[bytes, int] | None:
         """Return body and kind of what to send for a mapping or a string.
 
-        It is a tombstone if a step breaks, and None if a step holds the event back, which is counted.
-
-        Raises:
-            EncodeError: it, or what the steps made of it, cannot be encoded. That is not counted.
+        It is a tombstone if a step breaks, and None if a step holds the event back, which is counted. An
+        EncodeError, of it or of what the steps made, is not counted.
         """
         return self._revised(self.draft.encode(event))
 
     def ship(self, record: logging.LogRecord, made: Any) -> None:
-        """Ship a log record; `made` is the result of the application's formatter, or None.
-
-        Raises:
-            EncodeError: as `make`.
-        """
+        """Ship a log record as `make` says; `made` is the result of the application's formatter, or None."""
         revised = self._revised(self.draft.encode_record(record, made))
         if revised is not None:
             with suppress(QueueFull):  # it is counted
@@ -107,8 +91,7 @@ def replace_patterns(patterns: tuple[str, ...]) -> Step:
     Each pattern searches the text as it came, so none changes what another finds. Finds that overlap become
     one; a find of no characters is none.
     """
-    compiled = [re.compile(pattern) for pattern in patterns]
-    methods = [(pattern.search, pattern.finditer) for pattern in compiled]
+    methods = [(found.search, found.finditer) for found in map(re.compile, patterns)]
 
     def replace(value: Any) -> Any:
         if isinstance(value, str):

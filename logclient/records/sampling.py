@@ -16,30 +16,17 @@ from typing import Any
 
 from logclient._ext.constants import FILTER_DEDUPE, FILTER_RATE_LIMIT, FILTER_SAMPLE
 
-__all__ = ["SUPPRESSED", "Sampling"]
-
 SUPPRESSED = "labels.suppressed"
-"""The field with the number of records that were held back before this one."""
-
-LARGEST = 4096
-"""Templates, texts and pairs of logger and level that are remembered; the oldest are forgotten."""
+LARGEST = 4096  # templates, texts and pairs of logger and level that are remembered
 
 _WINDOW = 1.0
 
 
 class Sampling:
-    """Decides which records pass.
+    """Decides which records pass, by the options of the same names (docs/options.md).
 
-    Args:
-        sample: the share of the records that pass, from 0 to 1, by level name or by logger. A logger stands
-            for those below it; the longest name counts, and counts before the level. Records of WARNING and
-            above are sampled by their level only.
-        rate_limit: records a second of one template (message before its arguments, and logger); 0: any
-            number.
-        dedupe: seconds for which a record with the same text and logger is held back; 0: none is.
-        count: called with a number of ``FILTERS`` for each record that is held back.
-        clock: monotonic seconds.
-        random: in [0, 1).
+    `count` is called with a number of ``FILTERS`` for each record that is held back. `clock` returns
+    monotonic seconds, `random` a number in [0, 1).
     """
 
     def __init__(
@@ -75,55 +62,41 @@ class Sampling:
         return made
 
     def admit(self, logger: str, level: int, template: object, text: Callable[[], object]) -> int:
-        """Decide about one record.
+        """Return how many of a record's template were held back since one passed; -1: it does not pass.
 
-        Args:
-            logger: its logger's name.
-            level: its level.
-            template: its message before the arguments.
-            text: returns all that makes it equal to another one.
-
-        Returns:
-            How many of its template were held back since the last one that passed; -1: it does not pass.
+        The template is its message before the arguments; `text` returns all that makes it equal to another.
         """
         if self._levels or self._loggers:
             share = self._share(logger, level)
             if share < 1.0 and self._random() >= share:
                 self._count(FILTER_SAMPLE)
                 return -1
-        held = 0
+        held = found = 0
         if self._dedupe:
-            found = self._pass(hash((logger, level, text())), self._dedupe, 1)
-            if found < 0:
+            held = self._pass(hash((logger, level, text())), self._dedupe, 1)
+            if held < 0:
                 self._count(FILTER_DEDUPE)
                 return -1
-            held += found
         if self._rate:
             key = logger, template if isinstance(template, str) else type(template)
             found = self._pass(key, _WINDOW, self._rate)
             if found < 0:
                 self._count(FILTER_RATE_LIMIT)
                 return -1
-            held += found
-        return held
+        return held + found
 
     def _share(self, logger: str, level: int) -> float:
         found = self._shares.get((logger, level))
         if found is None:
             found = self._levels.get(level, 1.0)
-            if level < logging.WARNING:
-                found = self._share_of_logger(logger, found)
+            name = logger if level < logging.WARNING else ""
+            while name and name not in self._loggers:
+                name = name.rpartition(".")[0]
+            found = self._loggers[name] if name else found
             if len(self._shares) >= LARGEST:
                 self._shares.clear()
             self._shares[logger, level] = found
         return found
-
-    def _share_of_logger(self, name: str, default: float) -> float:
-        while name:
-            if name in self._loggers:
-                return self._loggers[name]
-            name = name.rpartition(".")[0]
-        return default
 
     def _pass(self, key: Any, seconds: float, most: int) -> int:
         """Count one of `key`: return how many were held back before it, or -1 if `most` have passed."""

@@ -7,31 +7,20 @@ from typing import Any
 
 from logclient.errors import MissingExtra
 
-__all__ = ["Spans", "service_fields"]
-
 _SERVICE = {
     "service.name": "service.name",
     "service.version": "service.version",
     "deployment.environment.name": "service.environment",
     "deployment.environment": "service.environment",  # its name until semantic conventions 1.27
-}
-"""Attributes of a resource, and their names in ECS."""
+}  # attributes of a resource, and their names in ECS
 
 Fields = tuple[tuple[str, str], ...]
 
 
 class Spans:
-    """Finds the active span, for `Encoder`.
+    """Finds the active span, for `Encoder`, and with `service` what its resource says about the service.
 
-    Args:
-        service: say what the span's resource says about its service, too.
-
-    Attributes:
-        variable: the context variable with OpenTelemetry's context, which can be read without Python code;
-            None: `context` returns that.
-
-    Raises:
-        MissingExtra: the package is not installed.
+    OpenTelemetry's context is in the context variable `variable`; if that is None, `context` returns it.
     """
 
     def __init__(self, service: bool) -> None:
@@ -50,10 +39,7 @@ class Spans:
         self.variable: ContextVar[Any] | None = found if known else None
 
     def find(self, context: Any) -> tuple[str, str, Fields] | None:
-        """Return the ids of trace and span in hexadecimal digits, and fields about the service. Never raises.
-
-        It is None if the context has no span, or its ids are not valid.
-        """
+        """Return the ids of trace and span in hexadecimal digits, and fields about the service, if any."""
         try:
             span = self._trace.get_current_span(context)
             ids = span.get_span_context()

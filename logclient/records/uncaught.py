@@ -1,10 +1,4 @@
-"""Exceptions that nobody has caught, and warnings, as log records.
-
-::
-
-    logging.getLogger().addHandler(logclient.Handler("lumberjack://127.0.0.1:5044"))
-    logclient.log_uncaught()
-"""
+"""Exceptions that nobody has caught, and warnings, as log records."""
 
 from __future__ import annotations
 
@@ -14,17 +8,17 @@ import threading
 import warnings as warnings_module
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 __all__ = ["Uncaught", "log_uncaught"]
 
-WARNINGS = "py.warnings"
-"""The logger of warnings, as for ``logging.captureWarnings``."""
+WARNINGS = "py.warnings"  # the logger, as for ``logging.captureWarnings``
 
 _ExcInfo = tuple[type[BaseException], BaseException | None, TracebackType | None]
+_Place = tuple[str, int, str | None]
 
 _state = threading.local()
 
@@ -97,10 +91,8 @@ class Uncaught:
 
     def _thread_hook(self, args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "?"
-        trace = args.exc_traceback
-        self._log(
-            logging.ERROR, f"uncaught exception in thread {name}", (args.exc_type, args.exc_value, trace)
-        )
+        exc_info = args.exc_type, args.exc_value, args.exc_traceback
+        self._log(logging.ERROR, f"uncaught exception in thread {name}", exc_info)
         self._call(self._thread, args)
 
     def _unraisable_hook(self, args: UnraisableHookArgs) -> None:
@@ -113,26 +105,18 @@ class Uncaught:
         self._call(self._unraisable, args)
 
     def _show_warning(
-        self,
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
+        self, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         if file is None:
-            self._handle(
-                logging.getLogger(WARNINGS), logging.WARNING, str(message), (filename, lineno, None), None,
-                {"error.type": category.__name__},
-            )  # fmt: skip
+            logger, extra = logging.getLogger(WARNINGS), {"error.type": category.__name__}
+            self._handle(logger, logging.WARNING, str(message), (filename, lineno, None), None, extra)
         self._call(self._warning, message, category, filename, lineno, file, line)
 
     def _log(self, level: int, message: str, exc_info: _ExcInfo) -> None:
         kind, _, trace = exc_info
         if issubclass(kind, (KeyboardInterrupt, SystemExit)):
             return
-        place: tuple[str, int, str | None] = "(unknown file)", 0, None  # as in logging
+        place: _Place = "(unknown file)", 0, None  # as in logging
         while trace is not None:
             code = trace.tb_frame.f_code
             place = code.co_filename, trace.tb_lineno, code.co_name
@@ -140,13 +124,7 @@ class Uncaught:
         self._handle(self._logger, level, message, place, exc_info, None)
 
     def _handle(
-        self,
-        logger: logging.Logger,
-        level: int,
-        message: str,
-        place: tuple[str, int, str | None],
-        exc_info: _ExcInfo | None,
-        extra: dict[str, object] | None,
+        self, logger: logging.Logger, level: int, message: str, place: _Place, exc_info: Any, extra: Any
     ) -> None:
         """Log a record, unless one of these hooks is at work in this thread."""
         if not self._active or getattr(_state, "busy", False):
@@ -155,11 +133,8 @@ class Uncaught:
         try:
             if logger.isEnabledFor(level):
                 file, line, function = place
-                logger.handle(
-                    logger.makeRecord(
-                        logger.name, level, file, line, message, (), exc_info, function, extra  # type: ignore[arg-type]
-                    )
-                )
+                arguments: Any = (logger.name, level, file, line, message, (), exc_info, function, extra)
+                logger.handle(logger.makeRecord(*arguments))
         except Exception:
             pass  # the hook from before reports the exception itself
         finally:

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from logclient.testing.loop import CollectorBase
     from logclient.verify.verdict import Verdict
 
-__all__ = ["Delivery", "assert_delivered"]
-
-EXAMPLES = 20
-"""Events of each fault that an error names."""
+EXAMPLES = 20  # events of each fault that an error names
 _SIGNS = {"lost": "-", "missing": "-", "dropped": "-", "unknown": "?", "unexpected": "+", "duplicated": "+"}
 _BODY = 200  # characters of a body that are shown
 
@@ -102,11 +99,7 @@ class Delivery:
         return self._collector.url
 
     def check(self, **options: Any) -> Verdict:
-        """Close the server, and check that everything arrived. All clients must be closed.
-
-        Args:
-            **options: as for `assert_delivered`, which this calls.
-        """
+        """Close the server, and call `assert_delivered` with the options. All clients must be closed."""
         __tracebackhide__ = True
         self._checked = True
         self._collector.stop()

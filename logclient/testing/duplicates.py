@@ -1,10 +1,13 @@
-"""The count of event ids that were captured more than once."""
+"""The ids of captured events, and the count of those that were captured more than once."""
 
 from __future__ import annotations
 
-from logclient._ext.decoder import Events
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
-__all__ = ["DuplicateCounter"]
+from logclient._ext.decoder import Events
 
 _PAGE_BITS = 10  # 1,024 sequences in a page
 _PAGE = 1 << _PAGE_BITS
@@ -13,8 +16,7 @@ _PAGE = 1 << _PAGE_BITS
 class DuplicateCounter:
     """A counter of ids that are seen more than once.
 
-    It keeps two bits for each sequence, in pages. The sequences of our producers are dense, so tens of
-    millions of ids fit in a few megabytes. An arbitrary id needs a page of at most a few hundred bytes.
+    It keeps two bits for each sequence, in pages: tens of millions of our dense ids fit in a few megabytes.
     """
 
     def __init__(self) -> None:
@@ -43,10 +45,6 @@ class DuplicateCounter:
                 if sequence:
                     self._add_run(_prefix(one, two) | sequence, 1)
 
-    def add_id(self, event_id: str) -> None:
-        """Add one id of 32 hexadecimal digits."""
-        self._add_run(int(event_id, 16), 1)
-
     def _add_run(self, first: int, count: int) -> None:
         """Add `count` consecutive ids, from the 128-bit number `first` on."""
         while count > 0:
@@ -68,3 +66,19 @@ class DuplicateCounter:
 def _prefix(high: int, low: int) -> int:
     """Return the producer's 80 bits at their place in an id."""
     return (high << 16 | low) << 48
+
+
+def decode_units(decoder: Any, units: Sequence[bytes]) -> Events:
+    """Decode separate units, with the decoder of their protocol."""
+    offsets = array("q", [0, *accumulate(map(len, units))])
+    found: Events = decoder.decode(b"".join(units), offsets[:-1], array("q", map(len, units)))
+    return found
+
+
+def event_ids(decoded: Events) -> list[str]:
+    """Return the id of each row; "" where it has none of our form."""
+    columns = (decoded.prefix_high.tolist(), decoded.prefix_low.tolist(), decoded.sequence.tolist())
+    return [
+        f"{high:016x}{low:04x}{sequence:012x}" if sequence else ""
+        for high, low, sequence in zip(*columns, strict=True)
+    ]

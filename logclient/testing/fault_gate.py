@@ -1,24 +1,18 @@
 """The effect of faults on each wire unit: the captured units, the replies, and the end of the connection.
 
-No I/O and no clock. The loop of a collector passes each whole unit to `FaultGate.admit` and carries out the
-`Decision`: it captures the units of ``captured`` at once, and sends ``replies`` in order after the capture
-was handed to the operating system. plog, which has neither acks nor connections, only uses `HeldUnits`.
+No I/O and no clock. A collector passes each whole unit to `FaultGate.admit` and carries out the `Decision`.
+plog, which has neither acks nor connections, only uses `HeldUnits`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logclient.testing.faults import Act, Faults, Plan
-
-__all__ = [
-    "ALIVE", "NEVER", "SILENT", "Decision", "FaultGate", "HeldUnits", "Peer", "Reply", "ReplyPlan", "Unit",
-    "flip_bit", "foreign_id",
-]  # fmt: skip
 
 NEVER = float("inf")
 
@@ -26,10 +20,8 @@ NEVER = float("inf")
 SILENT, ALIVE = 1, 2
 
 T = TypeVar("T")
-K = TypeVar("K")
-"""The form of a unit in which a collector captures it."""
-D = TypeVar("D")
-"""The data of a reply."""
+K = TypeVar("K")  # the form of a unit in which a collector captures it
+D = TypeVar("D")  # the data of a reply
 
 
 @dataclass(slots=True, eq=False)
@@ -43,15 +35,15 @@ class Reply(Generic[D]):
     settles: int = 0  # the number of events whose outcome it reports
 
 
+@dataclass(eq=False)
 class Peer(Generic[D]):
     """One peer of a collector, usually a connection. Its number counts from 1 within the collector."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.stream = 0  # in the capture
-        self.replies: deque[Reply[D]] = deque()  # carried out in order
-        self.closing = False  # whether reading has ended and the replies are followed by a close
-        self.stalled = 0  # SILENT or ALIVE
+    number: int
+    stream: int = field(default=0, init=False)  # in the capture
+    replies: deque[Reply[D]] = field(default_factory=deque, init=False)  # carried out in order
+    closing: bool = field(default=False, init=False)  # reading has ended, and the replies precede a close
+    stalled: int = field(default=0, init=False)  # SILENT or ALIVE
 
 
 class ReplyPlan(NamedTuple):
@@ -66,7 +58,7 @@ class ReplyPlan(NamedTuple):
 PROMPT = ReplyPlan()
 
 
-class Unit(Generic[K, D]):
+class Unit(Protocol[K, D]):
     """One whole unit of a protocol, with the operations that faults need."""
 
     __slots__ = ()
@@ -74,7 +66,6 @@ class Unit(Generic[K, D]):
     @property
     def size(self) -> int:
         """The number of events in the unit."""
-        raise NotImplementedError
 
     @property
     def answers(self) -> int:
@@ -88,23 +79,18 @@ class Unit(Generic[K, D]):
 
     def original(self) -> K:
         """Return the unchanged unit."""
-        raise NotImplementedError
 
     def event_ids(self) -> list[str]:
         """Return the ids of the events that have one."""
-        raise NotImplementedError
 
     def corrupted(self, random: Random) -> tuple[list[K], list[str]] | None:
         """Return the unit with one event changed, and that event's id; None: impossible."""
-        raise NotImplementedError
 
     def with_added(self, random: Random) -> tuple[list[K], list[str]] | None:
         """Return the unit with an event that was never sent, and that event's id; None: impossible."""
-        raise NotImplementedError
 
     def replies(self, plan: ReplyPlan) -> list[Reply[D]]:
         """Return the replies to the unit. The last one is the ack, if there is one."""
-        raise NotImplementedError
 
 
 class Decision(NamedTuple, Generic[K, D]):
@@ -115,60 +101,50 @@ class Decision(NamedTuple, Generic[K, D]):
     fault: str = ""  # the connection fault
 
 
-class Held(NamedTuple, Generic[T]):
-    """A unit that a fault keeps until the next one of its peer."""
-
-    unit: T
-    act: Act
-    until: float
-
-
 class HeldUnits(Generic[T]):
     """Units to be overtaken by the next one of their peer, at most one for each peer."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._held: dict[int, Held[T]] = {}
+        self._held: dict[int, tuple[T, Act, float]] = {}  # peer: unit, fault, until when
 
-    def get(self, number: int) -> Held[T] | None:
+    def get(self, number: int) -> T | None:
         """Return the held unit of a peer, or None."""
-        return self._held.get(number)
+        return self._held[number][0] if number in self._held else None
 
     def hold(self, number: int, unit: T, act: Act, now: float) -> None:
         """Hold a unit until `release`, or until the time of the fault has passed."""
-        self._held[number] = Held(unit, act, now + act.fault.value)
+        self._held[number] = unit, act, now + act.fault.value
 
     def release(self, number: int) -> T:
         """Release the held unit of a peer after its next one."""
-        return self._held.pop(number).unit
+        return self._held.pop(number)[0]
 
     def abort(self, number: int) -> T | None:
         """Release the held unit of a peer, if any, and withdraw the fault: no next unit came."""
-        held = self._held.pop(number, None)
-        if held is None:
+        if number not in self._held:
             return None
-        self._faults.withdraw(held.act)
-        return held.unit
+        unit, act, _ = self._held.pop(number)
+        self._faults.withdraw(act)
+        return unit
 
     @property
     def due(self) -> float:
         """The monotonic time at which the next held unit expires."""
-        return min((held.until for held in self._held.values()), default=NEVER) if self._held else NEVER
+        return min((until for _, _, until in self._held.values()), default=NEVER)
 
     def expired(self, now: float) -> list[int]:
         """Return the numbers of the peers whose unit was held long enough."""
-        return [number for number, held in self._held.items() if held.until <= now]
+        return [number for number, (_, _, until) in self._held.items() if until <= now]
 
 
 P = TypeVar("P", bound=Peer[Any])
 
 
 class _Swapped(NamedTuple, Generic[P, K, D]):
-    """The first unit of a swap. Its ack waits until the unit is captured."""
-
     peer: P
     unit: Unit[K, D]
-    ack: Reply[D] | None
+    ack: Reply[D] | None  # waits until the unit is captured
 
 
 class FaultGate(Generic[P, K, D]):
@@ -203,7 +179,8 @@ class FaultGate(Generic[P, K, D]):
         replies = [] if peer.stalled or how.fault == "cut-before-ack" else unit.replies(how)
         captured = self._capture(peer, unit, plan.data, replies, now)
         if waiting is not None:
-            captured.append(self._complete_swap(peer.number))
+            self._record("swap", waiting.unit.event_ids())
+            captured.append(self._let_pass(self._held.release(peer.number)))
         if how.fault in ("cut-before-ack", "partial-cut"):
             replies.append(Reply(None, "cuts_before_ack", how.due))
         elif how.fault == "cut-after-ack":
@@ -217,12 +194,8 @@ class FaultGate(Generic[P, K, D]):
 
     def expire(self, now: float) -> list[tuple[P, K]]:
         """Release the units that were held for too long, for capture without a swap."""
-        found = []
-        for number in self._held.expired(now):
-            swapped = self._held.abort(number)
-            if swapped is not None:
-                found.append((swapped.peer, self._let_pass(swapped)))
-        return found
+        swaps = [self._held.abort(number) for number in self._held.expired(now)]
+        return [(swapped.peer, self._let_pass(swapped)) for swapped in swaps if swapped is not None]
 
     def _reply_plan(self, peer: P, plan: Plan, unit: Unit[K, D], now: float) -> ReplyPlan:
         """Withdraw the faults that are impossible with this unit, and return the rest."""
@@ -254,9 +227,9 @@ class FaultGate(Generic[P, K, D]):
     def _capture(
         self, peer: P, unit: Unit[K, D], act: Act | None, replies: list[Reply[D]], now: float
     ) -> list[K]:
-        name = "" if act is None else act.fault.name
         if act is None:
             return [unit.original()]
+        name = act.fault.name
         changed: tuple[list[K], list[str]] | None
         if name == "swap":
             # The ack waits until the unit is captured, because the fault only changes the order.
@@ -280,19 +253,12 @@ class FaultGate(Generic[P, K, D]):
         self._record(name, ids)
         return captured
 
-    def _complete_swap(self, number: int) -> K:
-        swapped = self._held.release(number)
-        self._record("swap", swapped.unit.event_ids())
-        return self._let_pass(swapped)
-
     @staticmethod
     def _let_pass(swapped: _Swapped[P, K, D]) -> K:
         if swapped.ack is not None:
             swapped.ack.due = 0.0
         return swapped.unit.original()
 
-
-# --- the bodies that data faults make, for all protocols
 
 _TRIES = 100
 
@@ -302,9 +268,8 @@ def flip_bit(
 ) -> bytes | None:
     """Flip a bit of one letter or digit, so that the body still parses and only a value changes.
 
-    `parse` returns a JSON value, or the body itself if it is not JSON. It rejects an attempt by a ValueError
-    or RecursionError. The members `keep` of a JSON object do not change. None: all of 100 attempts were
-    rejected.
+    `parse` returns a JSON value, or the body itself if it is not JSON, and rejects an attempt by an error.
+    The members `keep` of a JSON object do not change. None: all of 100 attempts were rejected.
     """
     try:
         before = parse(body)

@@ -1,57 +1,6 @@
 """Faults of a collector: the grammar of their specification, and the units to which each fault applies.
 
-::
-
-    cut-before-ack=every:5,delay-ack=p:0.1:200ms,discard=every:7:max:20,seed=3
-
-Each item except ``seed`` is a fault, an equals sign and terms in any order, separated by colons:
-
-=================  =============================================================================
-``every:N``        at each N-th wire unit (1 without ``every`` and ``p``)
-``p:X``            at each unit with probability X
-``from:N``         not before the N-th unit, from which counting starts
-``max:N``          at most N times
-``per-connection``  units, ``from`` and ``max`` are counted for each connection separately
-=================  =============================================================================
-
-Some faults have one more term, shown in the second column: ``stall=every:9:alive``, ``keepalive=every:2:3``,
-``delay-ack=p:0.1:200ms``.
-
-====================  ==========  =============================================================
-``cut-before-write``              not captured, and the connection is cut
-``cut-before-ack``                captured, then cut before the ack
-``cut-after-ack``                 captured and acknowledged, then cut
-``stall``             ``alive``   captured, and this connection never gets an ack again; with
-                                  ``alive`` it still gets keep-alives
-``no-reply``                      captured and never answered; later units are answered
-``partial-cut``       ``K``       ack K events of the window (default half of them), then cut
-``partial-ack``       ``K``       ack K events, then all
-``delay-ack``         ``TIME``    the ack waits (``200ms``, ``1.5s``); the term is required
-``keepalive``         ``N``       N keep-alives (default 1) before the ack
-``discard``                       acknowledged and not captured
-``swap``              ``TIME``    captured after the next unit of its connection; not applied if none
-                                  comes within TIME (default 1 s)
-``duplicate``                     captured twice
-``corrupt``                       captured with a bit flipped in the body of one event, which is still
-                                  JSON with the same id
-``add``                           captured with an additional event that was never sent
-``drop``                          lost on the way to the server
-``reorder``           ``TIME``    overtaken by the next one; TIME as for ``swap``
-``garble``                        a bit of its payload is flipped on the way
-====================  ==========  =============================================================
-
-A unit is a Lumberjack window, a Logjam message, a plog datagram, or a Logux sync that has actions.
-Lumberjack has no ``no-reply``; Logjam has no ``partial-cut``, ``partial-ack`` and ``keepalive``. plog has
-only the faults from ``discard`` on, and is the only one with ``drop``, ``reorder`` and ``garble``.
-
-The ack of a Logux sync is ``synced`` and one outcome for each of its actions. With ``no-reply`` only
-``synced`` is sent, like by the real server under overload; with ``partial-cut`` K outcomes are sent. There is
-no ``partial-ack`` and no ``keepalive``, and ``stall`` with ``alive`` answers pings.
-
-The same seed and input give the same faults: each fault has a separate random stream, with one draw per unit.
-At most one data fault applies to a unit, the first of: drop, discard, swap, reorder, duplicate, corrupt,
-garble, add. That unit is then answered as without faults, without a cut or stall, so that the ids in the
-fault log are exactly the ids in the verdict.
+docs/faults.md describes both. Each fault has a separate random stream, with one draw per unit.
 """
 
 from __future__ import annotations
@@ -60,11 +9,9 @@ import json
 import os
 import re
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
-
-__all__ = ["Act", "Fault", "FaultLog", "Faults", "Plan"]
 
 #: Faults of data, in the order of precedence; the fault log names the events. At most one applies to a unit.
 DATA_FAULTS = ("drop", "discard", "swap", "reorder", "duplicate", "corrupt", "garble", "add")
@@ -84,6 +31,7 @@ NAMES = {
     "plog": DATA_FAULTS,
 }
 
+_COUNTS = {"every": "every", "from": "first", "max": "limit"}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 
@@ -200,10 +148,9 @@ class Faults:
         if fault.every:
             applies = count % fault.every == 0
         else:
-            stream = self._streams.get((fault.name, scope))
-            if stream is None:
-                stream = self._streams[fault.name, scope] = Random(f"{self.seed} {fault.name} {scope}")
-            applies = stream.random() < fault.p
+            if (fault.name, scope) not in self._streams:
+                self._streams[fault.name, scope] = Random(f"{self.seed} {fault.name} {scope}")
+            applies = self._streams[fault.name, scope].random() < fault.p
         if not applies or (fault.limit and self._done.get((fault.name, scope), 0) >= fault.limit):
             return None
         return Act(fault, scope, f"{self.seed} {fault.name} {scope} {count}")
@@ -228,18 +175,15 @@ def _fault(name: str, terms: list[str]) -> Fault:
     rest = iter(terms)
     for term in rest:
         field = f"{name}: {term}" if term else name
-        kind = term if term in ("every", "p", "from", "max", "per-connection") else "value"
+        kind = term if term in (*_COUNTS, "p", "per-connection") else "value"
         if kind in given:
             raise ConfigError(f"faults: {field} is given twice")
         given.add(kind)
         if kind == "per-connection":
             fault = fault._replace(per_connection=True)
-        elif kind == "every":
-            fault = fault._replace(every=_whole(field, next(rest, ""), 1))
-        elif kind == "from":
-            fault = fault._replace(first=_whole(field, next(rest, ""), 1))
-        elif kind == "max":
-            fault = fault._replace(limit=_whole(field, next(rest, ""), 1))
+        elif kind in _COUNTS:
+            count: Any = {_COUNTS[kind]: _whole(field, next(rest, ""), 1)}
+            fault = fault._replace(**count)
         elif kind == "p":
             text = next(rest, "")
             if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
@@ -254,9 +198,9 @@ def _fault(name: str, terms: list[str]) -> Fault:
         else:
             terms_are = "every:N, p:X, from:N, max:N, per-connection"
             raise ConfigError(f"faults: {name}: {term!r} is none of its terms: {terms_are}")
-    if "p" in given and "every" in given:
+    if {"p", "every"} <= given:
         raise ConfigError(f"faults: {name}: every and p exclude each other")
-    if "p" not in given and "every" not in given:
+    if not {"p", "every"} & given:
         fault = fault._replace(every=1)
     if name == "delay-ack" and "value" not in given:
         raise ConfigError("faults: delay-ack needs a time, as in delay-ack=p:0.1:200ms")
@@ -264,10 +208,7 @@ def _fault(name: str, terms: list[str]) -> Fault:
 
 
 class FaultLog:
-    """A file with one JSON line ``{"fault", "ids", ...}`` for each data fault that was applied.
-
-    It is outside ledger and capture, so that it is an independent check of the verdict.
-    """
+    """A file with one JSON line ``{"fault", "ids", ...}`` for each data fault that was applied."""
 
     def __init__(self, path: str | os.PathLike[str], capture: str | os.PathLike[str] | None = None) -> None:
         self.path = os.fspath(path)
@@ -275,10 +216,8 @@ class FaultLog:
             inside = os.path.realpath(capture)
             if os.path.commonpath([inside, os.path.realpath(self.path)]) == inside:
                 raise ConfigError(f"fault_log: {self.path} must be outside the capture")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        flags |= os.O_CLOEXEC
         try:
-            self._fd = os.open(self.path, flags, 0o600)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise LedgerError(f"fault_log: {self.path}: {error.strerror}") from error
 

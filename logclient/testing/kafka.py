@@ -8,8 +8,6 @@ from typing import Any
 
 from logclient.errors import ConfigError, MissingExtra
 
-__all__ = ["Forwarder"]
-
 # A short outage of the broker loses nothing, and a retry makes no second copy.
 _DEFAULTS = {
     "client.id": "plog",
@@ -35,8 +33,6 @@ class Forwarder:
             import confluent_kafka
         except ImportError as error:
             raise MissingExtra("confluent_kafka", "kafka") from error
-        if not topic:
-            raise ConfigError("kafka_topic: needed for messages that name none")
         self._topic = topic
         self._settings = {**_DEFAULTS, **settings}
         self._exception = confluent_kafka.KafkaException
@@ -86,25 +82,20 @@ class Forwarder:
             self.failed_to_send += 1
             self._failed(error)
 
-    def poll(self) -> bool:
-        """Handle delivery reports; return True while messages are in flight."""
+    def poll(self) -> None:
+        """Handle delivery reports."""
         self._producer.poll(0)
-        return len(self._producer) > 0
 
-    def close(self, timeout: float = 30.0) -> None:
-        """Wait for messages in flight, at most `timeout` seconds; the rest counts as failed."""
-        self._producer.flush(timeout)
+    def close(self) -> None:
+        """Wait for messages in flight, at most 30 seconds; the rest counts as failed."""
+        self._producer.flush(30.0)
         self._producer.purge()
         self._producer.flush(1.0)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, with the names of STAT."""
-        return {
-            "seen_messages": self.seen_messages,
-            "failed_to_send": self.failed_to_send,
-            "delivered": self.delivered,
-            "name": "kafka",
-        }
+        names = ("seen_messages", "failed_to_send", "delivered")
+        return {**{name: getattr(self, name) for name in names}, "name": "kafka"}
 
     def public_settings(self) -> dict[str, Any]:
         """Return the settings without secrets, for ENVI."""

@@ -1,37 +1,34 @@
 """A Logjam device for demos and tests: captures and publishes messages, and commits faults on request.
 
-ROUTER and PULL in, PUB out, over real ZeroMQ. `logclient.testing.logjam_device` has the rules, this module
-the sockets, the capture and the faults.
-
-A message is one wire unit. It is answered after the capture was handed to the operating system, in the order
-of arrival of each producer. As with the real device "202 Accepted" says that meta and app-env are valid: a
-message with an unknown topic is accepted, and neither captured nor published.
-
-libzmq bounds the bytes of a frame (`max_bytes`) and the number of messages (`hwm`), but not the number of
-frames in a message: a message without end makes any ZeroMQ socket grow. Where the kernel counts the
-bytes of a connection (Linux), such a connection is cut: see `zeromq.EndlessMessages`.
+docs/logjam-device.md describes it. `logclient.testing.logjam_device` has the rules, this module the sockets,
+the capture and the faults.
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Self, Unpack
+from random import Random
+from typing import Any, Unpack
 
+from logclient._ext.logjam import Decoder
 from logclient.config import host_port
-from logclient.errors import ConfigError, ConnectFailed
+from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
-from logclient.logjam.messages import unit
-from logclient.testing import logjam_sockets
-from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply
-from logclient.testing.logjam_device import Device, Message, MessageUnit, counter_of, decode, event_id
-from logclient.testing.loop import TOO_MANY, AckCounts, CollectorBase, CollectorOptions
+from logclient.logjam.messages import compress, decompress, unit
+from logclient.testing import fault_gate, logjam_sockets
+from logclient.testing.duplicates import decode_units, event_ids
+from logclient.testing.fault_gate import NEVER, Peer, Reply, ReplyPlan, flip_bit, foreign_id
+from logclient.testing.logjam_device import Device, Message, carrier, counter_of, decode
+from logclient.testing.loop import TOO_MANY, AckCounts, Captured, CollectorOptions, GatedCollector
 
 __all__ = ["Collector", "Counts", "decode"]
 
+_SOCKETS = {"port": "ROUTER", "push_port": "PULL", "publish_port": "XPUB", "stats_port": "PUB"}
 _TURN_MESSAGES = 1000
 _TURN_BYTES = 8 << 20
 _REPLIES_MAX = 10_000  # that wait for a producer, in addition to those that libzmq holds for it
@@ -56,17 +53,68 @@ class Counts(AckCounts):
     unanswered: int = 0  # by the fault no-reply
 
 
+@dataclass(eq=False, slots=True)
+class _Unit(fault_gate.Unit[Captured, list[bytes]]):
+    message: Message
+    reply: list[bytes] | None  # None: none is expected
+    decoder: Decoder
+    limit: int  # bytes of a body that is unpacked
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    @property
+    def is_answered(self) -> bool:
+        return self.reply is not None
+
+    def original(self) -> Captured:
+        return _captured(self.message)
+
+    def event_ids(self) -> list[str]:
+        return list(filter(None, event_ids(decode_units(self.decoder, [unit(self.message.parts)]))))
+
+    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
+        method = self.message.meta.compression
+        try:
+            body = decompress(method, self.message.body, self.limit)
+        except ProtocolError:
+            return None
+        changed = flip_bit(body, random, json.loads, (carrier(self.message.topic),))
+        if changed is None:
+            return None
+        return [_captured(self.message.with_body(compress(method, changed)))], self.event_ids()
+
+    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
+        message = self.message
+        ids = self.event_ids()
+        if not ids:
+            return [_captured(message)] * 2, []
+        old, new = ids[0], foreign_id(ids[0], random)
+        method = message.meta.compression
+        body = decompress(method, message.body, self.limit).replace(old.encode(), new.encode())
+        return [_captured(message), _captured(message.with_body(compress(method, body)))], [new]
+
+    def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
+        if self.reply is None or plan.fault == "no-reply":
+            return []
+        return [Reply(self.reply, counter_of(self.reply), plan.due)]
+
+
+def _captured(message: Message) -> Captured:
+    return Captured(unit(message.parts), message=message)
+
+
+@dataclass(eq=False)
 class _Producer(Peer[list[bytes]]):
     """A routing id; or, with an empty one, all producers that push, which have none."""
 
-    def __init__(self, routing_id: bytes, number: int, fd: int, address: str) -> None:
-        super().__init__(number)
-        self.routing_id = routing_id
-        self.fd = fd  # of its connection
-        self.address = address
+    routing_id: bytes = b""
+    fd: int = -1  # of its connection
+    address: str = ""
 
 
-class Collector(CollectorBase[Counts]):
+class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
     """A Logjam device in a thread of its own. A context manager that can be started again.
 
     Args:
@@ -100,6 +148,8 @@ class Collector(CollectorBase[Counts]):
         ConnectFailed: an address cannot be listened on (``start``).
     """
 
+    _values = staticmethod(decode)
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -120,66 +170,37 @@ class Collector(CollectorBase[Counts]):
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
         **options: Unpack[CollectorOptions],
     ) -> None:
-        ports = {
-            "port": port, "push_port": push_port, "publish_port": publish_port, "stats_port": stats_port
-        }  # fmt: skip
         if port is None and push_port is None:
             raise ConfigError("port: port and push_port are both None: nothing to listen on")
         if not 1 <= device < 1 << 32:
             raise ConfigError(f"device: {device} must be 1 to {(1 << 32) - 1}")
         if curve_clients is not None and curve_secret is None:
             raise ConfigError("curve_clients: needs curve_secret")
-        super().__init__("logjam", Counts, host, options, **ports)
+        self.port, self.push_port = port, push_port
+        self.publish_port, self.stats_port = publish_port, stats_port
+        ports = {name: getattr(self, name) for name in _SOCKETS}
+        super().__init__("logjam", Counts, Decoder(max_unpacked=max_bytes), host, options, **ports)
         self._keys = (curve_secret, curve_clients)
         self._curve: logjam_sockets.Curve | None = None
         self._authenticator: Any = None
-        self._ports = ports
-        self._allow_invalid = allow_invalid
-        self._recompress = recompress
+        self._rules: Any = {"allow_invalid": allow_invalid, "recompress": recompress}
         self._number = device
         self._heartbeat = heartbeat
         self._max_bytes = max_bytes
         self._connections = logjam_sockets.Connections(max_bytes, options.get("idle", 0.0))
         self._hwm = hwm
         self._publish_hwm = publish_hwm
-        self._clock = clock
-        self._gate: FaultGate[_Producer, Message, list[bytes]] = FaultGate(
-            self._faults, self._count, self._record_fault
-        )
-        # Not yet handed to the operating system.
-        self._unflushed: list[tuple[_Producer, Message, bytes]] = []
+        self._clock_us = clock
         self._zmq: Any = None
+        self._context: Any = None
         self._sockets: dict[str, Any] = {}
         self._monitors: dict[Any, str] = {}
         self._router: Any = None
         self._publisher: Any = None
         self._producers: dict[bytes, _Producer] = {}
-        self._replying: dict[bytes, _Producer] = {}  # those with replies
         self._pushers: _Producer | None = None
         self._look_at = 0.0
         self._producer_number = 0
-
-    # --- for other threads
-
-    @property
-    def port(self) -> int | None:
-        """The port of the ROUTER socket; None: there is none."""
-        return self._ports["port"]
-
-    @property
-    def push_port(self) -> int | None:
-        """The port of the PULL socket; None: there is none."""
-        return self._ports["push_port"]
-
-    @property
-    def publish_port(self) -> int | None:
-        """The port of the PUB socket; None: there is none."""
-        return self._ports["publish_port"]
-
-    @property
-    def stats_port(self) -> int | None:
-        """The port of the socket for statistics; None: there is none."""
-        return self._ports["stats_port"]
 
     def _at(self, scheme: str, port: int | None) -> str:
         return f"{scheme}://{host_port(self.host, port or 0)}"
@@ -204,18 +225,16 @@ class Collector(CollectorBase[Counts]):
     @property
     def listens(self) -> dict[str, Any]:
         """The addresses on which it listens: ``url``, ``port``, and those of its other sockets."""
-        found: dict[str, Any] = {"url": self.url, "port": self.port}
-        if self.port is None:
-            found["port"] = self.push_port
-        elif self.push_port is not None:
-            found["push"] = self.push_url
-        if self.publish_port is not None:
-            found["publish"] = self.publish_url
-        if self.stats_port is not None:
-            found["stats"] = self._at("tcp", self.stats_port)
-        if self._curve is not None:
-            found["curve_server"] = self._curve.public
-        return found
+        only_push = self.port is None
+        found = {
+            "url": self.url,
+            "port": self.push_port if only_push else self.port,
+            "push": None if only_push or self.push_port is None else self.push_url,
+            "publish": None if self.publish_port is None else self.publish_url,
+            "stats": None if self.stats_port is None else self._at("tcp", self.stats_port),
+            "curve_server": self.curve_server,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def curve_server(self) -> str | None:
@@ -226,44 +245,43 @@ class Collector(CollectorBase[Counts]):
         self._count["open"] = len(self._connections)
         return super()._counts()
 
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._check_stopped()
+    def _open(self) -> None:
         zmq = self._zmq = zeromq.load()
         secret, clients = self._keys
         if secret is not None:
             self._curve = logjam_sockets.Curve(secret, clients)
-        self._device = Device(
-            self._number,
-            host=socket.gethostname(),
-            allow_invalid=self._allow_invalid,
-            recompress=self._recompress,
-        )
+        self._device = Device(self._number, host=socket.gethostname(), **self._rules)
         self._context = zmq.Context()
-        try:
-            self._bind()
-            self._open_fault_log()
-            urls = [] if self.port is None else [self.url]
-            urls += [] if self.push_port is None else [self.push_url]
-            port = self.push_port if self.port is None else self.port
-            self._capture = self._open_capture(port, ",".join(urls))
-        except BaseException:
-            self._context.destroy(linger=0)
-            self._close_evidence()
-            raise
+        self._bind()
+        urls = [] if self.port is None else [self.url]
+        urls += [] if self.push_port is None else [self.push_url]
+        port = self.push_port if self.port is None else self.port
+        self._capture = self._open_capture(port, ",".join(urls))
         self._pushers = self._new_producer(b"", -1, "push")
-        self._run_in_thread(self._serve)
-        return self
+        poller = zmq.Poller()
+        for sock in (*self._sockets.values(), *self._monitors, self._wake_in, self._authenticator):
+            if sock is not None:
+                poller.register(sock, zmq.POLLIN)
+        self._select = lambda s: poller.poll(None if s is None else int(s * 1000) + (s > 0))
+        self._router = self._sockets.get("port")
+        self._publisher = self._sockets.get("publish_port")
+        self._stats = self._sockets.get("stats_port")
+        self._beat_at = time.monotonic() + self._heartbeat if self._heartbeat else NEVER
+        self._stats_at = NEVER if self._stats is None else time.monotonic()
+
+    def _close_sockets(self) -> None:
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     def _bind(self) -> None:
         zmq = self._zmq
-        kinds = {"port": zmq.ROUTER, "push_port": zmq.PULL, "publish_port": zmq.XPUB, "stats_port": zmq.PUB}
         self._sockets, self._monitors = {}, {}
         self._authenticator = None if self._curve is None else self._curve.authenticator(zmq, self._context)
-        for name, kind in kinds.items():
-            port = self._ports[name]
+        for name, kind_name in _SOCKETS.items():
+            port = getattr(self, name)
             if port is None:
                 continue
+            kind = getattr(zmq, kind_name)
             sock = self._context.socket(kind)
             sock.setsockopt(zmq.LINGER, 100)
             most = _SUBSCRIPTION_MAX if kind == zmq.XPUB else self._max_bytes
@@ -284,29 +302,9 @@ class Collector(CollectorBase[Counts]):
                 sock.bind(self._at("tcp", port))
             except zmq.ZMQError as error:
                 raise ConnectFailed(f"listen: {self.host} port {port}: {error.strerror}") from error
-            self._ports[name] = int(sock.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1].rstrip(b"\0"))
+            setattr(self, name, int(sock.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1].rstrip(b"\0")))
             self._sockets[name] = sock
             self._monitors[monitor] = name
-
-    def _values(self, raw: bytes) -> list[Any]:
-        return decode(raw)
-
-    # --- the thread
-
-    def _serve(self) -> None:
-        zmq = self._zmq
-        poller = zmq.Poller()
-        for sock in (*self._sockets.values(), *self._monitors):
-            poller.register(sock, zmq.POLLIN)
-        poller.register(self._wake_in, zmq.POLLIN)
-        if self._authenticator is not None:
-            poller.register(self._authenticator, zmq.POLLIN)
-        self._router = self._sockets.get("port")
-        self._publisher = self._sockets.get("publish_port")
-        self._stats = self._sockets.get("stats_port")
-        self._beat_at = time.monotonic() + self._heartbeat if self._heartbeat else NEVER
-        self._stats_at = NEVER if self._stats is None else time.monotonic()
-        self._loop(lambda: self._turn(poller), self._end)
 
     def _end(self) -> None:
         for producer, message in self._gate.expire(NEVER):
@@ -318,60 +316,53 @@ class Collector(CollectorBase[Counts]):
         self._connections.clear()
         self._producers.clear()
         self._replying.clear()
-        self._close_evidence(self._capture)
 
-    def _turn(self, poller: Any) -> None:
-        ready = self._wait(poller.poll, self._next_timeout())
-        with self._changed:
-            now = time.monotonic()
-            for sock, _ in ready:
-                if sock in self._monitors:
-                    self._connections_changed(sock)
-                elif sock is self._publisher:
-                    self._count_subscriptions(sock)
-                elif sock is self._authenticator:
-                    self._authenticate(sock)
-                elif sock in (self._wake_in, self._wake_in.fileno()):
-                    self._clear_wakeup()
-                else:
-                    self._receive(sock, now)
-            if self._cut_all:
-                self._cut_all = False
-                self._connections.shut_down_all()
-            for producer, message in self._gate.expire(now):
-                self._keep_unit(producer, message)
-            self._flush()
-            now = time.monotonic()
-            for producer in list(self._replying.values()):
-                self._send_replies(producer, now)
-            if now >= self._beat_at:
-                self._beat(now)
-            if now >= self._stats_at:
-                self._stats_at = now + _STATS_EVERY
-                number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
-                logjam_sockets.send(self._stats, [b"stats", number, sequence])
-            if now >= self._look_at:
-                self._look_at = now + zeromq.LOOK_EVERY
-                for _ in range(self._connections.shut_down_endless()):
-                    self._count_reason("frames: no end")
-                self._count["idle_closes"] += self._connections.shut_down_idle(now)
-            self._changed.notify_all()
+    def _close_all(self) -> None:
+        self._connections.shut_down_all()
 
-    def _next_timeout(self) -> int | None:
+    def _read(self, ready: list[Any], now: float) -> None:
+        for sock, _ in ready:
+            if sock in self._monitors:
+                self._connections_changed(sock)
+            elif sock is self._publisher:
+                self._count["subscriptions"] += sum(frames[0][:1] == b"\1" for frames in self._waiting(sock))
+            elif sock is self._authenticator:
+                assert self._curve is not None
+                if not self._curve.answer(self._zmq, sock):
+                    self._count_reason("curve: a key that is not let in")
+            elif sock in (self._wake_in, self._wake_in.fileno()):
+                self._clear_wakeup()
+            else:
+                self._receive(sock, now)
+
+    def _respond(self, now: float) -> None:
+        super()._respond(now)
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + self._heartbeat
+            if self._publisher is not None:
+                logjam_sockets.send(
+                    self._publisher, self._device.heartbeat(self.publish_url, self._clock_us() // 1000)
+                )
+                self._count["heartbeats"] += 1
+        if now >= self._stats_at:
+            self._stats_at = now + _STATS_EVERY
+            number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
+            logjam_sockets.send(self._stats, [b"stats", number, sequence])
+        if now >= self._look_at:
+            self._look_at = now + zeromq.LOOK_EVERY
+            for _ in range(self._connections.shut_down_endless()):
+                self._count_reason("frames: no end")
+            self._count["idle_closes"] += self._connections.shut_down_idle(now)
+
+    def _due_at(self) -> float:
         look_at = self._look_at if self._connections else NEVER
-        due = min(self._beat_at, self._stats_at, self._gate.due, look_at)
-        if not self._holding:
-            for producer in self._replying.values():
-                due = min(due, producer.replies[0].due)
-        return None if due == NEVER else max(0, int((due - time.monotonic()) * 1000) + 1)
+        replies = [] if self._holding else [producer.replies[0].due for producer in self._replying.values()]
+        return min([self._beat_at, self._stats_at, self._gate.due, look_at, *replies])
 
     def _connections_changed(self, monitor: Any) -> None:
         zmq = self._zmq
-        while True:
-            try:
-                event, _ = monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for event, _ in self._waiting(monitor):
             kind, fd = int.from_bytes(event[:2], "little"), int.from_bytes(event[2:6], "little")
             if kind == zmq.EVENT_ACCEPTED:
                 self._count["connections"] += 1
@@ -384,21 +375,13 @@ class Collector(CollectorBase[Counts]):
             else:
                 self._connections.ended(fd)
 
-    def _authenticate(self, sock: Any) -> None:
-        assert self._curve is not None
-        if not self._curve.answer(self._zmq, sock):
-            self._count_reason("curve: a key that is not let in")
-
-    def _count_subscriptions(self, sock: Any) -> None:
-        zmq = self._zmq
+    def _waiting(self, sock: Any) -> Iterator[list[bytes]]:
+        """Yield the messages that wait at a socket, as their frames."""
         while True:
             try:
-                message = sock.recv(zmq.NOBLOCK)
-            except zmq.Again:
+                yield sock.recv_multipart(self._zmq.NOBLOCK)
+            except self._zmq.Again:
                 return
-            self._count["subscriptions"] += message[:1] == b"\1"
-
-    # --- in: frames -> messages -> capture
 
     def _receive(self, sock: Any, now: float) -> None:
         push = sock is not self._router
@@ -424,7 +407,7 @@ class Collector(CollectorBase[Counts]):
 
     def _new_producer(self, routing_id: bytes, fd: int, name: str) -> _Producer:
         self._producer_number += 1
-        producer = _Producer(routing_id, self._producer_number, fd, name)
+        producer = _Producer(self._producer_number, routing_id, fd, name)
         if self._capture is not None:
             peer = f"{name} {routing_id.hex()}" if routing_id else name
             producer.stream = self._capture.stream(peer)
@@ -471,7 +454,9 @@ class Collector(CollectorBase[Counts]):
             self._count_reason(answer.reason)
         if answer.message is not None:
             self._count["events"] += 1
-            self._admit(producer, MessageUnit(answer.message, answer.reply, self._max_bytes), first, now)
+            self._frame = first
+            gated = _Unit(answer.message, answer.reply, self._decoder, self._max_bytes)
+            self._admit(producer, gated, now)
             return
         if not answer.ping:
             self._count["dropped"] += 1
@@ -486,19 +471,15 @@ class Collector(CollectorBase[Counts]):
             producer.replies.clear()
             self._close_after_replies(producer)
 
-    def _admit(self, producer: _Producer, message: MessageUnit, first: Any, now: float) -> None:
-        decision = self._gate.admit(producer, message, now)
-        for captured in decision.captured:
-            self._keep_unit(producer, captured)
-        for reply in decision.replies:
-            if reply.data is not None:
-                self._enqueue_reply(producer, reply)
-                continue
-            # The connection that brought this message is cut. A routing id may have got another one
-            # meanwhile, and a pushing producer has no routing id.
-            producer.fd = self._source(first)
-            producer.address = logjam_sockets.address_of(producer.fd)
-            self._close_after_replies(producer, reply)
+    def _add_reply(self, producer: _Producer, reply: Reply[list[bytes]]) -> None:
+        if reply.data is not None:
+            self._enqueue_reply(producer, reply)
+            return
+        # The connection that brought the last message is cut. A routing id may have got another one
+        # meanwhile, and a pushing producer has no routing id.
+        producer.fd = self._source(self._frame)
+        producer.address = logjam_sockets.address_of(producer.fd)
+        self._close_after_replies(producer, reply)
 
     def _close_after_replies(self, producer: _Producer, close: Reply[list[bytes]] | None = None) -> None:
         """Take nothing more from a connection, and cut it when its replies are sent."""
@@ -512,50 +493,16 @@ class Collector(CollectorBase[Counts]):
         producer.closing = True
         self._enqueue_reply(producer, close)
 
-    def _abort_swap(self, producer: _Producer) -> None:
-        for message in self._gate.abort_swap(producer):
-            self._keep_unit(producer, message)
+    def _not_captured(self, producer: _Producer) -> None:
+        producer.replies.clear()
+        self._close_after_replies(producer)
 
-    def _keep_unit(self, producer: _Producer, message: Message) -> None:
-        raw = unit(message.parts)
-        if self._capture is not None:
-            self._capture.unit(producer.stream, raw, received_us=self._clock())
-        self._unflushed.append((producer, message, raw))
-
-    def _flush(self) -> None:
-        """Hand the capture to the operating system; messages are answered and published only after that."""
-        unflushed, self._unflushed = self._unflushed, []
-        if not self._hand_over(self._capture):
-            # Messages that are not captured are neither acknowledged nor published: they are sent again.
-            for producer in {producer.number: producer for producer, _, _ in unflushed}.values():
-                producer.replies.clear()
-                self._close_after_replies(producer)
-            return
-        now_ms = self._clock() // 1000 if unflushed else 0
-        for _, message, raw in unflushed:
-            self._count["captured_events"] += 1
-            if self._keep:
-                self._kept.append(raw)
-            if self._duplicates is not None:
-                found = event_id(message, self._max_bytes)
-                if found:
-                    self._duplicates.add_id(found)
-            if self._publisher is not None:
-                self._publish(self._device.publication(message, now_ms), "published")
-        self._count_duplicates()
-
-    # --- out: answers and publications
-
-    def _publish(self, parts: list[bytes], count: str) -> None:
-        # A consumer that does not keep up misses messages and sees the gap, as with the real device.
-        logjam_sockets.send(self._publisher, parts)
-        self._count[count] += 1
-
-    def _beat(self, now: float) -> None:
-        self._beat_at = now + self._heartbeat
+    def _was_captured(self, unit: Captured) -> None:
         if self._publisher is not None:
-            parts = self._device.heartbeat(self.publish_url, self._clock() // 1000)
-            self._publish(parts, "heartbeats")
+            # A consumer that does not keep up misses messages and sees the gap, as with the real device.
+            parts = self._device.publication(unit.message, self._clock_us() // 1000)
+            logjam_sockets.send(self._publisher, parts)
+            self._count["published"] += 1
 
     def _send_replies(self, producer: _Producer, now: float) -> None:
         replies = producer.replies
@@ -576,9 +523,8 @@ class Collector(CollectorBase[Counts]):
     def _wait_until_written(self) -> None:
         """Wait until libzmq has written the answers that it was given, as far as producers read them.
 
-        Its one I/O thread handles commands in order. When it has closed a listener, it has also handled the
-        answers before that. The second round is for a socket that was busy: the thread comes back to it with
-        its next poll.
+        Its one I/O thread handles commands in order: when it has closed a listener, it has also handled the
+        answers before that. The second round is for a socket that was busy until its next poll.
         """
         zmq = self._zmq
         for _ in range(2):
@@ -603,5 +549,5 @@ class Collector(CollectorBase[Counts]):
             self._count["replies_lost"] += 1
             return True
         if self._capture is not None:
-            self._capture.unit(producer.stream, unit(reply), TO_PEER, self._clock())
+            self._capture.unit(producer.stream, unit(reply), TO_PEER, self._clock_us())
         return True

@@ -1,17 +1,14 @@
 """The rules of logjam-device, frames in and frames out, with no socket.
 
-`Device` answers, drops silently and numbers messages as the real device does. The
-real one aborts on messages of 12 frames and more (11 where they are pushed); this one refuses them.
+The real device aborts on messages of 12 frames and more (11 where they are pushed); this one refuses them.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from random import Random
 from typing import Any, NamedTuple
 
-from logclient.errors import ConfigError, ProtocolError
+from logclient.errors import ConfigError
 from logclient.logjam import zeromq
 from logclient.logjam.messages import (
     METHODS,
@@ -26,10 +23,6 @@ from logclient.logjam.messages import (
     read_meta,
     require_library,
 )
-from logclient.testing import fault_gate
-from logclient.testing.fault_gate import Reply, ReplyPlan, flip_bit, foreign_id
-
-__all__ = ["Answer", "Device", "Message", "MessageUnit", "counter_of", "decode", "event_id"]
 
 ACCEPTED, REFUSED, PONG = b"202 Accepted", b"400 Bad Request", b"200 OK"
 
@@ -84,8 +77,6 @@ class Device:
         recompress: str = "none",
         sequence: int = 0,
     ) -> None:
-        if not 0 <= number < 1 << 32:
-            raise ConfigError(f"device: {number} must be 0 to {(1 << 32) - 1}")
         if recompress not in METHODS:
             raise ConfigError(f"recompress: {recompress!r} is none of {', '.join(METHODS)}")
         self.number = number
@@ -96,10 +87,9 @@ class Device:
         require_library(self._recompress)  # a missing one is an error now, not later
 
     def receive(self, parts: list[bytes], *, push: bool = False) -> Answer:
-        """Return the result of one message, given without its routing id.
+        """Return the result of one message, given without its routing id and frames after the sixth.
 
-        What is pushed came to the PULL socket, which has no requests, and may lack the meta frame. Frames
-        after the sixth may be left out.
+        What is pushed came to the PULL socket, which has no requests, and may lack the meta frame.
         """
         count = len(parts)
         request = not push and not parts[0]
@@ -163,29 +153,9 @@ def _counted(count: int) -> str:
     return str(count) if count < _FRAMES_MAX else f"{_FRAMES_MAX} or more"
 
 
-# --- bodies --------------------------------------------------------------------------------------
-
-_ID = re.compile(r"[0-9a-f]{32}")
-_LAST_ID = re.compile(rb'"(request_id|uuid)":"([0-9a-f]{32})"\}\s*$')  # the place where our producer puts it
-
-
-def _carrier(topic: bytes) -> str:
+def carrier(topic: bytes) -> str:
+    """Return the member of a body that has the event's id."""
     return "request_id" if topic.startswith(b"logs") else "uuid"
-
-
-def event_id(message: Message, limit: int) -> str:
-    """Return the id in a message's event, "" when it has none of our form, or is larger than `limit`."""
-    try:
-        body = decompress(message.meta.compression, message.body, limit)
-        carrier = _carrier(message.topic)
-        last = _LAST_ID.search(body, max(0, len(body) - 80))
-        if last is not None and last[1].decode() == carrier:
-            return last[2].decode()
-        document = json.loads(body)
-    except (ProtocolError, ValueError, RecursionError):
-        return ""
-    found = document.get(carrier) if isinstance(document, dict) else None
-    return found if isinstance(found, str) and _ID.fullmatch(found) else ""
 
 
 def decode(raw: bytes) -> list[Any]:
@@ -198,65 +168,6 @@ def decode(raw: bytes) -> list[Any]:
     if answer.message is None:
         raise ValueError(f"unit: {answer.reason or 'a ping'}")
     return [json.loads(decompress(answer.message.meta.compression, answer.message.body, _BODY_MAX))]
-
-
-class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
-    """A message at the fault gate, and the answer to it, if one is expected."""
-
-    __slots__ = ("_limit", "_message", "_reply")
-
-    def __init__(self, message: Message, reply: list[bytes] | None, limit: int) -> None:
-        self._message = message
-        self._reply = reply
-        self._limit = limit
-
-    @property
-    def size(self) -> int:
-        """Number of events: 1."""
-        return 1
-
-    @property
-    def is_answered(self) -> bool:
-        """True for a request."""
-        return self._reply is not None
-
-    def original(self) -> Message:
-        """Return the message."""
-        return self._message
-
-    def event_ids(self) -> list[str]:
-        """Return the event's id, if it has one of our form."""
-        found = event_id(self._message, self._limit)
-        return [found] if found else []
-
-    def corrupted(self, random: Random) -> tuple[list[Message], list[str]] | None:
-        """Flip a bit of the body, and keep its id and its form."""
-        method = self._message.meta.compression
-        try:
-            body = decompress(method, self._message.body, self._limit)
-        except ProtocolError:
-            return None
-        changed = flip_bit(body, random, json.loads, (_carrier(self._message.topic),))
-        if changed is None:
-            return None
-        return [self._message.with_body(compress(method, changed))], self.event_ids()
-
-    def with_added(self, random: Random) -> tuple[list[Message], list[str]]:
-        """Add a copy under an id that was never sent."""
-        message = self._message
-        old = event_id(message, self._limit)
-        if not old:
-            return [message, message], []
-        new = foreign_id(old, random)
-        method = message.meta.compression
-        body = decompress(method, message.body, self._limit).replace(old.encode(), new.encode())
-        return [message, message.with_body(compress(method, body))], [new]
-
-    def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
-        """Return the answer, if there is one."""
-        if self._reply is None or plan.fault == "no-reply":
-            return []
-        return [Reply(self._reply, counter_of(self._reply), plan.due)]
 
 
 def counter_of(reply: list[bytes]) -> str:

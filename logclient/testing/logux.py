@@ -1,8 +1,6 @@
 """A real Logux server for demos and tests: captures acknowledged events, commits faults on request.
 
-WebSocket over TCP or TLS, at any path. `logclient.testing.logux_node` makes the answers, those of the
-released server without its crashes. A message is one unit of the capture, in either direction. A sync is
-answered after the capture was handed to the operating system, with ``synced`` and an outcome for each action.
+`logclient.testing.logux_node` makes the answers. A message is one unit of the capture, in either direction.
 """
 
 from __future__ import annotations
@@ -12,23 +10,24 @@ import json
 import logging
 import socket
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from ssl import SSLContext
+from typing import Any, NamedTuple, Unpack
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
 from logclient.errors import ConfigError, MissingExtra
 from logclient.logux.frames import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
 from logclient.testing import fault_gate
-from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan, flip_bit, foreign_id
 from logclient.testing.logux_node import Judge, Login, Received, Rules, Server, ServerNode
-from logclient.testing.loop import AckCounts, CollectorOptions
-from logclient.testing.streams import Captured, Connection, StreamCollector
+from logclient.testing.loop import AckCounts, Captured, CollectorOptions
+from logclient.testing.streams import Connection, StreamCollector
 
 try:
     from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
@@ -38,9 +37,6 @@ try:
     from websockets.server import ServerProtocol
 except ImportError as error:
     raise MissingExtra("websockets", "logux") from error
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -68,9 +64,6 @@ class Counts(AckCounts):
     protocol_errors: int = 0
 
 
-# --- one sync, taken apart and put together again -----------------------------------------------
-
-
 class _Action(NamedTuple):
     """The place of an action's text in its sync, and its id, "" when it has none of our form."""
 
@@ -80,11 +73,11 @@ class _Action(NamedTuple):
 
 
 def _actions(decoder: Decoder, raw: bytes) -> list[_Action]:
-    found = decoder.decode(raw, array("q", [0]), array("q", [len(raw)]))
-    columns = (found.status, found.offset, found.length, found.prefix_high, found.prefix_low, found.sequence)
+    found = decode_units(decoder, [raw])
+    columns = (found.status.tolist(), found.offset.tolist(), found.length.tolist(), event_ids(found))
     return [
-        _Action(offset, offset + length, f"{high:016x}{low:04x}{sequence:012x}" if sequence else "")
-        for status, offset, length, high, low, sequence in zip(*(c.tolist() for c in columns), strict=True)
+        _Action(offset, offset + length, event_id)
+        for status, offset, length, event_id in zip(*columns, strict=True)
         if status in _ACTIONS
     ]
 
@@ -99,25 +92,13 @@ def decode(raw: bytes) -> list[Any]:
     return [action for action, _ in message.entries] if isinstance(message, Sync) else []
 
 
-# --- the server --------------------------------------------------------------------------------
-
-
+@dataclass(eq=False, kw_only=True)
 class _Connection(Connection):
-    def __init__(
-        self,
-        sock: socket.socket,
-        peer: str,
-        number: int,
-        now: float,
-        protocol: ServerProtocol,
-        node: ServerNode,
-    ) -> None:
-        super().__init__(sock, peer, number, now)
-        self.protocol = protocol
-        self.node = node
-        self.partial: bytearray | None = None  # a message whose last fragment has not come
-        self.close_by = NEVER  # when it is closed, once a close frame was sent
-        self.write_closed = False
+    protocol: ServerProtocol
+    node: ServerNode
+    partial: bytearray | None = None  # a message whose last fragment has not come
+    close_by: float = NEVER  # when it is closed, once a close frame was sent
+    write_closed: bool = False
 
     def frames(
         self, messages: Iterable[bytes], count: str, due: float = 0.0, settles: int = 0
@@ -139,43 +120,41 @@ class _Connection(Connection):
             self.out += data  # b"" stands for the end of the stream
 
 
+@dataclass(eq=False, slots=True)
 class _Unit(fault_gate.Unit[Captured, bytes]):
-    __slots__ = ("_connection", "_decoder", "_received", "_size")
-
-    def __init__(self, connection: _Connection, result: Received, size: int, decoder: Decoder) -> None:
-        self._connection = connection
-        self._received = result
-        self._size = size
-        self._decoder = decoder
+    connection: _Connection
+    received: Received
+    whole: Captured
+    decoder: Decoder
 
     @property
     def size(self) -> int:
-        return self._size
+        return self.whole.events
 
     @property
     def answers(self) -> int:
-        return len(self._received.outcomes)
+        return len(self.received.outcomes)
 
     def original(self) -> Captured:
-        return Captured(self._received.raw, self._size)
+        return self.whole
 
     def event_ids(self) -> list[str]:
-        return [action.event_id for action in _actions(self._decoder, self._received.raw) if action.event_id]
+        return [action.event_id for action in _actions(self.decoder, self.received.raw) if action.event_id]
 
     def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
-        raw = self._received.raw
-        actions = _actions(self._decoder, raw)
+        raw = self.received.raw
+        actions = _actions(self.decoder, raw)
         for start, end, event_id in random.sample(actions, len(actions)):
             changed = flip_bit(raw[start:end], random, json.loads, ("id", "type"))
             if changed is not None:
                 ids = [event_id] if event_id else []
-                return [Captured(raw[:start] + changed + raw[end:], self._size)], ids
+                return [Captured(raw[:start] + changed + raw[end:], self.size)], ids
         return None
 
     def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
         """Append a copy of one action under an id that was never sent, with the meta of the last action."""
-        raw = self._received.raw
-        actions = _actions(self._decoder, raw)
+        raw = self.received.raw
+        actions = _actions(self.decoder, raw)
         start, end, old = random.choice(actions)
         new = foreign_id(old, random) if old else ""
         body = raw[start:end]
@@ -183,17 +162,17 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
         close = raw.rindex(b"]")
         tail = raw[actions[-1].end : close]  # a comma and the last meta
         changed = raw[:close] + b"," + body + tail + raw[close:]
-        return [Captured(changed, self._size + 1)], [new] if new else []
+        return [Captured(changed, self.size + 1)], [new] if new else []
 
     def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
-        outcomes = self._received.outcomes
+        outcomes = self.received.outcomes
         count = "acks"
         if plan.fault == "no-reply":
             outcomes, count = [], ""
         elif plan.fault == "partial-cut":
             outcomes, count = outcomes[: plan.partial], ""
-        messages = [*self._received.answers, *(one for outcome in outcomes for one in outcome)]
-        return [self._connection.frames(messages, count, plan.due, len(outcomes))]
+        messages = [*self.received.answers, *(one for outcome in outcomes for one in outcome)]
+        return [self.connection.frames(messages, count, plan.due, len(outcomes))]
 
 
 class Collector(StreamCollector[Counts, _Connection]):
@@ -228,6 +207,8 @@ class Collector(StreamCollector[Counts, _Connection]):
         ConnectFailed: the address cannot be listened on (``start``).
     """
 
+    _values = staticmethod(decode)
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -252,40 +233,23 @@ class Collector(StreamCollector[Counts, _Connection]):
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         **options: Unpack[CollectorOptions],
     ) -> None:
-        super().__init__("logux", Counts, "captured_syncs", host, port, tls, options)
+        super().__init__("logux", Counts, "captured_syncs", Decoder(), host, port, tls, options)
         if token is not None and authenticate is not None:
             raise ConfigError("authenticate: cannot be given together with token")
         if token is not None:
-            authenticate = _token_check(token)
+            authenticate = partial(_has_token, token.encode())
         if strict_spec and isinstance(subprotocol, int):
             subprotocol = f"{subprotocol}.0.0"
-        self._rules = Rules(
-            node_id=node_id,
-            subprotocol=subprotocol,
-            minimum=minimum,
-            authenticate=authenticate,
-            judge=judge,
-            types=None if types is None else frozenset(types),
-            headers=dict(headers or {}),
-            development=development,
-            keep_log=keep_log,
-            strict_spec=strict_spec,
-            timeout=timeout,
-            ping=ping,
-        )
+        rules = Rules(node_id, subprotocol, minimum, authenticate, judge)
+        self._rules = rules._replace(
+            types=None if types is None else frozenset(types), headers=dict(headers or {}), timeout=timeout,
+            development=development, keep_log=keep_log, strict_spec=strict_spec, ping=ping,
+        )  # fmt: skip
         self._server = Server(self._rules)
         self._max_message = max_message
         self._deflate = deflate
         self._clock = clock
-        self._decoder = Decoder()
         self._pushed: deque[tuple[str | None, Mapping[str, Any]]] = deque()
-
-    # --- for other threads
-
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._server = Server(self._rules)
-        return super().start()
 
     def push(self, action: Mapping[str, Any], client: str | None = None) -> None:
         """Send an action of the server.
@@ -309,18 +273,13 @@ class Collector(StreamCollector[Counts, _Connection]):
         with self._changed:
             return {node.node_id: dict(node.headers) for node in self._server.clients.values()}
 
-    def _values(self, raw: bytes) -> list[Any]:
-        return decode(raw)
-
-    # --- the thread
-
-    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
+    def _new_connection(self, number: int, **facts: Any) -> _Connection:
         extensions = [ServerPerMessageDeflateFactory()] if self._deflate else None
         # The limit is low until the client has logged in.
         most = min(self._rules.max_early, self._max_message)
         protocol = ServerProtocol(max_size=most, extensions=extensions, logger=_NO_LOGGING)
-        node = ServerNode(self._server, peer.rpartition(":")[0], now)
-        return _Connection(sock, peer, number, now, protocol, node)
+        node = ServerNode(self._server, facts["peer"].rpartition(":")[0], facts["alive_at"])
+        return _Connection(number, protocol=protocol, node=node, **facts)
 
     def _connection_closed(self, connection: _Connection) -> None:
         connection.node.connection_lost()
@@ -337,13 +296,12 @@ class Collector(StreamCollector[Counts, _Connection]):
             due = due if timeout is None else min(due, timeout)
         return due
 
-    def _turn(self, listener: socket.socket) -> None:
-        super()._turn(listener)
-        if self._pushed:
-            with self._changed:
-                self._push_all()
+    def _open(self) -> None:
+        super()._open()
+        self._server = Server(self._rules)
 
-    def _push_all(self) -> None:
+    def _respond(self, now: float) -> None:
+        super()._respond(now)
         now, wall = time.monotonic(), self._clock()
         while self._pushed:
             receiver, action = self._pushed.popleft()
@@ -352,8 +310,6 @@ class Collector(StreamCollector[Counts, _Connection]):
                 if node.open and not node.closed and receiver in (None, node.client_id):
                     # `add` itself counts the answer that it asks for.
                     connection.replies.append(connection.frames([node.add(dict(action), now, wall)], ""))
-
-    # --- in: bytes -> messages -> capture
 
     def _data_received(self, connection: _Connection, data: memoryview, now: float) -> None:
         protocol = connection.protocol
@@ -402,7 +358,7 @@ class Collector(StreamCollector[Counts, _Connection]):
                 size = len(result.message.entries)
                 self._count["syncs"] += 1
                 self._count["events"] += size
-                unit = _Unit(connection, result, size, self._decoder)
+                unit = _Unit(connection, result, Captured(result.raw, size), self._decoder)
                 if self._admit(connection, unit, now) != "cut-before-write":
                     self._count["undone"] += result.undone
             else:
@@ -418,20 +374,13 @@ class Collector(StreamCollector[Counts, _Connection]):
         if message is None:
             self._protocol_error(result.reason)
         elif isinstance(message, Connect):
+            self._count["logins" if connection.node.open else "refused_logins"] += 1
             if connection.node.open:
                 connection.protocol.max_message_size = self._max_message
-                self._count["logins"] += 1
-            else:
-                self._count["refused_logins"] += 1
         elif isinstance(message, Ping):
             self._count["pings"] += 1
         if result.answers and connection.stalled != SILENT:
             connection.replies.append(connection.frames(result.answers, ""))
-
-    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
-        duplicates.add(self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)])))
-
-    # --- out
 
     def _reply_sent(self, connection: _Connection, reply: Reply[bytes], now: float) -> None:
         self._count["outcomes"] += reply.settles
@@ -483,11 +432,6 @@ class Collector(StreamCollector[Counts, _Connection]):
         return False
 
 
-def _token_check(token: str) -> Callable[[Login], bool]:
-    expected = token.encode()
-
-    def authenticate(login: Login) -> bool:
-        sent = login.token
-        return isinstance(sent, str) and hmac.compare_digest(sent.encode("utf-8", "replace"), expected)
-
-    return authenticate
+def _has_token(expected: bytes, login: Login) -> bool:
+    sent = login.token
+    return isinstance(sent, str) and hmac.compare_digest(sent.encode("utf-8", "replace"), expected)

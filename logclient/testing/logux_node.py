@@ -11,14 +11,8 @@ States of a connection::
     OPEN      -> CLOSED, without an answer     answered                   taken
     CLOSED    ignored                          ignored                    ignored
 
-``synced`` answers a ``sync`` when it arrives. The outcome of each action follows in a ``sync`` of the server,
-``logux/processed`` or ``logux/undo``, which the client answers with ``synced``. When an action is undone, the
-rest of its ``sync`` is undone with it (reason ``error``), as the real server undoes the rest of the
-client's queue. There is one difference: for an id that it has kept, the real server stops processing that
-client's queue for ever. Ours ignores the action, as the protocol's text requires, and continues.
-
-With ``strict_spec``, messages before ``connect`` are answered with ``missed-auth``, the connection continues
-after an answer to an invalid message, time-outs are reported, and subprotocols are texts in SemVer order.
+When an action is undone, the rest of its ``sync`` is undone with it (reason ``error``). docs/logux.md says
+where it differs from the real server, and what ``strict_spec`` changes.
 """
 
 from __future__ import annotations
@@ -53,10 +47,7 @@ from logclient.logux.messages import (
 )
 from logclient.testing.logux_login import WRONG_CREDENTIALS, falls_below, parse_id
 
-__all__ = ["Received", "Judge", "Login", "Rules", "Server", "ServerNode"]
-
-ALLOWED_META = frozenset(("id", "time", "subprotocol"))
-"""The members that a client may put into a meta; others are denied."""
+ALLOWED_META = frozenset(("id", "time", "subprotocol"))  # in a meta of a client; others are denied
 
 _BAD_LOGINS, _BAD_SECONDS = 3, 3.0  # after so many from an address in so long, no token is accepted
 _ADDRESSES_MAX = 10_000
@@ -83,10 +74,8 @@ class Rules(NamedTuple):
     node_id: str = "server:logclient"
     subprotocol: int | str = 1
     minimum: int | str = 0  # the lowest subprotocol that is accepted; 0: any
-    authenticate: Callable[[Login], bool] | None = None
-    """None: everybody may connect, except the user ``server``."""
-    judge: Judge | None = None
-    """Not called for types that begin with ``logux/``: the server processes these itself."""
+    authenticate: Callable[[Login], bool] | None = None  # None: all but the user ``server`` may connect
+    judge: Judge | None = None  # not called for types that begin with ``logux/``
     types: Collection[str] | None = None  # the known action types; None: all
     headers: dict[str, Any] = {}  # sent before ``connected``
     development: bool = False  # announce it in the headers, and report faults in ``debug``
@@ -103,9 +92,7 @@ class Received(NamedTuple):
     raw: bytes
     message: Message | None  # None: it was refused, see `reason`
     answers: list[bytes]  # messages to send at once, in this order: for a sync, ``synced``
-    outcomes: list[tuple[bytes, ...]]
-    """For each action with an outcome, its messages, the last of which is a ``sync``. Call `sent` for
-    them."""
+    outcomes: list[tuple[bytes, ...]]  # the messages of each; the last is a ``sync``. Call `sent` for them
     reason: str = ""
     undone: int = 0  # the number of outcomes that are ``logux/undo``
 
@@ -184,8 +171,6 @@ class ServerNode:
         self._active_at = now
         self._await(1, now)
 
-    # --- in
-
     def receive(self, raw: bytes, now: float, wall: int) -> list[Received]:
         """Take a message, and return its result: none if it was buffered.
 
@@ -244,7 +229,7 @@ class ServerNode:
         if before is not None:
             before.closed = "zombie: the same client is connected again"
         self._server.clients[self.client_id] = self
-        headers = {**rules.headers, **({"env": "development"} if rules.development else {})}
+        headers = rules.headers | ({"env": "development"} if rules.development else {})
         options = {"subprotocol": rules.subprotocol} if rules.subprotocol else {}
         answers = [pack(Headers(headers))] if headers else []
         answers.append(pack(Connected(PROTOCOL, rules.node_id, wall, wall, options)))
@@ -300,11 +285,8 @@ class ServerNode:
         # error and debug are for people; connected answers nothing that a server sends
         return Received(raw, message, answers, [], self.closed)
 
-    # --- actions
-
     def _sync(self, raw: bytes, message: Sync, wall: int) -> Received:
         server, base, own = self._server, self.base, self.node_id
-        easy = self._rules.judge is None and self._rules.types is None
         answers: list[bytes] = []
         outcomes: list[tuple[bytes, ...]] = []
         seen: set[str] = set()
@@ -335,37 +317,32 @@ class ServerNode:
                 continue
             if server.keeps(action_id):  # silently, as the protocol's text requires
                 continue
-            kind: str = action["type"]
-            debug, reason = "", ""
-            if not easy or kind.startswith("logux/"):
-                reason, debug = self._judged(action, action_id, meta, kind)
-            if reason:
-                undone += 1
-                poisoned = True
-                undo = self._undo(action, action_id, reason, wall)
-                if reason == "unknownType":
-                    answers += self._debug(debug)
-                    outcomes.append((undo,))
-                else:
-                    outcomes.append((*self._debug(debug), undo))
-            else:
+            reason, debug = self._judged(action, action_id, meta)
+            if not reason:
                 if self._rules.keep_log:
                     server.keep(action_id)
                 outcomes.append((self._processed(action_id, node, wall),))
+                continue
+            undone += 1
+            poisoned = True
+            said = self._debug(debug)
+            if reason == "unknownType":
+                answers += said
+                said = []
+            outcomes.append((*said, self._undo(action, action_id, reason, wall)))
         answers.append(b'["synced",%s]' % compact(plain(message.added)))
         return Received(raw, message, answers, outcomes, undone=undone)
 
-    def _judged(
-        self, action: dict[str, Any], action_id: str, meta: dict[str, Any], kind: str
-    ) -> tuple[str, str]:
+    def _judged(self, action: dict[str, Any], action_id: str, meta: dict[str, Any]) -> tuple[str, str]:
         """Return the reason to undo an action (empty: none) and a text for developers."""
-        rules = self._rules
+        rules, kind = self._rules, action["type"]
+        unknown = "unknownType", f"Action with unknown type {kind}"
         if kind.startswith("logux/"):
             if kind == "logux/subscribe" or (kind == "logux/unsubscribe" and "channel" not in action):
                 return "wrongChannel", f"Wrong channel name {action.get('channel')}"
-            return ("", "") if kind == "logux/unsubscribe" else ("unknownType", _unknown(kind))
+            return ("", "") if kind == "logux/unsubscribe" else unknown
         if rules.types is not None and kind not in rules.types:
-            return "unknownType", _unknown(kind)
+            return unknown
         if rules.judge is None:
             return "", ""
         absolute = {"subprotocol": self._remote_subprotocol, **meta}
@@ -375,7 +352,7 @@ class ServerNode:
         except Exception as error:
             return "error", f"{type(error).__name__}: {error}"
         if reason == "unknownType":
-            return reason, _unknown(kind)
+            return unknown
         return reason, f'Action "{action_id}" was denied' if reason == "denied" else reason
 
     def _debug(self, text: str) -> list[bytes]:
@@ -407,8 +384,6 @@ class ServerNode:
         self.sent(1, now)
         return message
 
-    # --- time
-
     def sent(self, syncs: int, now: float) -> None:
         """Note that so many outcomes were sent: the client must answer each in time."""
         self._active_at = now
@@ -436,11 +411,10 @@ class ServerNode:
         """Return when `handle_timeout` must be called."""
         if self.closed:
             return None
-        due = self._waiting[0][0] if self._waiting else None
+        times = [self._waiting[0][0]] if self._waiting else []
         if self._rules.ping and self.open:
-            ping = self._active_at + self._rules.ping
-            due = ping if due is None else min(due, ping)
-        return due
+            times.append(self._active_at + self._rules.ping)
+        return min(times, default=None)
 
     def handle_timeout(self, now: float) -> list[bytes]:
         """Return the messages to send now: a ping, or the last words of a connection that has timed out."""
@@ -462,7 +436,3 @@ class ServerNode:
         self._early.clear()
         if self._server.clients.get(self.client_id) is self:
             del self._server.clients[self.client_id]
-
-
-def _unknown(kind: str) -> str:
-    return f"Action with unknown type {kind}"

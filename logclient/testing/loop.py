@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from logclient.files.capture import CaptureWriter
-from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.duplicates import DuplicateCounter, decode_units
+from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
 from logclient.testing.faults import FaultLog, Faults
-
-__all__ = ["TOO_MANY", "AckCounts", "CollectorBase", "CollectorOptions", "Counts", "listen"]
 
 TOO_MANY = "connections: too many"
 
@@ -79,7 +78,7 @@ class CollectorOptions(TypedDict, total=False):
 
     Attributes:
         capture: directory of the capture; None: no capture.
-        faults: see ``logclient.testing.faults``.
+        faults: see docs/faults.md.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.
@@ -104,7 +103,13 @@ class CollectorBase(Generic[C]):
     """A server in its own thread. All public methods may be called from any thread."""
 
     def __init__(
-        self, protocol: str, counts: type[C], host: str, options: CollectorOptions, **ports: int | None
+        self,
+        protocol: str,
+        counts: type[C],
+        decoder: Any,
+        host: str,
+        options: CollectorOptions,
+        **ports: int | None,
     ) -> None:
         if unknown := options.keys() - CollectorOptions.__optional_keys__:
             raise TypeError(f"{min(unknown)}: not an option of a collector")
@@ -122,6 +127,8 @@ class CollectorBase(Generic[C]):
         self._faults = Faults(options.get("faults") or "", protocol)
         self._fault_log: FaultLog | None = None
         self._capture: CaptureWriter | None = None
+        self._captures: list[CaptureWriter] = []  # the open ones
+        self._decoder = decoder  # finds the ids in units
         self._duplicates = DuplicateCounter() if options.get("count_duplicates") else None
         self._kept: list[bytes] = []
         # The thread holds the lock for a whole turn, so that counters include an ack before its peer has it.
@@ -130,6 +137,7 @@ class CollectorBase(Generic[C]):
         self._holding = False
         self._cut_all = False
         self._stopping = False
+        self._select: Callable[[float | None], list[Any]]  # of what `_open` makes
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None  #: the error that ended the thread, if any
         self.capture_error = ""  #: the first error for which units were not captured
@@ -139,6 +147,9 @@ class CollectorBase(Generic[C]):
         """Return the counters. The caller holds the lock."""
         return self._snapshot(**self._count)
 
+    port: int | None
+    _values: Callable[[bytes], list[Any]]
+
     @property
     def url(self) -> str:
         """The URL for clients."""
@@ -147,10 +158,7 @@ class CollectorBase(Generic[C]):
     @property
     def listens(self) -> dict[str, Any]:
         """The addresses of the collector for programs: ``url``, ``port``, and more by protocol."""
-        raise NotImplementedError
-
-    def _values(self, raw: bytes) -> list[Any]:
-        raise NotImplementedError
+        return {"url": self.url, "port": self.port}
 
     @property
     def counts(self) -> C:
@@ -173,9 +181,8 @@ class CollectorBase(Generic[C]):
     @property
     def report(self) -> dict[str, Any]:
         """All counters, for programs."""
-        counts = self.counts
-        found = {**counts.as_dict(), "cuts": counts.cuts, "faults": self.faults_done}
-        return {**found, "reasons": self.reasons}
+        counts, faults = self.counts, self.faults_done
+        return {**counts.as_dict(), "cuts": counts.cuts, "faults": faults, "reasons": self.reasons}
 
     @property
     def summary(self) -> str:
@@ -185,19 +192,40 @@ class CollectorBase(Generic[C]):
 
     def start(self) -> Self:
         """Listen, and return the collector itself."""
-        raise NotImplementedError
+        if self._thread is not None:
+            raise ConfigError("start: the collector is running")
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        fault_log, capture = self._options.get("fault_log"), self._options.get("capture")
+        try:
+            self._open()
+            self._fault_log = None if fault_log is None else FaultLog(fault_log, capture)
+        except BaseException:
+            self._close_sockets()
+            self._close_evidence()
+            self._close_wakeup()
+            raise
+        self._stopping = False
+        self.error = None
+        self._thread = threading.Thread(target=self._serve, name="logclient-collector", daemon=True)
+        self._thread.start()
+        return self
+
+    if TYPE_CHECKING:  # for protocols to implement; the first runs in the caller's thread
+
+        def _open(self) -> None: ...
+        def _close_sockets(self) -> None: ...
+        def _due_at(self) -> float: ...
+        def _read(self, ready: list[Any], now: float) -> None: ...
+        def _close_all(self) -> None: ...
+        def _respond(self, now: float) -> None: ...
+        def _end(self) -> None: ...
 
     def _count_reason(self, reason: str) -> None:
         """Count a reason; the number of different reasons is bounded."""
         reason = reason if len(self._reasons) < _REASONS_MAX else "other"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
-
-    # --- evidence
-
-    def _open_fault_log(self) -> None:
-        path = self._options.get("fault_log")
-        if path is not None:
-            self._fault_log = FaultLog(path, self._options.get("capture"))
 
     def _open_capture(
         self, port: int | None, url: str, *, protocol: str = "", suffix: str = ""
@@ -208,15 +236,17 @@ class CollectorBase(Generic[C]):
         place = re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{port}")
         name = (self._options.get("listener") or f"{self._protocol}-{place}") + suffix
         run = self._options.get("run")
-        return CaptureWriter(directory, name, protocol or self._protocol, url=url, run=run)
+        capture = CaptureWriter(directory, name, protocol or self._protocol, url=url, run=run)
+        self._captures.append(capture)
+        return capture
 
-    def _close_evidence(self, *captures: CaptureWriter | None) -> None:
-        for capture in captures:
+    def _close_evidence(self) -> None:
+        for capture in self._captures:
             try:
-                if capture is not None:
-                    capture.close()
+                capture.close()
             except LedgerError as error:
                 self._capture_failed(error)
+        self._captures.clear()
         if self._fault_log is not None:
             self._fault_log.close()
 
@@ -237,59 +267,63 @@ class CollectorBase(Generic[C]):
         if self._fault_log is not None:
             self._fault_log.write(fault, ids, **more)
 
-    def _count_duplicates(self) -> None:
-        if self._duplicates is not None:
+    def _count_duplicates(self, units: list[bytes]) -> None:
+        if self._duplicates is not None and units:
+            self._duplicates.add(decode_units(self._decoder, units))
             self._count["duplicates"] = self._duplicates.duplicates
             self._count["copies"] = self._duplicates.copies
 
     # --- the thread
 
-    def _check_stopped(self) -> None:
-        if self._thread is not None:
-            raise ConfigError("start: the collector is running")
-
-    def _run_in_thread(self, serve: Callable[..., None], *args: Any) -> None:
-        self._stopping = False
-        self.error = None
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
-        self._thread = threading.Thread(target=serve, args=args, name="logclient-collector", daemon=True)
-        self._thread.start()
-
-    def _loop(self, turn: Callable[[], None], end: Callable[[], None]) -> None:
-        """Call `turn` until the collector is to stop, then `end` with the lock held."""
+    def _serve(self) -> None:
         try:
             while not self._stopping and self.error is None:
-                turn()
+                due = self._due_at()
+                ready = self._wait(None if due == NEVER else max(0.0, due - time.monotonic()))
+                with self._changed:
+                    now = time.monotonic()
+                    self._read(ready, now)
+                    if self._cut_all:
+                        self._cut_all = False
+                        self._close_all()
+                    self._respond(now)
+                    self._changed.notify_all()
         except BaseException as error:
             self.error = error  # other threads stop waiting at once
             raise
         finally:
             with self._changed:
                 try:
-                    end()
+                    self._end()
                 finally:
+                    self._close_sockets()
+                    self._close_evidence()
                     self._changed.notify_all()
 
     def _accepted(self, listener: socket.socket, now: int) -> tuple[socket.socket, Any] | None:
         """Accept a connection beside the `now` that are open; one too many is closed at once."""
-        accepted = _accept(listener)
-        if accepted is not None and now >= self._max_connections:
-            self._count_reason(TOO_MANY)
-            accepted[0].close()
+        try:
+            sock, address = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(0.01)  # no descriptor is left: the connection waits in the backlog
             return None
-        return accepted
+        if now >= self._max_connections:
+            self._count_reason(TOO_MANY)
+            sock.close()
+            return None
+        sock.setblocking(False)
+        return sock, address[:2]
 
-    def _wait(self, select: Callable[[Any], list[Any]], timeout: float | None) -> list[Any]:
+    def _wait(self, timeout: float | None) -> list[Any]:
         """Wait for what is ready; before a sleep, hand over the rows of replies in the capture."""
         if timeout != 0 and self._capture is not None and self._capture.pending:
-            ready = select(0)
+            ready = self._select(0)
             if ready:
                 return ready
             with self._changed:
                 self._hand_over(self._capture)
-        return select(timeout)
+        return self._select(timeout)
 
     def _wake(self) -> None:
         try:
@@ -318,6 +352,9 @@ class CollectorBase(Generic[C]):
         self._wake()
         thread.join()
         self._thread = None
+        self._close_wakeup()
+
+    def _close_wakeup(self) -> None:
         self._wake_in.close()
         self._wake_out.close()
 
@@ -404,30 +441,90 @@ class CollectorBase(Generic[C]):
             self._kept.clear()
 
 
-def listen(host: str, port: int, kind: str = "port") -> socket.socket:
-    """Return a non-blocking listening socket. The error says what `kind` of port it is."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+def bound_socket(kind: socket.SocketKind, host: str, port: int, what: str = "port") -> socket.socket:
+    """Return a non-blocking socket at an address, which listens if it is a stream; errors say `what` port."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ConnectFailed(f"listen: {host} {kind} {port}: {error.strerror or error}") from error
-    except BaseException:
-        listener.close()
+        if kind == socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        if kind == socket.SOCK_STREAM:
+            sock.listen(128)
+        sock.setblocking(False)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise ConnectFailed(f"listen: {host} {what} {port}: {error.strerror or error}") from error
         raise
-    return listener
+    return sock
 
 
-def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str, int]] | None:
-    """Accept a connection without blocking; return it with the peer's address, or None."""
-    try:
-        sock, address = listener.accept()
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            time.sleep(0.01)  # no descriptor is left: the connection waits in the backlog
-        return None
-    sock.setblocking(False)
-    return sock, address[:2]
+class Captured(NamedTuple):
+    """A unit in the form of the capture."""
+
+    raw: bytes
+    events: int = 1
+    message: Any = None  # what the protocol made of it
+
+
+P = TypeVar("P", bound=Peer[Any])
+D = TypeVar("D")
+
+
+class GatedCollector(CollectorBase[C], Generic[C, P, D]):
+    """The base of a collector whose units pass a fault gate, and are answered when they are captured."""
+
+    def __init__(self, *arguments: Any, **ports: Any) -> None:
+        super().__init__(*arguments, **ports)
+        self._gate: FaultGate[P, Captured, D] = FaultGate(self._faults, self._count, self._record_fault)
+        self._unflushed: list[tuple[P, Captured]] = []  # not yet handed to the operating system
+        self._replying: dict[Any, P] = {}  # those that may have replies
+        self._clock_us: Callable[[], int] = lambda: 0  # for the capture; 0: its own
+
+    if TYPE_CHECKING:  # for protocols to implement
+
+        def _add_reply(self, peer: P, reply: Reply[D]) -> None: ...
+        def _send_replies(self, peer: P, now: float) -> None: ...
+        def _not_captured(self, peer: P) -> None: ...
+        def _was_captured(self, unit: Captured) -> None: ...
+
+    def _admit(self, peer: P, unit: Unit[Captured, D], now: float) -> str:
+        """Pass a unit through the fault gate, capture it, queue its replies; return the connection fault."""
+        decision = self._gate.admit(peer, unit, now)
+        for captured in decision.captured:
+            self._keep_unit(peer, captured)
+        for reply in decision.replies:
+            self._add_reply(peer, reply)
+        return decision.fault
+
+    def _abort_swap(self, peer: P) -> None:
+        for unit in self._gate.abort_swap(peer):
+            self._keep_unit(peer, unit)
+
+    def _keep_unit(self, peer: P, unit: Captured) -> None:
+        if self._capture is not None:
+            self._capture.unit(peer.stream, unit.raw, received_us=self._clock_us())
+        self._unflushed.append((peer, unit))
+
+    def _respond(self, now: float) -> None:
+        for peer, unit in self._gate.expire(now):
+            self._keep_unit(peer, unit)
+        self._flush()
+        now = time.monotonic()
+        for peer in list(self._replying.values()):
+            self._send_replies(peer, now)
+
+    def _flush(self) -> None:
+        """Hand the capture to the operating system, before any reply is sent."""
+        unflushed, self._unflushed = self._unflushed, []
+        if not self._hand_over(self._capture):
+            # They get no acknowledgement, so that they send it again.
+            for peer in {peer for peer, _ in unflushed}:
+                self._not_captured(peer)
+            return
+        for _, unit in unflushed:
+            self._count["captured_events"] += unit.events
+            if self._keep:
+                self._kept.append(unit.raw)
+            self._was_captured(unit)
+        self._count_duplicates([unit.raw for _, unit in unflushed])

@@ -1,38 +1,31 @@
 """A real Lumberjack server for demos and tests: captures acknowledged events, commits faults on request.
 
-Versions 1 and 2 share the port, as with Logstash. A window is one wire unit. It is acknowledged as a whole by
-its highest sequence, after the capture was handed to the operating system. The reader in
-``logclient._ext.lumberjack`` describes where Logstash and go-lumber differ (``W`` as batch header, reasons to
-close a connection). Keep-alives are ``2A 0`` even for version 1, as Logstash sends them.
+A window is one wire unit, acknowledged as a whole by its highest sequence. The reader in
+``logclient._ext.lumberjack`` describes where Logstash and go-lumber differ.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import socket
 import struct
 import zlib
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from ssl import SSLContext
+from typing import Any, NamedTuple, Unpack
 
-from logclient._ext.decoder import Events
 from logclient._ext.lumberjack import NOT_JSON, Decoder, Reader, Window, encode_ack
 from logclient.testing import fault_gate
-from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id
-from logclient.testing.loop import AckCounts, CollectorOptions
-from logclient.testing.streams import Captured, Connection, StreamCollector
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
+from logclient.testing.loop import AckCounts, Captured, CollectorOptions
+from logclient.testing.streams import Connection, StreamCollector
 
 __all__ = ["Collector", "Counts", "decode"]
 
-KEEPALIVE = b"2A\0\0\0\0"
+KEEPALIVE = b"2A\0\0\0\0"  # also for version 1, as Logstash sends it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +40,6 @@ class Counts(AckCounts):
     protocol_errors: int = 0
 
 
-# --- one window, taken apart and put together again ---------------------------------------------
-
-
 class Frame(NamedTuple):
     """One event of a window: a JSON text, or version 1's block of pairs."""
 
@@ -61,7 +51,6 @@ class Frame(NamedTuple):
 _U32 = struct.Struct(">I")
 _HEAD = struct.Struct(">BBI")  # version, type, window size or length or sequence
 _W, _C, _J, _D = b"WCJD"
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def _frames(window: Window) -> list[Frame]:
@@ -98,23 +87,6 @@ def _document(type: str, body: bytes) -> Any:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _event_id(type: str, body: bytes) -> str:
-    """Return ``@metadata._id``, else ``event.id`` as a name or in an object; "" when none has our form."""
-    try:
-        document = _document(type, body)
-    except (ValueError, RecursionError):
-        return ""
-    if not isinstance(document, dict):
-        return ""
-    metadata, event = document.get("@metadata"), document.get("event")
-    found = (
-        metadata.get("_id") if isinstance(metadata, dict) else None,
-        document.get("event.id"),
-        event.get("id") if isinstance(event, dict) else None,
-    )
-    return next((text for text in found if isinstance(text, str) and _ID.fullmatch(text)), "")
-
-
 def decode(unit: bytes) -> list[Any]:
     """Return the events of one captured window: JSON values, or maps of strings for 'data' frames.
 
@@ -128,25 +100,26 @@ def decode(unit: bytes) -> list[Any]:
     return list(map(_document, windows[0].types, windows[0].events))
 
 
+@dataclass(eq=False, slots=True)
 class _Unit(fault_gate.Unit[Captured, bytes]):
-    __slots__ = ("_window",)
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    window: Window
+    decoder: Decoder
 
     @property
     def size(self) -> int:
-        return len(self._window)
+        return len(self.window)
 
     def original(self) -> Captured:
-        return Captured(self._window.unit, len(self._window))
+        return Captured(self.window.unit, len(self.window))
 
     def event_ids(self) -> list[str]:
-        found = map(_event_id, self._window.types, self._window.events)
-        return [event_id for event_id in found if event_id]
+        return list(filter(None, self._ids()))
+
+    def _ids(self) -> list[str]:
+        return event_ids(decode_units(self.decoder, [self.window.unit]))
 
     def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
-        frames = _frames(self._window)
+        frames = _frames(self.window)
 
         for index in random.sample(range(len(frames)), len(frames)):
             _, body, type = frames[index]
@@ -159,22 +132,23 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
 
             changed = flip_bit(body, random, parse, ("@metadata", "event.id", "event"))
             if changed is not None:
-                event_id = _event_id(type, body)
                 frames[index] = frames[index]._replace(body=changed)
-                return [Captured(_rebuilt(self._window, frames), len(frames))], [event_id] if event_id else []
+                ids = list(filter(None, [self._ids()[index]]))
+                return [Captured(_rebuilt(self.window, frames), len(frames))], ids
         return None
 
     def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
-        frames = _frames(self._window)
-        _, body, type = random.choice(frames)
-        old = _event_id(type, body)
+        frames = _frames(self.window)
+        index = random.randrange(len(frames))
+        _, body, type = frames[index]
+        old = self._ids()[index]
         new = foreign_id(old, random) if old else ""
         body = body.replace(old.encode(), new.encode()) if old else body
         frames.append(Frame(max(frame.seq for frame in frames) + 1 & 0xFFFFFFFF, body, type))
-        return [Captured(_rebuilt(self._window, frames), len(frames))], [new] if new else []
+        return [Captured(_rebuilt(self.window, frames), len(frames))], [new] if new else []
 
     def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
-        window = self._window
+        window = self.window
         replies = [_reply(KEEPALIVE, "keepalives") for _ in range(plan.keepalives)]
         if plan.partial:
             data = encode_ack(window.version, window.sequences[plan.partial - 1])
@@ -189,13 +163,9 @@ def _reply(data: bytes, count: str, settles: int = 0, due: float = 0.0) -> Reply
     return Reply(data, count, due, (data,), settles)
 
 
-# --- the server --------------------------------------------------------------------------------
-
-
+@dataclass(eq=False, kw_only=True)
 class _Connection(Connection):
-    def __init__(self, sock: socket.socket, peer: str, number: int, reader: Reader, now: float) -> None:
-        super().__init__(sock, peer, number, now)
-        self.reader = reader
+    reader: Reader
 
 
 class Collector(StreamCollector[Counts, _Connection]):
@@ -221,6 +191,8 @@ class Collector(StreamCollector[Counts, _Connection]):
         ConnectFailed: the address cannot be listened on (``start``).
     """
 
+    _values = staticmethod(decode)
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -234,15 +206,12 @@ class Collector(StreamCollector[Counts, _Connection]):
         strict_spec: bool = False,
         **options: Unpack[CollectorOptions],
     ) -> None:
-        super().__init__("lumberjack", Counts, "captured_windows", host, port, tls, options)
+        super().__init__("lumberjack", Counts, "captured_windows", Decoder(), host, port, tls, options)
         self._keepalive = 0.0 if strict_spec else keepalive
-        self._strict_spec = strict_spec
-        self._max_window = max_window
-        self._max_bytes = max_bytes
         self._check = check
-        self._decoder = Decoder()
-
-    # --- for other threads
+        self._make_reader = partial(
+            Reader, max_window=max_window, max_unit=max_bytes, max_inflated=max_bytes, strict_spec=strict_spec
+        )
 
     @property
     def summary(self) -> str:
@@ -266,19 +235,8 @@ class Collector(StreamCollector[Counts, _Connection]):
 
         return super().wait_for(reached, events=events, timeout=timeout)
 
-    def _values(self, raw: bytes) -> list[Any]:
-        return decode(raw)
-
-    # --- the thread
-
-    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
-        reader = Reader(
-            max_window=self._max_window,
-            max_unit=self._max_bytes,
-            max_inflated=self._max_bytes,
-            strict_spec=self._strict_spec,
-        )
-        return _Connection(sock, peer, number, reader, now)
+    def _new_connection(self, number: int, **facts: Any) -> _Connection:
+        return _Connection(number, reader=self._make_reader(), **facts)
 
     def _connection_closed(self, connection: _Connection) -> None:
         if connection.reader.pending and not connection.closing:
@@ -304,26 +262,20 @@ class Collector(StreamCollector[Counts, _Connection]):
         for window in reader.receive_data(data):
             self._count["windows"] += 1
             self._count["events"] += len(window)
-            if self._check and NOT_JSON in bytes(self._decoded(window.unit).status):
+            if self._check and NOT_JSON in bytes(decode_units(self._decoder, [window.unit]).status):
                 self._reject(connection, "json: an event is not one JSON object in UTF-8")
             else:
-                self._admit(connection, _Unit(window), now)
+                self._admit(connection, _Unit(window, self._decoder), now)
             if connection.closing:  # windows after a cut have not arrived
                 break
         else:
             if reader.error is not None:
                 self._reject(connection, reader.error)
 
-    def _decoded(self, unit: bytes) -> Events:
-        return self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
-
     def _reject(self, connection: _Connection, reason: str) -> None:
         """Close a connection for a protocol error, after the replies to earlier windows."""
         self._protocol_error(reason)
         self._close_after_replies(connection)
-
-    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
-        duplicates.add(self._decoded(unit))
 
     def _reply_sent(self, connection: _Connection, reply: Reply[bytes], now: float) -> None:
         if reply.settles:

@@ -1,8 +1,7 @@
 """A plog server for demos and tests: captures messages, can pass them on to Kafka, commits faults on request.
 
-`logclient.testing.plog_device` has the rules, this module the sockets, the capture and the faults. One
-thread serves the UDP listener and, on request, one for lines over TCP. A datagram is one wire unit, and so is
-a line. It is captured, and the capture handed to the operating system, before anything else is done with it.
+`logclient.testing.plog_device` has the rules, this module the sockets, the capture and the faults. A datagram
+is one wire unit, and so is a line. It is captured before anything else is done with it.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ import selectors
 import socket
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from logclient._ext.plog import EMPTY, Decoder
 from logclient.config import host_port
 from logclient.errors import ConfigError, LogclientError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
+from logclient.testing.fault_gate import NEVER
 from logclient.testing.kafka import Forwarder
-from logclient.testing.loop import CollectorBase, CollectorOptions, listen
+from logclient.testing.loop import CollectorBase, CollectorOptions, bound_socket
 from logclient.testing.loop import Counts as BaseCounts
 from logclient.testing.plog_datagrams import Batch, Datagrams, batch_of
 from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken, hole_settings
@@ -36,7 +36,6 @@ _REPLIES_MAX = 1000  # that wait while answers are held back
 _RECEIVE = 1 << 18
 _LAST_BATCHES = 1000
 _KAFKA_POLL = 0.1  # seconds between two looks at Kafka's delivery reports
-_NEVER = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +58,6 @@ class Counts(BaseCounts):
 
 
 class _Peer(NamedTuple):
-    """A sender of datagrams."""
-
     number: int
     port: int
     stream: int
@@ -94,9 +91,8 @@ class Collector(CollectorBase[Counts]):
         receive_buffer: bytes of the kernel's buffer to ask for; 0: the default.
         kafka: the broker that messages are passed on to: ``host:port``, or librdkafka's settings by name.
         kafka_topic: the topic of messages that name none.
-        options: see `CollectorOptions`. Faults apply to datagrams, not to lines, and
-            ``logclient.testing.plog_injector`` describes their log; ``idle`` and ``max_connections`` apply to
-            TCP. The name of lines in the capture ends with ``-lines``.
+        options: see `CollectorOptions`. Faults apply to datagrams, not to lines; ``idle`` and
+            ``max_connections`` apply to TCP. The name of lines in the capture ends with ``-lines``.
 
     Raises:
         ConfigError: an argument that breaks its rule.
@@ -121,13 +117,14 @@ class Collector(CollectorBase[Counts]):
         kafka_topic: str = "",
         **options: Unpack[CollectorOptions],
     ) -> None:
-        if kafka is not None and not kafka_topic:
-            raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
         if kafka is None and kafka_topic:
             raise ConfigError("kafka_topic: needs kafka")
-        super().__init__("plog", Counts, host, options, port=port, tcp_port=tcp_port)
-        self._port = port
-        self._tcp_port = tcp_port
+        if kafka is not None and not kafka_topic:
+            raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
+        decoder = Decoder(datagrams=False)
+        super().__init__("plog", Counts, decoder, host, options, port=port, tcp_port=tcp_port)
+        self.port: int = port  #: the UDP port
+        self.tcp_port = tcp_port  #: the TCP port for lines; None: there is none
         self._max_size = max_size
         self._expire_time = expire_time
         self._allow_kill = allow_kill
@@ -136,11 +133,11 @@ class Collector(CollectorBase[Counts]):
         self._receive_buffer = receive_buffer
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
         self._kafka_topic = kafka_topic
-        self._decoder = Decoder(datagrams=False)
         self._drops_before = 0  # of sockets that are closed
         self._make_listener = partial(Listener, max_size=max_size, expire_time=expire_time)
         self._listener = self._make_listener(0.0)  # checks the arguments
-        self._socket: Datagrams | None = None
+        self._socket: Any = None  # Datagrams, while it runs
+        self._accepting: Any = None
         self._peers: OrderedDict[Any, _Peer] = OrderedDict()
         self._connections: set[_Connection] = set()
         self._replies: deque[tuple[Any, int, bytes]] = deque()
@@ -150,22 +147,10 @@ class Collector(CollectorBase[Counts]):
         self._capture_listener: Listener | None = None  # for the capture, where faults make it differ
         self._count["kernel_drops"] = 0
 
-    # --- for other threads
-
-    @property
-    def port(self) -> int:
-        """The UDP port."""
-        return self._port
-
-    @property
-    def tcp_port(self) -> int | None:
-        """The TCP port for lines; None: there is none."""
-        return self._tcp_port
-
     @property
     def url(self) -> str:
         """The URL for clients."""
-        return f"plog://{_name((self.host, self._port))}"
+        return f"plog://{_name((self.host, self.port))}"
 
     @property
     def receive_buffer(self) -> int:
@@ -175,10 +160,7 @@ class Collector(CollectorBase[Counts]):
     @property
     def listens(self) -> dict[str, Any]:
         """The addresses on which it listens: ``url``, ``port``, and ``tcp`` for lines."""
-        found: dict[str, Any] = {"url": self.url, "port": self.port}
-        if self.tcp_port is not None:
-            found["tcp"] = self.tcp_port
-        return found
+        return super().listens | ({} if self.tcp_port is None else {"tcp": self.tcp_port})
 
     def _counts(self) -> Counts:
         self._count["open"] = len(self._connections)
@@ -206,75 +188,55 @@ class Collector(CollectorBase[Counts]):
         with self._changed:
             return list(self._kept)
 
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._check_stopped()
-        opened = Datagrams(self.host, self._port, self._receive_buffer)
-        lines: socket.socket | None = None
-        try:
-            self._port = opened.port
-            if self._tcp_port is not None:
-                lines = listen(self.host, self._tcp_port, "TCP port")
-                self._tcp_port = int(lines.getsockname()[1])
-            self._open_fault_log()
-            if self._kafka is not None:
-                self._forwarder = Forwarder(self._kafka, self._kafka_topic)
-            self._capture = self._open_capture(self._port, self.url)
-            if lines is not None:
-                url = f"plog+tcp://{_name((self.host, self._tcp_port))}"
-                self._line_capture = self._open_capture(self._port, url, protocol="plog+tcp", suffix="-lines")
-        except BaseException:
-            opened.close()
-            if lines is not None:
-                lines.close()
-            self._close_evidence(self._capture)
-            raise
+    def _open(self) -> None:
+        self._socket = Datagrams(self.host, self.port, self._receive_buffer)
+        self.port = self._socket.port
+        if self.tcp_port is not None:
+            self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.tcp_port, "TCP port")
+            self.tcp_port = int(self._accepting.getsockname()[1])
+        if self._kafka is not None:
+            self._forwarder = Forwarder(self._kafka, self._kafka_topic)
+        self._capture = self._open_capture(self.port, self.url)
+        if self._accepting is not None:
+            url = f"plog+tcp://{_name((self.host, self.tcp_port))}"
+            self._line_capture = self._open_capture(self.port, url, protocol="plog+tcp", suffix="-lines")
         now = time.monotonic()
-        self._socket = opened
-        self._listener = self._make_listener(
-            now, allow_kill=self._allow_kill, environment=self._environment()
-        )
+        environment = self._environment()
+        self._listener = self._make_listener(now, allow_kill=self._allow_kill, environment=environment)
         self._injector, self._capture_listener = None, None
         if self._faults:
             # Its limits are above the server's, to find the event of each datagram that the server drops.
             self._injector = Injector(self._faults, self._record_fault, 64 << 20, 256 << 20)
             if self._injector.changes_capture:
                 self._capture_listener = self._make_listener(now)
-        self._run_in_thread(self._serve, opened, lines)
-        return self
+        self._selector = selectors.DefaultSelector()
+        for source in (self._socket, self._wake_in, self._accepting):
+            if source is not None:
+                self._selector.register(source, selectors.EVENT_READ)
+        self._select = self._selector.select
+
+    def _close_sockets(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._accepting is not None:
+            self._accepting.close()
+            self._accepting = None
 
     def _environment(self) -> dict[str, Any]:
         """Return the answer to ENVI, which anybody may ask for."""
-        found: dict[str, Any] = {
-            "host": self.host,
-            "port": self._port,
-            "defrag": {
-                "max_size": self._max_size,
-                "expire_time": f"{self._expire_time:g}s",
-                "detect_holes": hole_settings(),
-            },
-        }
-        if self._forwarder is not None:
-            found["kafka"] = self._forwarder.public_settings()
-        return found
+        times = {"max_size": self._max_size, "expire_time": f"{self._expire_time:g}s"}
+        found = {"host": self.host, "port": self.port, "defrag": {**times, "detect_holes": hole_settings()}}
+        return found if self._forwarder is None else {**found, "kafka": self._forwarder.public_settings()}
 
-    def _values(self, raw: bytes) -> list[Any]:
+    @staticmethod
+    def _values(raw: bytes) -> list[Any]:
         return [json.loads(raw)]
 
-    # --- the thread
-
-    def _serve(self, opened: Datagrams, lines: socket.socket | None) -> None:
-        with selectors.DefaultSelector() as selector:
-            self._selector = selector
-            selector.register(opened, selectors.EVENT_READ)
-            selector.register(self._wake_in, selectors.EVENT_READ)
-            if lines is not None:
-                selector.register(lines, selectors.EVENT_READ)
-            self._loop(lambda: self._turn(opened, lines), lambda: self._end(opened, lines))
-
-    def _end(self, opened: Datagrams, lines: socket.socket | None) -> None:
+    def _end(self) -> None:
+        opened = self._socket
+        now = time.monotonic()
         try:
-            now = time.monotonic()
             opened.finish()
             if self.error is None:
                 # Datagrams that came before the end are still handled.
@@ -283,21 +245,15 @@ class Collector(CollectorBase[Counts]):
                     if batch is None:
                         break
                     self._datagrams_received(batch, now)
-                if not self._holding:
-                    self._send_replies(opened)
+                self._send_replies()
             if self._injector is not None:
                 self._pass_on(*self._injector.expire(now, everything=True), now)
         finally:
             self._drops_before += opened.drops or 0
             self._count["kernel_drops"] = self._drops_before
-            self._socket = None
-            opened.close()
-            if lines is not None:
-                lines.close()
-            for connection in list(self._connections):
-                self._close(connection)
+            self._close_all()
+            self._selector.close()
             self._peers.clear()
-            self._close_evidence(self._capture, self._line_capture)
             if self._forwarder is not None:
                 self._forwarder.close()
                 self._poll_kafka(self._forwarder)
@@ -305,46 +261,40 @@ class Collector(CollectorBase[Counts]):
                 self._count["failed_to_send"] += self._forwarder.failed_to_send
                 self._forwarder = None
 
-    def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
-        ready = self._wait(self._selector.select, 0.0 if opened.more else self._next_timeout())
-        with self._changed:
-            now = time.monotonic()
-            batch = opened.read()
-            if batch is not None:
-                self._datagrams_received(batch, now)
-            for key, _ in ready:
-                if key.data is not None:
-                    self._receive_lines(key.data, now)
-                elif lines is not None and key.fileobj is lines:
-                    self._accept(lines, now)
-                elif key.fileobj is self._wake_in:
-                    self._clear_wakeup()
-            if self._cut_all:
-                self._cut_all = False
-                for connection in list(self._connections):
-                    self._close(connection)
-            if self._idle:
-                self._close_idle(now)
-            if self._injector is not None and self._injector.due <= now:
-                self._pass_on(*self._injector.expire(now), now)
-            if not self._holding:
-                self._send_replies(opened)
-            if self._forwarder is not None:
-                self._poll_kafka(self._forwarder)
-            self._changed.notify_all()
+    def _close_all(self) -> None:
+        for connection in list(self._connections):
+            self._close(connection)
 
-    def _next_timeout(self) -> float | None:
-        if self._replies and not self._holding:
+    def _read(self, ready: list[Any], now: float) -> None:
+        batch = self._socket.read()
+        if batch is not None:
+            self._datagrams_received(batch, now)
+        for key, _ in ready:
+            if key.data is not None:
+                self._receive_lines(key.data, now)
+            elif key.fileobj is self._accepting:
+                self._accept(key.fileobj, now)
+            elif key.fileobj is self._wake_in:
+                self._clear_wakeup()
+
+    def _respond(self, now: float) -> None:
+        idle = [one for one in self._connections if self._idle and now - one.alive_at >= self._idle]
+        for connection in idle:
+            self._count["idle_closes"] += 1
+            self._close(connection)
+        if self._injector is not None and self._injector.due <= now:
+            self._pass_on(*self._injector.expire(now), now)
+        self._send_replies()
+        if self._forwarder is not None:
+            self._poll_kafka(self._forwarder)
+
+    def _due_at(self) -> float:
+        if self._socket.more or (self._replies and not self._holding):
             return 0.0
-        due = self._injector.due if self._injector is not None else _NEVER
+        due = self._injector.due if self._injector is not None else NEVER
         if self._idle:
             due = min([due, *(one.alive_at + self._idle for one in self._connections)])
-        wait = max(0.0, due - time.monotonic())
-        if self._forwarder is not None:
-            wait = min(wait, _KAFKA_POLL)
-        return None if wait == _NEVER else wait
-
-    # --- datagrams -> capture -> messages
+        return due if self._forwarder is None else min(due, time.monotonic() + _KAFKA_POLL)
 
     def _datagrams_received(self, batch: Batch, now: float) -> None:
         self._count["datagrams"] += len(batch)
@@ -353,25 +303,16 @@ class Collector(CollectorBase[Counts]):
         if self._injector is None:
             self._keep_batch(batch, peers, now)
             return
-        incoming = [Datagram(bytes(batch.raw(row)), peer) for row, peer in enumerate(peers)]
-        sources = {peer.number: source for peer, source in zip(peers, batch.sources, strict=True)}
-        self._pass_on(*self._injector.feed(incoming, now), now, sources)
+        senders = zip(peers, batch.sources, strict=True)
+        incoming = [Datagram(bytes(batch.raw(row)), *sender) for row, sender in enumerate(senders)]
+        self._pass_on(*self._injector.feed(incoming, now), now)
 
-    def _pass_on(
-        self,
-        served: list[Datagram],
-        kept: list[Datagram],
-        now: float,
-        sources: Mapping[int, Any] | None = None,
-    ) -> None:
+    def _pass_on(self, served: list[Datagram], kept: list[Datagram], now: float) -> None:
         """Handle the datagrams that passed the faults: those for the server, and those for the capture."""
-        sources = sources or {}
-        if served and self._capture_listener is not None:
-            batch = batch_of([one.raw for one in served], [sources.get(one.peer.number) for one in served])
-            self._judge(batch, [one.peer for one in served], now)
-        if kept:
-            batch = batch_of([one.raw for one in kept], [sources.get(one.peer.number) for one in kept])
-            self._keep_batch(batch, [one.peer for one in kept], now)
+        for datagrams, handle in ((served, self._judge), (kept, self._keep_batch)):
+            if datagrams and (datagrams is kept or self._capture_listener is not None):
+                raws, peers, sources = (list(column) for column in zip(*datagrams, strict=True))
+                handle(batch_of(raws, sources), peers, now)
 
     def _peer(self, source: Any) -> _Peer:
         peers = self._peers
@@ -403,7 +344,7 @@ class Collector(CollectorBase[Counts]):
         else:
             ports = [peer.port for peer in peers]
             taken = self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now)
-        self._hand_on(taken)
+        self._hand_on(len(taken.rows), taken.messages())
 
     def _judge(self, batch: Batch, peers: list[_Peer], now: float) -> Taken:
         ports = [peer.port for peer in peers]
@@ -413,7 +354,7 @@ class Collector(CollectorBase[Counts]):
         self._count["events"] += len(taken.rows)
         for row, reply in taken.replies:
             source = batch.sources[row]
-            if source is None or len(self._replies) >= _REPLIES_MAX:
+            if len(self._replies) >= _REPLIES_MAX:
                 self._count["replies_lost"] += 1
             elif len(reply) > batch.lengths[row] and not self._reply_limit.take(source[0], now):
                 self._count_reason("replies: asked for too often")
@@ -422,8 +363,7 @@ class Collector(CollectorBase[Counts]):
         if listener.kills > kills:
             self._count["kills"] += listener.kills - kills
             if taken.killed >= 0:
-                whom = batch.sources[taken.killed]
-                self.error = LogclientError(f"KILL from {_name(whom) if whom else 'an unknown sender'}")
+                self.error = LogclientError(f"KILL from {_name(batch.sources[taken.killed])}")
             else:
                 self._count_reason("kill: not allowed")
         if EMPTY in taken.judged.verdict.tolist():
@@ -436,24 +376,18 @@ class Collector(CollectorBase[Counts]):
         # With data faults, Kafka has not got all that the server has seen.
         return [{**self._forwarder.stats(), "seen_messages": self._listener.seen_messages}]
 
-    def _hand_on(self, taken: Taken) -> None:
-        self._count["captured_events"] += len(taken.rows)
-        if not taken.rows or (self._forwarder is None and self._duplicates is None and not self._keep):
+    def _hand_on(self, count: int, captured: Iterable[tuple[bytes, list[str]]]) -> None:
+        self._count["captured_events"] += count
+        if not count or (self._forwarder is None and self._duplicates is None and not self._keep):
             return
-        messages = list(taken.messages())
+        messages = list(captured)
         payloads = [payload for payload, _ in messages]
         if self._keep:
             self._kept += payloads
-        self._add_ids(payloads)
+        self._count_duplicates(payloads)
         if self._forwarder is not None:
             for payload, tags in messages:
                 self._forwarder.send(payload, tags)
-
-    def _add_ids(self, payloads: list[bytes]) -> None:
-        if self._duplicates is not None and payloads:
-            batch = batch_of(payloads, [])
-            self._duplicates.add(self._decoder.decode(batch.data, batch.offsets, batch.lengths))
-            self._count_duplicates()
 
     def _poll_kafka(self, forwarder: Forwarder) -> None:
         forwarder.poll()
@@ -461,17 +395,15 @@ class Collector(CollectorBase[Counts]):
             self._count_reason(error)
         forwarder.errors.clear()
 
-    def _send_replies(self, opened: Datagrams) -> None:
-        while self._replies:
+    def _send_replies(self) -> None:
+        while self._replies and not self._holding:
             source, stream, data = self._replies.popleft()
-            if not opened.reply(data, source):
+            if not self._socket.reply(data, source):
                 self._count["replies_lost"] += 1
                 continue
             self._count["replies"] += 1
             if self._capture is not None:
                 self._capture.unit(stream, data, TO_PEER)
-
-    # --- lines
 
     def _accept(self, listener: socket.socket, now: float) -> None:
         accepted = self._accepted(listener, len(self._connections))
@@ -483,11 +415,6 @@ class Collector(CollectorBase[Counts]):
         connection = _Connection(sock, Lines(self._max_line), stream, now)
         self._connections.add(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
-
-    def _close_idle(self, now: float) -> None:
-        for connection in [one for one in self._connections if now - one.alive_at >= self._idle]:
-            self._count["idle_closes"] += 1
-            self._close(connection)
 
     def _close(self, connection: _Connection) -> None:
         self._connections.discard(connection)
@@ -519,10 +446,4 @@ class Collector(CollectorBase[Counts]):
             if not self._hand_over(capture):
                 return
         self._count["events"] += len(found)
-        self._count["captured_events"] += len(found)
-        if self._keep:
-            self._kept += found
-        self._add_ids(found)
-        if self._forwarder is not None:
-            for line in found:
-                self._forwarder.send(line, [])
+        self._hand_on(len(found), ((line, []) for line in found))

@@ -9,22 +9,17 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, repeat
+from functools import lru_cache
+from itertools import accumulate, chain, islice, repeat
 from operator import sub
 from typing import Any, NamedTuple
 
 from logclient._ext.udpreceive import Receiver
-from logclient.errors import ConnectFailed
+from logclient.testing.loop import bound_socket
 
-__all__ = ["Batch", "Datagrams", "batch_of"]
-
-BESIDE = sys.platform == "linux"
-"""Whether a thread without the GIL receives, beside the collector's."""
-
+BESIDE = sys.platform == "linux"  # whether a thread without the GIL receives, beside the collector's
 _ROOM = 65536  # bytes of a datagram, at most
-_ARENA = 4 << 20
-_BATCH = 1024
-_NAMES_MAX = 10_000
+_BATCH, _SIZE = 1024, 4 << 20  # datagrams and bytes of a batch
 _SO_MEMINFO = 55  # Linux; the socket module has no name for it
 _MEMINFO = struct.Struct("=9I")
 _DROPS = 8
@@ -52,10 +47,7 @@ class Batch(NamedTuple):
 def batch_of(datagrams: Sequence[bytes], sources: list[Any]) -> Batch:
     """Return a batch of separate datagrams."""
     lengths = array("q", map(len, datagrams))
-    offsets, at = array("q"), 0
-    for length in lengths:
-        offsets.append(at)
-        at += length
+    offsets = array("q", [0, *accumulate(lengths)])[:-1]
     return Batch(memoryview(b"".join(datagrams)), offsets, lengths, sources)
 
 
@@ -66,35 +58,21 @@ class Datagrams:
     is busy. Elsewhere it is read when `read` is called. The kernel may give less than `receive_buffer` bytes.
     """
 
-    _arena: memoryview
-
     def __init__(self, host: str, port: int, receive_buffer: int = 0) -> None:
-        self.sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            if receive_buffer:
-                self._widen(receive_buffer)
-            self.sock.bind((host, port))
-        except OSError as error:
-            self.sock.close()
-            raise ConnectFailed(f"listen: {host} port {port}: {error.strerror or error}") from error
-        except BaseException:
-            self.sock.close()
-            raise
-        self.sock.setblocking(False)
+        self.sock = bound_socket(socket.SOCK_DGRAM, host, port)
+        if receive_buffer:
+            self._widen(receive_buffer)
         self.port: int = self.sock.getsockname()[1]
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._waiting: Iterator[Batch] = iter(())
         self._next: Batch | None = None
-        self._names: dict[bytes, Any] = {}
         if BESIDE:
             self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._receiver = Receiver(self.sock.fileno(), self._ready, self._wake)
             self._thread = threading.Thread(target=self._receive, name="logclient-receiver", daemon=True)
             self._thread.start()
-        else:
-            self._arena = memoryview(bytearray(_ARENA))
 
     def _receive(self) -> None:
         try:
@@ -107,10 +85,8 @@ class Datagrams:
         return self._ready if self._thread is not None else self.sock.fileno()
 
     def _widen(self, size: int) -> None:
-        force = getattr(socket, "SO_RCVBUFFORCE", 33 if sys.platform == "linux" else None)
-        for option in (force, socket.SO_RCVBUF):  # the first needs a privilege
-            if option is None:
-                continue
+        forced = [33] if sys.platform == "linux" else []  # SO_RCVBUFFORCE, which needs a privilege
+        for option in (*forced, socket.SO_RCVBUF):
             try:
                 self.sock.setsockopt(socket.SOL_SOCKET, option, size)
                 return
@@ -129,9 +105,9 @@ class Datagrams:
             return None
         try:
             found = self.sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
-        except OSError:
+            return int(_MEMINFO.unpack(found)[_DROPS])
+        except (OSError, struct.error):  # an old kernel gives less
             return None
-        return int(_MEMINFO.unpack(found)[_DROPS]) if len(found) == _MEMINFO.size else None
 
     @property
     def more(self) -> bool:
@@ -158,55 +134,33 @@ class Datagrams:
         batch, self._next = self._next or next(self._waiting), None
         return batch
 
-    def _batches(
-        self, data: bytes, ends: bytes, times: bytes, runs: list[tuple[bytes, int]]
-    ) -> Iterator[Batch]:
+    @staticmethod
+    def _batches(data: bytes, ends: bytes, times: bytes, runs: list[tuple[bytes, int]]) -> Iterator[Batch]:
         view, stops, came = memoryview(data), array("q", ends), array("q", times)
-        sources = chain.from_iterable(repeat(self._name(raw), count) for raw, count in runs)
+        sources = chain.from_iterable(repeat(_name(raw), count) for raw, count in runs)
         begin = 0
         for first in range(0, len(stops), _BATCH):
             stop = stops[first : first + _BATCH]
-            offsets = array("q", [begin])
-            offsets += stop[:-1]
+            offsets = array("q", [begin]) + stop[:-1]
             lengths = array("q", map(sub, stop, offsets))
-            yield Batch(
-                view, offsets, lengths, list(islice(sources, len(stop))), came[first : first + _BATCH]
-            )
+            senders = list(islice(sources, len(stop)))
+            yield Batch(view, offsets, lengths, senders, came[first : first + _BATCH])
             begin = stop[-1]
 
-    def _name(self, raw: bytes) -> Any:
-        found = self._names.get(raw)
-        if found is None:
-            if len(self._names) >= _NAMES_MAX:
-                self._names.clear()
-            family, port = int.from_bytes(raw[:2], sys.byteorder), int.from_bytes(raw[2:4], "big")
-            if family == socket.AF_INET6:
-                host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
-                scope = int.from_bytes(raw[24:28], sys.byteorder)
-                found = (host, port, int.from_bytes(raw[4:8], "big"), scope)
-            else:
-                found = (socket.inet_ntop(socket.AF_INET, raw[4:8]), port)
-            self._names[raw] = found
-        return found
-
     def _read(self) -> Batch | None:
-        arena, receive = self._arena, self.sock.recvfrom_into
-        offsets, lengths, sources = array("q"), array("q"), []
-        at, last = 0, len(arena) - _ROOM
-        for _ in range(_BATCH):
-            if at > last:
-                break
+        datagrams: list[bytes] = []
+        sources, size = [], 0
+        while len(datagrams) < _BATCH and size < _SIZE:
             try:
-                size, source = receive(arena[at : at + _ROOM])
+                data, source = self.sock.recvfrom(_ROOM)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:  # a receiver of a reply has gone
                 continue
-            offsets.append(at)
-            lengths.append(size)
+            datagrams.append(data)
             sources.append(source)
-            at += size
-        return Batch(arena, offsets, lengths, sources) if offsets else None
+            size += len(data)
+        return batch_of(datagrams, sources) if datagrams else None
 
     def finish(self) -> None:
         """Stop receiving. Earlier datagrams can still be read."""
@@ -229,3 +183,13 @@ class Datagrams:
             os.close(self._ready)
             os.close(self._wake)
         self.sock.close()
+
+
+@lru_cache(10_000)
+def _name(raw: bytes) -> Any:
+    """Return an address of the kernel's as the socket module has it."""
+    family, port = int.from_bytes(raw[:2], sys.byteorder), int.from_bytes(raw[2:4], "big")
+    if family != socket.AF_INET6:
+        return socket.inet_ntop(socket.AF_INET, raw[4:8]), port
+    scope = int.from_bytes(raw[24:28], sys.byteorder)
+    return socket.inet_ntop(socket.AF_INET6, raw[8:24]), port, int.from_bytes(raw[4:8], "big"), scope

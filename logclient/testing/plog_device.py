@@ -1,9 +1,7 @@
 """The rules of a plog server, datagrams in; messages, replies and statistics out. No I/O.
 
-`Listener` finds messages in datagrams, counts and answers as the real server does. It differs from that
-where that one is unsafe: an empty datagram is not a message (the real one reads the rest of an earlier one
-in its buffer), KILL is obeyed only on request, ENVI shows settings and no secrets, and memory is allocated
-only for messages that will be kept.
+They differ from those of the real server where that one is unsafe: an empty datagram is not a message (the
+real one reads the rest of an earlier one), KILL is obeyed only on request, and ENVI shows no secrets.
 """
 
 from __future__ import annotations
@@ -13,13 +11,12 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from logclient._ext.plog import COMMAND, SIMPLE, Judged, Reassembler
 from logclient.errors import ConfigError
-from logclient.plog.messages import split_tags
-
-__all__ = ["Lines", "Listener", "ReplyLimit", "Taken", "hole_settings"]
+from logclient.plog.messages import Stat, split_tags
 
 _SEGMENTS = 4  # of the real server's cache: a message gets a quarter of it at most
 _IDS = 10  # ids of each port among which holes are looked for
@@ -70,11 +67,8 @@ class _Port:
         return hole if gone != _LOWEST and 0 < hole <= _HOLE_MAX else 0
 
     def holes(self) -> int:
-        found = 0
-        for one, two in zip(self.ids, self.ids[1:], strict=False):
-            if one != _LOWEST and 0 < two - one - 1 <= _HOLE_MAX:
-                found += two - one - 1
-        return found
+        holes = [two - one - 1 for one, two in pairwise(self.ids) if one != _LOWEST]
+        return sum(hole for hole in holes if 0 < hole <= _HOLE_MAX)
 
 
 class _Holes:
@@ -181,18 +175,13 @@ class Listener:
                 add(ports[row], numbers[row], now)
         replies: list[tuple[int, bytes]] = []
         killed = -1
-        if COMMAND in verdicts:
-            for row, verdict in enumerate(verdicts):
-                if verdict != COMMAND:
-                    continue
-                command = judged.payload(row)
-                if command[:4].lower() == b"kill":
-                    self.kills += 1
-                    killed = row if self._allow_kill else -1
-                    continue
-                reply = self._answer(command, now, handlers)
-                if reply is not None:
-                    replies.append((row, reply))
+        for row in [row for row, verdict in enumerate(verdicts) if verdict == COMMAND]:
+            command = judged.payload(row)
+            if command[:4].lower() == b"kill":
+                self.kills += 1
+                killed = row if self._allow_kill else -1
+            elif (reply := self._answer(command, now, handlers)) is not None:
+                replies.append((row, reply))
         return Taken(judged, rows, replies, killed)
 
     def _answer(
@@ -217,29 +206,20 @@ class Listener:
         self._holes.expire(now)
         counted = self._defragmenter.counters()
         if handlers is None:
-            handlers = [
-                {"seen_messages": self.seen_messages, "seen_bytes": self.seen_bytes, "name": "capture"}
-            ]
-        return {
+            seen = {"seen_messages": self.seen_messages, "seen_bytes": self.seen_bytes}
+            handlers = [{**seen, "name": "capture"}]
+        found = {
+            **counted,
             "version": "logclient",
             "uptime": int((now - self._started) * 1000),
-            "udp_simple_messages": counted["udp_simple_messages"],
-            "udp_invalid_version": counted["udp_invalid_version"],
-            "v0_invalid_type": counted["v0_invalid_type"],
-            "v0_invalid_multipart_header": counted["v0_invalid_multipart_header"],
             "unknown_command": self.unknown_commands,
             "v0_commands": self.commands,
-            "exceptions": counted["exceptions"],
             "unhandled_objects": 0,
             "holes_from_dead_port": self._holes.from_dead_port,
             "holes_from_new_message": self._holes.from_new_message,
-            "v0_fragments": counted["v0_fragments"],
-            "v0_invalid_checksum": counted["v0_invalid_checksum"],
-            "v0_invalid_fragments": counted["v0_invalid_fragments"],
-            "dropped_fragments": counted["dropped_fragments"],
-            "defragmenter": counted["defragmenter"],
             "handlers": [dict(handler) for handler in handlers],
         }
+        return {name: found[name] for name in Stat._fields if name != "raw"}
 
 
 class Lines:

@@ -1,10 +1,6 @@
 """Faults on datagrams: those that a network makes, and those of a server that does not keep its messages.
 
-Each fault is a line of the fault log: ``fault``; ``event``, the id of the event that the datagram carried a
-part of ("" when it has none, or never came whole); ``index`` and ``count`` of the fragment, 0 and 0 for an
-unboxed message; and ``ids``, the events whose verdict the fault alone decides: ``missing`` for drop, discard
-and garble (``corrupted`` for an unboxed message), ``duplicated``, ``reordered``, ``corrupted`` or
-``unexpected`` for the others. A second copy of one of several fragments changes nothing and has no ``ids``.
+docs/faults.md describes the lines of the fault log.
 """
 
 from __future__ import annotations
@@ -17,11 +13,10 @@ from typing import Any, NamedTuple
 
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import FRAGMENT, HEADER, MESSAGE, SIMPLE, Decoder, Judged, Reassembler
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import HeldUnits, flip_bit, foreign_id
 from logclient.testing.faults import Act, Faults
 from logclient.testing.plog_datagrams import batch_of
-
-__all__ = ["Datagram", "Injector", "event_id"]
 
 _PENDING_MAX = 100_000  # incomplete messages with a fault
 
@@ -33,6 +28,7 @@ class Datagram(NamedTuple):
 
     raw: bytes
     peer: Any  # with its `number`, counted from 1 within the collector, and its UDP `port`
+    source: Any = None  # its address
 
 
 class _Applied(NamedTuple):
@@ -50,14 +46,6 @@ class _Held(NamedTuple):
     def reordered(self) -> bool:
         """True when the server gets it late, too; with a swap only the capture does."""
         return self.applied.fault == "reorder"
-
-
-def event_id(payload: bytes, decoder: Decoder | None = None) -> str:
-    """Return the id in an event, "" when it has none of our form."""
-    decoder = decoder or Decoder(datagrams=False)
-    found = decoder.decode(payload, array("q", [0]), array("q", [len(payload)]))
-    sequence = found.sequence[0]
-    return f"{found.prefix_high[0]:016x}{found.prefix_low[0]:04x}{sequence:012x}" if sequence else ""
 
 
 class Injector:
@@ -127,16 +115,22 @@ class Injector:
         plan = self._faults.plan(number, paired=held is not None)
         act = plan.data
         single = count <= 1
-        if held is not None and not held.unit.reordered and not single:
+        if held is not None and not held.reordered and not single:
             self._abort(number)
             held = None
         event = None
-        if act is not None or held is not None or (verdict == MESSAGE and not single):
-            event = event_id(judged.payload(row), self._decoder) if verdict != FRAGMENT else None
-        if act is None or not self._apply(one, act, judged, row, event, key, now):
+        if verdict != FRAGMENT and (act is not None or held is not None or not single):
+            [event] = event_ids(decode_units(self._decoder, [judged.payload(row)]))
+        applied = act is not None and self._apply(one, act, judged, row, event, key, now)
+        if act is not None and not applied:
+            self._faults.withdraw(act)
+        if not applied:
             self._both(one)
         if held is not None:
-            self._overtaken(number, single)
+            overtaken = self._held.release(number)
+            self._let_pass(overtaken)
+            alone = overtaken.event and single and overtaken.applied.fragments <= 1
+            self._record_applied(overtaken.applied, [overtaken.event] if alone else [], overtaken.event)
         if verdict == MESSAGE and not single:
             self._resolve(key, event or "")
 
@@ -144,12 +138,11 @@ class Injector:
         self, one: Datagram, act: Act, judged: Judged, row: int, event: str | None, key: tuple[int, int],
         now: float,
     ) -> bool:  # fmt: skip
-        """Apply a fault to a datagram; return False, and withdraw the fault, where that is impossible."""
+        """Apply a fault to a datagram; return False where that is impossible."""
         name, count = act.fault.name, judged.count[row]
         applied = _Applied(name, judged.index[row], count)
         ids = [event] if event else []
         if name in ("swap", "corrupt", "add") and count > 1:
-            self._faults.withdraw(act)
             return False
         if name in ("swap", "reorder"):
             self._held.hold(one.peer.number, _Held(one, event or "", applied), act, now)
@@ -165,20 +158,17 @@ class Injector:
         elif name == "garble":
             damaged = _garbled(one.raw, act.random)
             if damaged is None:
-                self._faults.withdraw(act)
                 return False
             self._both(one._replace(raw=damaged))
         elif name == "corrupt":
             changed = flip_bit(judged.payload(row), act.random, _parse, ("uuid",))
             if changed is None:
-                self._faults.withdraw(act)
                 return False
             self._served.append(one)
             self._kept.append(one._replace(raw=_reboxed(one.raw, judged.length[row], changed)))
         else:
             assert name == "add"
             if not event:
-                self._faults.withdraw(act)
                 return False
             new = foreign_id(event, act.random)
             payload = judged.payload(row).replace(event.encode(), new.encode())
@@ -199,12 +189,6 @@ class Injector:
 
     def _record_applied(self, applied: _Applied, ids: list[str], event: str) -> None:
         self._record(applied.fault, ids, event=event, index=applied.fragment, count=applied.fragments)
-
-    def _overtaken(self, number: int, single: bool) -> None:
-        held = self._held.release(number)
-        self._let_pass(held)
-        alone = single and held.applied.fragments <= 1
-        self._record_applied(held.applied, [held.event] if held.event and alone else [], held.event)
 
     def _abort(self, number: int) -> None:
         held = self._held.abort(number)

@@ -1,29 +1,9 @@
 """The pytest fixtures ``log_collector`` and ``log_delivery``: a server for a program under test.
 
-::
-
-    def test_ships(log_collector):
-        handler = logclient.Handler(log_collector.url)
-        ...
-        assert log_collector.events(1)[0]["message"] == "hi"
-
-The protocol is Lumberjack unless a test chooses another one::
-
-    @pytest.mark.parametrize("log_collector_scheme", ["logjam"])
-    def test_ships(log_collector):
-        handler = logclient.Handler(f"{log_collector.url}/shop-production")
-
-A fixture of your own named ``log_collector_scheme``, in a class, a module or ``conftest.py``, chooses it for
-all tests there. One named ``log_collector_options`` returns further arguments of the ``Collector``:
-``{"tls": server_context("server.pem", ca="clients.pem")}`` makes a Lumberjack server ask for client
-certificates, ``{"device": 7}`` is the number of a Logjam device.
-
-The fixture ``log_delivery`` is such a server with a capture. At the end of the test it proves that everything
-arrived that clients with its ledger sent::
-
-    def test_nothing_is_lost(log_delivery):
-        with logclient.connect(log_delivery.url, ledger=log_delivery.ledger) as client:
-            ...
+``log_collector`` keeps its events in memory; ``log_delivery`` has a capture, and proves at the end of the
+test that everything arrived that clients with its ledger sent. Fixtures of your own named
+``log_collector_scheme`` and ``log_collector_options``, in a class, a module or ``conftest.py``, choose the
+protocol and further arguments of the ``Collector``, such as ``{"device": 7}``.
 
 Every run of pytest loads this file where the package is installed. Therefore it imports nothing of the
 package until the fixture is used.

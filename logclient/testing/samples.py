@@ -1,7 +1,4 @@
-"""Sample log lines: from files, from this machine, or generated from a seed.
-
-The demo, the benchmarks and the tests use them; `Samples.source` describes their origin.
-"""
+"""Sample log lines: from files, from this machine, or generated from a seed."""
 
 from __future__ import annotations
 
@@ -16,21 +13,19 @@ from typing import NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["Line", "Samples", "choose", "generate"]
-
 SYSTEM = Path("/var/log")
 
 _MAX_LINES = 100_000
 _MAX_BYTES = 32 << 20  # of log lines kept in memory
 _MADE = 10_000  # lines, when they are generated
 _SEED = 7
+_LEVELS = {"error": 40, "warn": 30, "fail": 30, "debug": 10}
 
 
 class Line(NamedTuple):
     """A log line and where it comes from."""
 
     program: str  # name of the program that wrote it, or of the file
-
     text: str
     file: str
 
@@ -38,13 +33,7 @@ class Line(NamedTuple):
     def level(self) -> int:
         """The level of `logging` that its text suggests."""
         low = self.text.lower()
-        if "error" in low:
-            return logging.ERROR
-        if "warn" in low or "fail" in low:
-            return logging.WARNING
-        if "debug" in low:
-            return logging.DEBUG
-        return logging.INFO
+        return next((level for word, level in _LEVELS.items() if word in low), logging.INFO)
 
 
 class Samples(NamedTuple):
@@ -82,9 +71,6 @@ def choose(
     return Samples(list(generate(_MADE)), f"the generator (seed {_SEED})")
 
 
-# -- from files
-
-
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
@@ -120,18 +106,11 @@ def _is_text(path: Path) -> bool:
             return False
         with open(path, "rb") as file:
             head = file.read(4096)
-    except OSError:
-        return False
-    if not head or b"\0" in head:
-        return False
-    try:
         head[:-4].decode()  # a character may be cut at the end
-    except UnicodeDecodeError:
+    except (OSError, UnicodeDecodeError):
         return False
-    return True
+    return bool(head) and b"\0" not in head
 
-
-# -- from a seed
 
 _BEGIN = datetime(2026, 3, 14, 6, 25)
 _HOSTS = ("web-1", "web-2", "db-main", "cache-07", "build-host", "laptop-of-ana")

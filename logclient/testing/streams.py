@@ -1,57 +1,40 @@
-"""The base of collectors over TCP or TLS: one thread and a selector serve all connections.
-
-The protocol's collector splits the bytes into units. Units pass the fault gate, are captured, and are
-answered after the capture was handed to the operating system, in the order of arrival of each connection.
-"""
+"""The base of collectors over TCP or TLS: one thread and a selector serve all connections."""
 
 from __future__ import annotations
 
 import selectors
 import socket
-import time
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from logclient.config import host_port
 from logclient.files.capture import TO_PEER
-from logclient.testing.duplicates import DuplicateCounter
-from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
-from logclient.testing.loop import C, CollectorBase, CollectorOptions, listen
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
-
-__all__ = ["Captured", "Connection", "StreamCollector"]
+from logclient.testing.fault_gate import NEVER, Peer, Reply
+from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, bound_socket
 
 _RECEIVE = 1 << 20
 _OUT_MAX = 1 << 16  # with more unsent bytes, reading from the peer stops
 
 
-class Captured(NamedTuple):
-    """A unit in the form of the capture."""
-
-    raw: bytes
-    events: int
-
-
+@dataclass(eq=False, kw_only=True)
 class Connection(Peer[bytes]):
     """The connection of one peer."""
 
-    def __init__(self, sock: socket.socket, peer: str, number: int, now: float) -> None:
-        super().__init__(number)
-        self.sock = sock
-        self.peer = peer
-        self.out = bytearray()
-        self.interest = 0  # the events that the selector watches
-        self.tls_must_write = False  # whether TLS has to send bytes before it can read
-        self.eof = False  # whether the peer has ended its direction
-        self.alive_at = now  # time of the last byte in either direction
-        self.wrote_at = now  # time of the last byte to the peer
+    sock: socket.socket
+    peer: str
+    alive_at: float  # time of the last byte in either direction
+    wrote_at: float  # time of the last byte to the peer
+    out: bytearray = field(default_factory=bytearray)
+    interest: int = 0  # the events that the selector watches
+    tls_must_write: bool = False  # whether TLS has to send bytes before it can read
+    eof: bool = False  # whether the peer has ended its direction
 
 
 K = TypeVar("K", bound=Connection)
 
 
-class StreamCollector(CollectorBase[C], Generic[C, K]):
+class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
     """The base of a collector over TCP or TLS; `captured` is its counter of captured units."""
 
     def __init__(
@@ -59,30 +42,25 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         protocol: str,
         counts: type[C],
         captured: str,
+        decoder: Any,
         host: str,
         port: int,
-        tls: SSLContext | None,
+        tls: ssl.SSLContext | None,
         options: CollectorOptions,
     ) -> None:
-        super().__init__(protocol, counts, host, options, port=port)
+        super().__init__(protocol, counts, decoder, host, options, port=port)
         self._captured = captured
-        self._port = port
+        self.port: int = port  #: the listening port
         self._tls = tls
-        self._gate: FaultGate[K, Captured, bytes] = FaultGate(self._faults, self._count, self._record_fault)
-        self._unflushed: list[tuple[K, Captured]] = []  # not yet handed to the operating system
-        self._connections: dict[int, K] = {}
+        self._accepting: Any = None
+        self._connections = self._replying
 
     # --- for protocols to implement
 
-    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K:
-        raise NotImplementedError
-
-    def _data_received(self, connection: K, data: memoryview, now: float) -> None:
-        """Split the bytes, which are only valid during the call, into units, and pass each to `_admit`."""
-        raise NotImplementedError
-
-    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        # The bytes are only valid during the call: it passes each unit in them to `_admit`.
+        def _new_connection(self, number: int, **facts: Any) -> K: ...
+        def _data_received(self, connection: K, data: memoryview, now: float) -> None: ...
 
     def _connection_closed(self, connection: K) -> None:
         """Run after a connection was closed."""
@@ -100,95 +78,55 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._close(connection)
         return True
 
-    # --- for other threads
-
-    @property
-    def port(self) -> int:
-        """The listening port."""
-        return self._port
-
     @property
     def url(self) -> str:
         """The URL for clients."""
         scheme = self._protocol if self._tls is None else f"{self._protocol}+tls"
-        return f"{scheme}://{host_port(self.host, self._port)}"
-
-    @property
-    def listens(self) -> dict[str, Any]:
-        """The addresses of the collector: ``url`` and ``port``."""
-        return {"url": self.url, "port": self.port}
+        return f"{scheme}://{host_port(self.host, self.port)}"
 
     def _counts(self) -> C:
         self._count["open"] = len(self._connections)
         return super()._counts()
 
-    def start(self) -> Self:
-        """Listen, and return the collector itself."""
-        self._check_stopped()
-        listener = listen(self.host, self._port)
-        self._port = listener.getsockname()[1]
-        try:
-            self._open_fault_log()
-            self._capture = self._open_capture(self._port, self.url)
-        except BaseException:
-            listener.close()
-            self._close_evidence()
-            raise
-        self._run_in_thread(self._serve, listener)
-        return self
+    def _open(self) -> None:
+        self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.port)
+        self.port = self._accepting.getsockname()[1]
+        self._capture = self._open_capture(self.port, self.url)
+        self._buffer = memoryview(bytearray(_RECEIVE))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._accepting, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._select = self._selector.select
 
-    # --- the thread
+    def _close_sockets(self) -> None:
+        if self._accepting is not None:
+            self._accepting.close()
 
-    def _serve(self, listener: socket.socket) -> None:
-        with selectors.DefaultSelector() as selector:
-            self._selector = selector
-            selector.register(listener, selectors.EVENT_READ)
-            selector.register(self._wake_in, selectors.EVENT_READ)
-            self._buffer = memoryview(bytearray(_RECEIVE))
-            self._loop(lambda: self._turn(listener), lambda: self._end(listener))
-
-    def _end(self, listener: socket.socket) -> None:
+    def _end(self) -> None:
         self._close_all()
-        listener.close()
+        self._selector.close()
         self._flush()
-        self._close_evidence(self._capture)
 
     def _close_all(self) -> None:
         for connection in list(self._connections.values()):
             self._close(connection)
 
-    def _turn(self, listener: socket.socket) -> None:
-        ready = self._wait(self._selector.select, self._next_timeout())
-        with self._changed:
-            now = time.monotonic()
-            for key, mask in ready:
-                if key.data is not None:
-                    connection: K = key.data
-                    if mask & selectors.EVENT_WRITE and connection.out:
-                        self._send(connection)
-                    readable = mask & selectors.EVENT_READ or connection.tls_must_write
-                    if readable and connection.number in self._connections:
-                        self._receive(connection, now)
-                elif key.fileobj is listener:
-                    self._accept(listener, now)
-                else:
-                    self._clear_wakeup()
-            if self._cut_all:
-                self._cut_all = False
-                self._close_all()
-            for connection, unit in self._gate.expire(now):
-                self._keep_unit(connection, unit)
-            self._flush()
-            now = time.monotonic()
-            for connection in list(self._connections.values()):
-                self._send_replies(connection, now)
-            self._changed.notify_all()
+    def _read(self, ready: list[Any], now: float) -> None:
+        for key, mask in ready:
+            if key.data is not None:
+                connection: K = key.data
+                if mask & selectors.EVENT_WRITE and connection.out:
+                    self._send(connection)
+                readable = mask & selectors.EVENT_READ or connection.tls_must_write
+                if readable and connection.number in self._connections:
+                    self._receive(connection, now)
+            elif key.fileobj is self._accepting:
+                self._accept(key.fileobj, now)
+            else:
+                self._clear_wakeup()
 
-    def _next_timeout(self) -> float | None:
-        due = self._gate.due
-        for connection in self._connections.values():
-            due = min(due, self._due(connection))
-        return None if due == NEVER else max(0.0, due - time.monotonic())
+    def _due_at(self) -> float:
+        return min([self._gate.due, *map(self._due, self._connections.values())])
 
     def _due(self, connection: K) -> float:
         due = NEVER
@@ -214,7 +152,8 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._count["connections"] += 1
         number = self._count["connections"]
         peer = host_port(*address)
-        connection = self._new_connection(sock, peer, number, now)
+        facts = {"sock": sock, "peer": peer, "alive_at": now, "wrote_at": now}
+        connection = self._new_connection(number, **facts)
         if self._capture is not None:
             connection.stream = self._capture.stream(peer)
         self._connections[number] = connection
@@ -247,8 +186,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         if self._capture is not None:
             self._capture.end_stream(connection.stream)
 
-    # --- in: bytes -> units -> capture
-
     def _receive(self, connection: K, now: float) -> None:
         try:
             if self._tls is None:
@@ -274,8 +211,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
 
     def _decrypt(self, connection: K) -> int:
         """Read all available TLS records that fit in the buffer, like ``recv_into``."""
-        import ssl
-
         size = 0
         connection.tls_must_write = False
         try:
@@ -296,15 +231,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
                 raise
         return size
 
-    @staticmethod
-    def _encrypt(connection: K) -> int:
-        import ssl
-
-        try:
-            return connection.sock.send(connection.out)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return 0
-
     def _protocol_error(self, reason: str) -> None:
         self._count["protocol_errors"] += 1
         self._count_reason(reason)
@@ -315,43 +241,15 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._abort_swap(connection)
         connection.replies.append(Reply(None, count))
 
-    def _admit(self, connection: K, unit: Unit[Captured, bytes], now: float) -> str:
-        """Pass a unit through the fault gate, capture it, queue its replies; return the connection fault."""
-        decision = self._gate.admit(connection, unit, now)
-        for captured in decision.captured:
-            self._keep_unit(connection, captured)
-        for reply in decision.replies:
-            connection.closing = connection.closing or reply.data is None
-            connection.replies.append(reply)
-        return decision.fault
+    def _add_reply(self, connection: K, reply: Reply[bytes]) -> None:
+        connection.closing = connection.closing or reply.data is None
+        connection.replies.append(reply)
 
-    def _abort_swap(self, connection: K) -> None:
-        for unit in self._gate.abort_swap(connection):
-            self._keep_unit(connection, unit)
+    def _not_captured(self, connection: K) -> None:
+        self._close(connection)
 
-    def _keep_unit(self, connection: K, unit: Captured) -> None:
-        if self._capture is not None:
-            self._capture.unit(connection.stream, unit.raw)
-        self._unflushed.append((connection, unit))
-
-    def _flush(self) -> None:
-        """Hand the capture to the operating system, before any reply is sent."""
-        unflushed, self._unflushed = self._unflushed, []
-        if not self._hand_over(self._capture):
-            # Units without capture are not acknowledged, so that their peers send them again.
-            for connection in {connection for connection, _ in unflushed}:
-                self._close(connection)
-            return
-        for _, unit in unflushed:
-            self._count[self._captured] += 1
-            self._count["captured_events"] += unit.events
-            if self._keep:
-                self._kept.append(unit.raw)
-            if self._duplicates is not None:
-                self._add_ids(self._duplicates, unit.raw)
-        self._count_duplicates()
-
-    # --- out: replies
+    def _was_captured(self, unit: Captured) -> None:
+        self._count[self._captured] += 1
 
     def _send_replies(self, connection: K, now: float) -> None:
         replies = connection.replies
@@ -386,8 +284,8 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
 
     def _send(self, connection: K) -> None:
         try:
-            sent = self._encrypt(connection) if self._tls else connection.sock.send(connection.out)
-        except (BlockingIOError, InterruptedError):
+            sent = connection.sock.send(connection.out)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             sent = 0
         except OSError:  # reset: the peer sends unacknowledged events again
             self._close(connection)

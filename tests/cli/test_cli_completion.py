@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,6 @@ import pytest
 
 from logclient import cli
 from logclient.cli import completion
-from logclient.cli.parser import make_parser
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 
@@ -68,12 +69,17 @@ def installed(shell: str) -> str:
 
 def script(shell: str, tmp_path: Path) -> Path:
     file = tmp_path.parent / f"{tmp_path.name}.{shell}"
-    file.write_text(completion.script(shell))
+    file.write_text(completion.SHELLS[shell])
     return file
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
-    return clean_environment(HOME=str(tmp_path.parent), TERM="dumb", PS1="$ ", LC_ALL="C.UTF-8")
+    command = tmp_path.parent / "bin" / "logclient"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m logclient "$@"\n')
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    return clean_environment(HOME=str(tmp_path.parent), PATH=path, TERM="dumb", PS1="$ ", LC_ALL="C.UTF-8")
 
 
 def run(tmp_path: Path, *command: str) -> str:
@@ -134,7 +140,7 @@ def test_completion_of_typed_keys(folder: Path, shell: str) -> None:
 @pytest.mark.parametrize("shell", completion.SHELLS)
 def test_the_command_prints_the_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
-    assert capsys.readouterr().out == completion.script(shell)
+    assert capsys.readouterr().out == completion.SHELLS[shell]
 
 
 def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,11 +148,14 @@ def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "invalid choice: 'tcsh' (choose from" in capsys.readouterr().err
 
 
-def test_scripts_have_every_command_and_option() -> None:
-    for shell in completion.SHELLS:
-        text = completion.script(shell)
-        for command in completion._commands(make_parser()):
-            assert command.name in text
-            for option in command.options:
-                for name in option.names:
-                    assert name.lstrip("-") in text
+def test_every_command_and_option_is_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    def fitting(*words: str) -> list[str]:
+        assert cli.main(["completion", "bash", *words]) == 0
+        return [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+
+    assert fitting("") == COMMANDS.split()
+    for command in COMMANDS.split():
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+        assert [name for name in fitting(command, "-") if name.startswith("--")] == shown

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logclient.cli.demo import judgement
+from logclient.cli.demo import Verify, clear, demo, judgement
+from logclient.cli.demo.judgement import WORDS
 from logclient.cli.demo.processes import Collector, Verifier
-from logclient.cli.demo.report import WORDS
-from logclient.cli.demo.runs import Verify, clear, demo
 from logclient.cli.demo.scenarios import PROTOCOLS as SCENARIOS
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 from tests.support.patience import PATIENCE

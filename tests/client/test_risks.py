@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import logclient
+from logclient.cli import collect as collectors
 from logclient.config import Secret, parse
 from logclient.delivery import error_log
 from logclient.errors import ConfigError
-from logclient.testing import main as collectors
 
 TOKEN = "hunter2"
 IN_CLEAR = "token: sent unencrypted, so others on the path may read and use it; logux+tls encrypts"
@@ -109,7 +109,7 @@ class TestFiles:
         both = rig.Authority(tmp_path / "ca").issue("server")
         for mode, said in ((0o600, 0), (0o644, 1)):
             os.chmod(both, mode)
-            collectors.run(
+            collectors.collect(
                 [f"lumberjack+tls://127.0.0.1:0?cert={both}"], capture=None, seconds=0, out=StringIO()
             )
             text = f"{both}: every user of this machine may read or change it; chmod 600 it"

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from logclient.cli.collect import collect
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from logclient.files.capture import CaptureReader
-from logclient.testing import main
 from logclient.testing.lumberjack import Collector, decode
 from tests.support import clean_environment, recordings
 from tests.support.patience import PATIENCE
@@ -1064,7 +1064,7 @@ class TestCommand:
     def test_several_collectors_run_for_a_time(self, tmp_path, capsys):
         out = io.StringIO()
         urls = ["lumberjack://127.0.0.1:0", "lumberjack://127.0.0.1:0,127.0.0.1:0"]
-        code = main.run(urls, capture=str(tmp_path), faults="discard=every:2", seconds=0.01, out=out)
+        code = collect(urls, capture=str(tmp_path), faults="discard=every:2", seconds=0.01, out=out)
         lines = [json.loads(line) for line in out.getvalue().splitlines()]
         assert code == 0
         assert len({line["port"] for line in lines}) == 3
@@ -1073,14 +1073,14 @@ class TestCommand:
 
     def test_json_reports_faults_and_reasons(self, tmp_path):
         out = io.StringIO()
-        main.run(["lumberjack://127.0.0.1:0"], capture=None, seconds=0.01, as_json=True, out=out)
+        collect(["lumberjack://127.0.0.1:0"], capture=None, seconds=0.01, as_json=True, out=out)
         report = json.loads(out.getvalue().splitlines()[1])
         assert report["faults"] == report["reasons"] == {}
 
     def test_collect_runs_in_another_thread(self):
         out = io.StringIO()
         thread = threading.Thread(
-            target=main.run,
+            target=collect,
             args=(["lumberjack://127.0.0.1:0"],),
             kwargs={"capture": None, "seconds": 0, "out": out},
         )
@@ -1089,13 +1089,13 @@ class TestCommand:
         assert json.loads(out.getvalue())["port"]
 
     def test_a_dead_server_ends_the_command(self, monkeypatch):
-        def die(self, listener):
+        def die(self):
             raise RuntimeError("boom")
 
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
-        monkeypatch.setattr(Collector, "_turn", die)
+        monkeypatch.setattr(Collector, "_due_at", die)
         with pytest.raises(RuntimeError, match="boom"):
-            main.run(["lumberjack://127.0.0.1:0"], capture=None, out=io.StringIO())
+            collect(["lumberjack://127.0.0.1:0"], capture=None, out=io.StringIO())
 
     @pytest.mark.parametrize(
         ("url", "words"),
@@ -1107,12 +1107,12 @@ class TestCommand:
     )
     def test_invalid_collector_urls_are_refused(self, tmp_path, url, words):
         with pytest.raises(ConfigError, match=words):
-            main.run([url], capture=str(tmp_path / "c"), seconds=0, out=io.StringIO())
+            collect([url], capture=str(tmp_path / "c"), seconds=0, out=io.StringIO())
         assert not (tmp_path / "c").exists()
 
     def test_an_address_in_use_ends_the_command(self, collector):
         with pytest.raises(ConnectFailed):
-            main.run(["lumberjack://127.0.0.1:0", collector.url], capture=None, out=io.StringIO())
+            collect(["lumberjack://127.0.0.1:0", collector.url], capture=None, out=io.StringIO())
 
 
 # --- kill -9 -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.duplicates import DuplicateCounter, decode_units, event_ids
 
 pytestmark = pytest.mark.unit
 
@@ -50,15 +50,31 @@ def test_counts_of_units_equal_a_plain_counter(runs, random):
 
 @given(st.lists(st.integers(0, 3000) | st.integers(0, (1 << 128) - 1), max_size=200))
 def test_counts_of_single_ids_equal_a_plain_counter(ids):
+    ids = [one for one in ids if one & 0xFFFFFFFFFFFF]
     counter, seen = DuplicateCounter(), Counter(ids)
     for one in ids:
-        counter.add_id(f"{one:032x}")
+        high, low, sequence = one >> 64, one >> 48 & 0xFFFF, one & 0xFFFFFFFFFFFF
+        counter.add(Columns(array("Q", [high]), array("H", [low]), array("Q", [sequence])))
     assert counter.copies == len(ids) - len(seen)
     assert counter.duplicates == sum(times > 1 for times in seen.values())
 
 
-def test_ids_of_units_and_single_ids_are_the_same():
-    counter = DuplicateCounter()
-    counter.add(columns([(2, 5)]))
-    counter.add_id(f"{7:016x}{2:04x}{5:012x}")
-    assert (counter.duplicates, counter.copies) == (1, 1)
+class Echo:
+    """A decoder of units that are the hexadecimal digits of an id."""
+
+    @staticmethod
+    def decode(data, offsets, lengths):
+        assert list(lengths) == [32] * len(offsets)
+        units = [data[at : at + 32].decode() for at in offsets]
+        return Columns(
+            array("Q", [int(one[:16], 16) for one in units]),
+            array("H", [int(one[16:20], 16) for one in units]),
+            array("Q", [int(one[20:], 16) for one in units]),
+        )
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_ids_of_separate_units_are_in_order(count):
+    units = [f"{at:016x}{9:04x}{at + 1:012x}".encode() for at in range(count)]
+    assert event_ids(decode_units(Echo, units)) == [unit.decode() for unit in units]
+    assert event_ids(decode_units(Echo, [b"0" * 32])) == [""]

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.logjam import LINKED
+from logclient.cli.collect import collect
 from logclient.delivery.attempt import Attempt
 from logclient.errors import (
     ConfigError,
@@ -35,7 +36,6 @@ from logclient.errors import (
 )
 from logclient.files.capture import CaptureReader
 from logclient.logjam.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
-from logclient.testing import main
 from tests.support import need, transports
 from tests.support.patience import PATIENCE
 
@@ -206,7 +206,7 @@ class TestReplies:
                 stays.ask(message(2))
                 assert collector.wait_for(events=2)
             assert collector.wait_for(lambda counts: counts.open == 1)
-            # libzmq reports the end of a connection before its socket knows. A later one comes after both.
+            # libzmq reports the end of a connection before its socket knows; a later one comes after both.
             with Producer(collector.port) as later:
                 later.ask(message(3))
                 assert collector.wait_for(events=3)
@@ -717,7 +717,7 @@ class TestCurve:
         (tmp_path / "clients").write_text(f"{ours}\n\n")
         out = io.StringIO()
         url = f"logjam://127.0.0.1:0?curve_secret=file:{tmp_path}/secret&curve_clients={tmp_path}/clients"
-        main.run([url], capture=None, seconds=0, out=out)
+        collect([url], capture=None, seconds=0, out=out)
         assert json.loads(out.getvalue())["curve_server"] == public
         assert f"{tmp_path}/secret: every user of this machine may read" in capsys.readouterr().err
         for text, words in (
@@ -729,7 +729,7 @@ class TestCurve:
             (f"curve_secret=file:{tmp_path}/secret&curve_clients={__file__}", "curve_clients: each line of "),
         ):
             with pytest.raises(ConfigError, match=words):
-                main.run([f"logjam://127.0.0.1:0?{text}"], capture=None, seconds=0, out=out)
+                collect([f"logjam://127.0.0.1:0?{text}"], capture=None, seconds=0, out=out)
 
 
 class TestMessages:

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.logux import Decoder
+from logclient.cli.collect import collect
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.logux.messages import Refused, Sync, compact, parse
-from logclient.testing import main
 from tests.logux.test_logux_messages import messages
 from tests.support import clean_environment, need
 from tests.support.patience import PATIENCE
@@ -795,7 +795,7 @@ def peak(pid: int) -> int:
 class TestCommand:
     def run(self, url: str, **options: Any) -> list[dict[str, Any]]:
         out = io.StringIO()
-        main.run([url], capture=None, seconds=0.01, as_json=True, out=out, **options)
+        collect([url], capture=None, seconds=0.01, as_json=True, out=out, **options)
         return [json.loads(line) for line in out.getvalue().splitlines()]
 
     def test_command_prints_url_and_counts(self) -> None:

@@ -104,7 +104,7 @@ MAY_NAME_A_PROTOCOL = {
     "cli/": "examples in help texts, and commands for servers of one protocol",
     "testing/faults.py": "the table of faults that a collector of each protocol has",
     "testing/kafka.py": "only the plog collector writes to Kafka",
-    "testing/main.py": "the table of collectors",
+    "cli/collect.py": "the table of collectors",
     "testing/pytest_plugin.py": "the collectors that the fixture starts",
     "config/url.py": "an example of a URL in an error",
     "integrations/": "middleware that makes Logjam's documents of requests",

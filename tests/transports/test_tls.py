@@ -20,9 +20,9 @@ import pytest
 
 import logclient
 from logclient import cli
+from logclient.cli.collect import collect
 from logclient.client import Client
 from logclient.errors import ConfigError
-from logclient.testing import main
 from logclient.testing.lumberjack import Collector
 from logclient.transports.tls import server_context
 from logclient.transports.tls_link import COALESCE_BYTES, TlsLink
@@ -645,7 +645,7 @@ class TestCollector:
             (f"lumberjack://127.0.0.1:0?cert={cert}", "cert: only for a scheme with TLS"),
         ):
             with pytest.raises(ConfigError, match=re.escape(says)):
-                main.run([url], capture=str(tmp_path / "capture"), seconds=0)
+                collect([url], capture=str(tmp_path / "capture"), seconds=0)
 
 
 class TestCommands:

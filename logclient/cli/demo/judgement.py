@@ -1,21 +1,22 @@
-"""Decide whether a run of the demo went as expected: compare the verdict with the collector's fault log.
+"""Decide whether a run of the demo went as expected, and report it: the output and the files at the end.
 
 The functions that judge return the deviations, as messages. They take from verify its exit code, its counts
 (``verdict``) and the ids that it lists (``found``), by word; and from the collector its counts, and the
-faults that were ``planned`` and that happened.
+faults of its ``plan`` and those that happened.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from logclient.cli.demo.scenarios import Protocol
+from logclient.cli.demo.scenarios import Protocol, Run
 from logclient.errors import ExitCode
 
-FaultLog = dict[str, list[list[str]]]
-"""The faults that happened: for each kind of fault, the ids of the events at each occurrence."""
+Counts = dict[str, Any]
+Found = dict[str, set[str]]
+FaultLog = dict[str, list[list[str]]]  # by kind of fault: the ids of the events at each occurrence
 
 FOUND_AS = {
     "drop": "missing",
@@ -24,14 +25,9 @@ FOUND_AS = {
     "duplicate": "duplicated",
     "corrupt": "corrupted",
     "add": "unexpected",
-}
-"""The word of the verdict for each fault. Events discarded without acknowledgement are missing, not lost."""
-
-NAMED = ("lost", "missing", "duplicated", "unexpected", "corrupted", "reordered")
-"""The words whose ids are compared with the fault log."""
-
-_LEAST_NAMED = 100
-"""The least number of lost events, and of duplicated ones, with which a run over a bad network counts."""
+}  # the word of the verdict for each fault; events discarded without acknowledgement are missing
+NAMED = ("lost", "missing", "duplicated", "unexpected", "corrupted", "reordered")  # compared by their ids
+_LEAST_NAMED = 100  # lost events, and duplicated ones, with which a run over a bad network counts
 
 
 def read_fault_log(path: Path) -> FaultLog:
@@ -44,44 +40,43 @@ def read_fault_log(path: Path) -> FaultLog:
     return faults
 
 
-def read_violations(out: Path) -> dict[str, set[str]]:
+def read_violations(out: Path) -> Found:
     """Read the ids that the verifier lists, by word."""
     from logclient.verify import violation_ids
 
-    found: dict[str, set[str]] = {word: set() for word in NAMED}
+    found: Found = {word: set() for word in NAMED}
     for word, event_id in violation_ids(out):
         found.setdefault(word, set()).add(event_id)
     return found
 
 
-def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sent: int) -> list[str]:
+def judge_honest(code: int, verdict: Counts, counts: Counts, sent: int) -> list[str]:
     """Judge a run with an honest collector."""
-    troubles = []
-    if code != ExitCode.OK:
-        troubles.append(f"verify ended with {code}, must be 0")
-    if verdict["ok"] != sent:
-        troubles.append(f"ok is {verdict['ok']}, must be all {sent}")
-    troubles += [
-        f"{word} is {verdict[word]}, must be 0"
-        for word in ("lost", "missing", "unexpected", "corrupted", "reordered", "dropped", "unknown")
-        if verdict[word]
-    ]
-    if counts["cuts"] < 5:
-        troubles.append(f"{counts['cuts']} cuts, must be at least 5")
-    if counts["cuts_before_ack"] < 2:
-        troubles.append(f"{counts['cuts_before_ack']} cuts between write and ack, must be at least 2")
-    if not verdict["duplicated"]:
-        troubles.append("no event was duplicated: the run tested no resend")
-    if verdict["duplicated"] != counts["copies"]:
-        troubles.append(f"duplicated is {verdict['duplicated']}, the collector counted {counts['copies']}")
-    return troubles
+    troubles = _must_end(code, ExitCode.OK)
+    wrong = ("lost", "missing", "unexpected", "corrupted", "reordered", "dropped", "unknown")
+    troubles += _must_be_none(verdict, *wrong)
+    ok, copies, cuts, late = verdict["ok"], verdict["duplicated"], counts["cuts"], counts["cuts_before_ack"]
+    checks = (
+        (ok == sent, f"ok is {ok}, must be all {sent}"),
+        (cuts >= 5, f"{cuts} cuts, must be at least 5"),
+        (late >= 2, f"{late} cuts between write and ack, must be at least 2"),
+        (copies, "no event was duplicated: the run tested no resend"),
+        (copies == counts["copies"], f"duplicated is {copies}, the collector counted {counts['copies']}"),
+    )
+    return troubles + [trouble for right, trouble in checks if not right]
 
 
-def _compare(
-    protocol: Protocol, verdict: dict[str, Any], found: dict[str, set[str]], faults: FaultLog
-) -> list[str]:
+def _must_end(code: int, expected: int) -> list[str]:
+    return [] if code == expected else [f"verify ended with {code}, must be {int(expected)}"]
+
+
+def _must_be_none(verdict: Counts, *words: str) -> list[str]:
+    return [f"{word} is {verdict[word]}, must be 0" for word in words if verdict[word]]
+
+
+def _compare(protocol: Protocol, verdict: Counts, found: Found, faults: FaultLog) -> list[str]:
     troubles = []
-    expected: dict[str, set[str]] = {word: set() for word in NAMED}
+    expected: Found = {word: set() for word in NAMED}
     for fault, occurrences in faults.items():
         word = "missing" if fault == "discard" and not protocol.acks else FOUND_AS[fault]
         for ids in occurrences:
@@ -94,61 +89,39 @@ def _compare(
             )
         if verdict[word] != len(found[word]):
             troubles.append(f"{word} is {verdict[word]}, but {len(found[word])} ids are listed")
-    troubles += [f"{word} is {verdict[word]}, must be 0" for word in ("dropped", "unknown") if verdict[word]]
-    return troubles
+    return troubles + _must_be_none(verdict, "dropped", "unknown")
 
 
-def _kernel_drops(counts: dict[str, Any]) -> list[str]:
+def _kernel_drops(counts: Counts) -> list[str]:
     """Report datagrams that the kernel dropped: they are in the verdict, but not in the fault log."""
     dropped = counts.get("kernel_drops")
     return [f"the kernel dropped {dropped} datagrams; run the demo again"] if dropped else []
 
 
 def judge_network(
-    protocol: Protocol,
-    code: int,
-    verdict: dict[str, Any],
-    found: dict[str, set[str]],
-    faults: FaultLog,
-    counts: dict[str, Any],
-    sent: int,
+    protocol: Protocol, code: int, verdict: Counts, found: Found, faults: FaultLog, counts: Counts, sent: int
 ) -> list[str]:
     """Judge a run over a bad network: the verdict must name exactly the events that it lost or duplicated."""
-    troubles = _kernel_drops(counts)
-    if code != ExitCode.OK:
-        troubles.append(f"verify ended with {code}, must be 0")
+    troubles = _kernel_drops(counts) + _must_end(code, ExitCode.OK)
     troubles += _compare(protocol, verdict, found, faults)
     if verdict["ok"] + verdict["missing"] != sent:
         troubles.append(f"ok and missing are {verdict['ok'] + verdict['missing']}, must be all {sent}")
-    for word in ("missing", "duplicated"):
-        if verdict[word] < _LEAST_NAMED:
-            troubles.append(f"{word} is {verdict[word]}, must be at least {_LEAST_NAMED} to show anything")
-    return troubles
+    few = [word for word in ("missing", "duplicated") if verdict[word] < _LEAST_NAMED]
+    least = f"must be at least {_LEAST_NAMED} to show anything"
+    return troubles + [f"{word} is {verdict[word]}, {least}" for word in few]
 
 
 def judge_liar(
-    protocol: Protocol,
-    code: int,
-    verdict: dict[str, Any],
-    found: dict[str, set[str]],
-    faults: FaultLog,
-    counts: dict[str, Any],
-    planned: str,
+    protocol: Protocol, code: int, verdict: Counts, found: Found, faults: FaultLog, counts: Counts, plan: str
 ) -> list[str]:
     """Judge a run with a collector that discards or changes events, which the verdict must name exactly."""
-    troubles = []
-    if code != ExitCode.BROKEN:
-        troubles.append(f"verify ended with {code}, must be 1")
-    if counts.get("cuts"):
-        troubles.append(f"{counts['cuts']} cuts, must be none")
-    troubles += _kernel_drops(counts)
-    troubles += _compare(protocol, verdict, found, faults)
+    troubles = _must_end(code, ExitCode.BROKEN)
+    troubles += [f"{cuts} cuts, must be none"] if (cuts := counts.get("cuts")) else []
+    troubles += _kernel_drops(counts) + _compare(protocol, verdict, found, faults)
     # Each planned fault must have happened, and often enough.
-    for fault in FOUND_AS:
-        if f"{fault}=" in planned and not faults.get(fault):
-            troubles.append(f"{fault}: never happened")
-    discards = faults.get("discard")
-    if discards:
+    missing = [fault for fault in FOUND_AS if f"{fault}=" in plan and not faults.get(fault)]
+    troubles += [f"{fault}: never happened" for fault in missing]
+    if discards := faults.get("discard"):
         connections = len({event_id[:20] for ids in discards for event_id in ids})
         largest = max(map(len, discards))
         if len(discards) < 20 or connections < 3 or largest > 200:
@@ -157,3 +130,132 @@ def judge_liar(
                 "must be at least 20 of at most 200 over at least 3"
             )
     return troubles
+
+
+WORDS = (
+    "ok", "lost", "missing", "recovered", "duplicated", "unexpected", "corrupted", "reordered", "dropped",
+    "unknown",
+)  # fmt: skip
+
+
+class Result(NamedTuple):
+    """The result of one run."""
+
+    run: Run
+    protocol: str
+    sent: int
+    collector: Counts  # its counts
+    verdict: Counts  # the counts of verify, by word
+    exit: int  # of verify
+    seconds: float  # that verify took
+    troubles: list[str]  # deviations; empty: the run went as expected
+    sentence: str
+    report: Path
+
+    @property
+    def caught(self) -> bool:
+        """Whether the verdict names exactly the events that a lying collector discarded or changed."""
+        return self.run.liar and not self.troubles
+
+
+def _events(faults: FaultLog, fault: str) -> int:
+    return len({event_id for ids in faults.get(fault, ()) for event_id in ids})
+
+
+def sentence(
+    protocol: Protocol,
+    run: Run,
+    sent: int,
+    verdict: Counts,
+    counts: Counts,
+    faults: FaultLog,
+    *,
+    as_expected: bool,
+) -> str:
+    """Describe a run and its verdict, by word, in a sentence."""
+    right = "the verdict names exactly these." if as_expected else "the verdict does NOT name exactly these."
+    if not run.liar and not protocol.acks:
+        return (
+            f"the network dropped {_events(faults, 'drop'):,} of {sent:,} events "
+            f"and duplicated {_events(faults, 'duplicate'):,}: {right}"
+        )
+    if not run.liar:
+        return (
+            f"{counts['cuts']} connections were cut ({counts['cuts_before_ack']} between write and ack): "
+            f"{verdict['lost']:,} of {sent:,} events were lost, "
+            f"{verdict['duplicated']:,} further copies arrived "
+            f"(the collector counted {counts['copies']:,})."
+        )
+    phrases = {
+        "discard": "acknowledged and discarded {}" if protocol.acks else "discarded {}",
+        "swap": "swapped {} with later ones",
+        "duplicate": "kept {} twice",
+        "corrupt": "changed a byte of {}",
+        "add": "added {}",
+    }
+    actions = []
+    for fault, occurrences in faults.items():
+        events, times = sum(map(len, occurrences)), len(occurrences)
+        units = f" in {times} {protocol.unit_name}" if events > times > 1 else ""
+        actions.append(phrases[fault].format(f"{events:,} event{'s' if events > 1 else ''}{units}"))
+    return f"the collector {', '.join(actions)}; {right}"
+
+
+def tables(results: list[Result]) -> str:
+    """Make a table for each protocol with a column for each run."""
+    tables = []
+    for protocol in dict.fromkeys(result.protocol for result in results):
+        of_protocol = [result for result in results if result.protocol == protocol]
+        rows = [
+            ["", *(result.run.name for result in of_protocol)],
+            ["sent", *(f"{result.sent:,}" for result in of_protocol)],
+            *([word, *(f"{result.verdict[word]:,}" for result in of_protocol)] for word in WORDS),
+            ["connections cut", *(str(result.collector.get("cuts", 0)) for result in of_protocol)],
+            ["exit code of verify", *(str(result.exit) for result in of_protocol)],
+            ["as expected", *("NO" if result.troubles else "yes" for result in of_protocol)],
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in rows
+        ]
+        lines.insert(1, "-" * len(lines[0]))
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def write_index(path: Path, results: list[Result]) -> None:
+    """Write the page that lists the reports."""
+    from logclient.verify.report import index
+
+    rows = [
+        (result.run.name, result.exit, result.sentence, result.report.relative_to(path.parent).as_posix())
+        for result in results
+    ]
+    path.write_text(index("Reports of logclient demo", rows), encoding="utf-8")
+
+
+def write_verdict(path: Path, results: list[Result]) -> None:
+    """Write ``verdict.json``."""
+    runs = [
+        {
+            "name": result.run.name,
+            "protocol": result.protocol,
+            "liar": result.run.liar,
+            "events": result.sent,
+            **{word: result.verdict[word] for word in WORDS},
+            "cuts": result.collector.get("cuts", 0),
+            "cuts_before_ack": result.collector.get("cuts_before_ack", 0),
+            "collector_duplicated": result.collector["copies"],
+            "exit": result.exit,
+            "caught": result.caught,
+            "troubles": result.troubles,
+            "report": str(result.report),
+        }
+        for result in results
+    ]
+    text = json.dumps({"runs": runs}, indent=2) + "\n"
+    # Replace the file in one step: a reader never sees an incomplete one.
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["PROTOCOLS", "Protocol", "Run"]
-
 
 class Run(NamedTuple):
     """One run of a protocol: one ``logging.Handler`` that several threads use, and some clients.
@@ -14,26 +12,22 @@ class Run(NamedTuple):
     """
 
     name: str
-    faults: str
-    """The faults of the collector. ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire
-    units."""
+    faults: str  # ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire units
     least: int  # the least number of events for each client, whatever ``--events`` says
     unit: int = 1  # the number of events in a wire unit
     senders: int = 2  # the number of clients fed by ``client.send``
-    liar: bool = True
-    """Whether the collector discards or changes events, each of which the verifier must find."""
+    liar: bool = True  # whether the collector discards or changes events, which the verifier must find
 
 
 class Protocol(NamedTuple):
     """A protocol and its runs."""
 
     name: str
-    path: str  # the rest of the clients' URLs behind the address
-    unit: str  # the option that sets the number of events in a wire unit; empty: always one event
     unit_name: str
     runs: tuple[Run, ...]
-    acks: bool = True
-    """Whether servers acknowledge. Otherwise events are handed over, and the network may lose them."""
+    path: str = ""  # the rest of the clients' URLs behind the address
+    unit: str = ""  # the option that sets the number of events in a wire unit; empty: always one event
+    acks: bool = True  # whether servers acknowledge; otherwise the network may lose events
     requests: bool = False  # whether a Handler collects the lines of a request into one event
 
     @property
@@ -61,51 +55,26 @@ _LOGJAM = f"{_CUTS},delay-ack=p:0.001:20ms,seed=4"
 _PLOG = "drop=p:0.01,duplicate=p:0.01,seed=7"
 _LOGUX = f"{_CUTS},partial-cut=every:300:max:2,delay-ack=p:0.05:20ms,seed=10"
 
+
+def _runs(honest: Run, seed: int, least: int) -> tuple[Run, ...]:
+    """Return an honest run, and two with liars, whose faults have the next seeds."""
+    name, unit = honest.name.removesuffix("-honest"), min(honest.unit, 200)
+    discards, changes = (_SMALL_DISCARDS, _SMALL_CHANGES) if unit == 1 else (_LARGE_DISCARDS, _LARGE_CHANGES)
+    return (
+        honest,
+        Run(f"{name}-discards", f"{discards},seed={seed + 1}", least, unit=unit),
+        Run(f"{name}-tampers", f"{changes},seed={seed + 2}", least, unit=unit),
+    )
+
+
+_LUMBERJACK_RUN = Run("lumberjack-honest", _LUMBERJACK, 20_000, unit=1000, senders=1, liar=False)
+_LOGJAM_RUN = Run("logjam-honest", _LOGJAM, 10_000, senders=1, liar=False)
+_PLOG_RUN = Run("plog-honest", _PLOG, 10_000, liar=False)
+_LOGUX_RUN = Run("logux-honest", _LOGUX, 20_000, unit=100, senders=1, liar=False)
 PROTOCOLS = (
-    Protocol(
-        "lumberjack",
-        path="",
-        unit="window",
-        unit_name="windows",
-        runs=(
-            Run("lumberjack-honest", _LUMBERJACK, 20_000, unit=1000, senders=1, liar=False),
-            Run("lumberjack-discards", f"{_LARGE_DISCARDS},seed=2", 10_000, unit=200),
-            Run("lumberjack-tampers", f"{_LARGE_CHANGES},seed=3", 10_000, unit=200),
-        ),
-    ),
-    Protocol(
-        "logjam",
-        path="/demo-production",
-        unit="",
-        unit_name="messages",
-        requests=True,
-        runs=(
-            Run("logjam-honest", _LOGJAM, 10_000, senders=1, liar=False),
-            Run("logjam-discards", f"{_SMALL_DISCARDS},seed=5", 5_000),
-            Run("logjam-tampers", f"{_SMALL_CHANGES},seed=6", 5_000),
-        ),
-    ),
-    Protocol(
-        "plog",
-        path="?mtu=600",  # small datagrams, so that there are messages of several fragments
-        unit="",
-        unit_name="datagrams",
-        acks=False,
-        runs=(
-            Run("plog-honest", _PLOG, 10_000, liar=False),
-            Run("plog-discards", f"{_SMALL_DISCARDS},seed=8", 5_000),
-            Run("plog-tampers", f"{_SMALL_CHANGES},seed=9", 5_000),
-        ),
-    ),
-    Protocol(
-        "logux",
-        path="",
-        unit="window",
-        unit_name="syncs",
-        runs=(
-            Run("logux-honest", _LOGUX, 20_000, unit=100, senders=1, liar=False),
-            Run("logux-discards", f"{_LARGE_DISCARDS},seed=11", 5_000, unit=100),
-            Run("logux-tampers", f"{_LARGE_CHANGES},seed=12", 5_000, unit=100),
-        ),
-    ),
+    Protocol("lumberjack", "windows", _runs(_LUMBERJACK_RUN, 1, 10_000), unit="window"),
+    Protocol("logjam", "messages", _runs(_LOGJAM_RUN, 4, 5_000), path="/demo-production", requests=True),
+    # Small datagrams, so that there are messages of several fragments.
+    Protocol("plog", "datagrams", _runs(_PLOG_RUN, 7, 5_000), path="?mtu=600", acks=False),
+    Protocol("logux", "syncs", _runs(_LOGUX_RUN, 10, 5_000), unit="window"),
 )
