@@ -10,19 +10,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from logclient._ext.deflate cimport (
-    INFLATE_BAD,
-    INFLATE_MEMORY,
-    INFLATE_TOO_LARGE,
-    deflate_window,
-    deflater_close,
-    deflater_open,
-    inflate_frame,
-    inflater_close,
-    inflater_open,
-    lc_deflater,
-    lc_inflater,
-)
+from logclient._ext.deflate cimport *
 from logclient._ext.codec cimport lc_wire, wire_reserve
 from logclient._ext.ids cimport lc_get32, lc_put32
 

@@ -1,13 +1,7 @@
 """Logjam: the client (a pump's codec), compression, the decoder of captures.
 
-=======  ==================================================================
-message  [app-env, topic, body, meta]; a request has an empty frame before them
-meta     24 bytes, big-endian: u16 0xCABD, u8 compression, u8 version 1, u32 device, u64 created (ms), u64
-         sequence. The producer text says u16 for the device; the real servers refuse that
-reply    [app-env, "202 Accepted" | "400 Bad Request"], without an id: the first is for the oldest request
-ping     ["", "ping", app-env, body, meta], answered by ["ping", "200 OK", host]
-         or ["ping", "400 Bad Request"]
-=======  ==================================================================
+docs/protocols/logjam.md has the messages: [app-env, topic, body, meta], and an empty frame before them in a
+request. A reply has no id: the first is for the oldest request.
 
 In a buffer (``lc_wire``) a frame is a u32 head, little-endian, and its bytes; the top bit of the head is set
 when another frame of the same message follows. Messages that hang or abort the real servers cannot be built
@@ -22,10 +16,9 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memmove
 
 from logclient._ext.blocks cimport *
-from logclient._ext.codec_base cimport CodecBase, Outbox
+from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport *
 from logclient._ext.deflate cimport *
-from logclient._ext.sent_tracker cimport *
 from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.codec cimport *
 from logclient._ext.ids cimport *

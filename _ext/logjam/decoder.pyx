@@ -26,7 +26,7 @@ STATUS_NAMES = (
     "bad_app_env", "bad_topic", "bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large",
     "no_library", "ping", "heartbeat",
 )
-"""Lower-case words for them, for reports."""
+"""Their names in reports."""
 
 cdef enum:
     C_REQUEST = C_OWN

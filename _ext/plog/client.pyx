@@ -340,13 +340,12 @@ cdef class Codec(CodecBase):
     bytes. The id is inserted as ``uuid`` into one JSON object without it, unless the kind says bytes. Other
     bodies travel unchanged, and the ledger keeps the hash of the user's ``uuid`` or of the body.
 
+    ``logclient.plog.config`` describes and checks the options of users.
+
     Args:
         producer: the 10 bytes that begin every id.
-        datagram: bytes of a datagram at most, 25 to 65,507.
         tags: for messages that have none of their own, as they travel.
         unboxed: send messages without a box where possible: no tags, one datagram, a first byte above 31.
-        max_message: bytes of a message at most, with the id; a longer one fails as too_large.
-        batch_bytes: bodies encoded at once, at most; a larger one is encoded alone.
         packets: packets per second; 0: unlimited. `burst` of them are sent at once after a pause.
         size: bytes of datagrams per second, and `size_burst`, likewise.
         number: number of the first message of each socket; 2**31 - 1 is followed by 1.
@@ -483,7 +482,7 @@ cdef class Codec(CodecBase):
     def command(self, bytes datagram):
         """Append a datagram to the bytes to send, regardless of the pace."""
         cdef lc_run run
-        cdef lc_wire *wire = self.wire()
+        cdef lc_wire *wire = &self.wire
         if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
             raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")
         memset(&run, 0, sizeof(run))

@@ -18,7 +18,7 @@ VERDICT_NAMES = (
     "message", "simple", "fragment", "command", "empty", "bad_version", "bad_type", "bad_header",
     "out_of_bounds", "bad_fragment", "bad_checksum", "too_large",
 )
-"""Lower-case names of these, for reports."""
+"""Their names in reports."""
 
 cdef enum:
     RECEIVE_SIZE = 65536         # the buffer of the real server; it throws when it reads beyond
@@ -522,14 +522,10 @@ cdef class Reassembler(Defragmenter):
 
     def feed(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer,
              streams: ReadableBuffer, double now) -> Judged:
-        """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL.
+        """Judge the datagrams ``data[offset:offset + length]`` (int64) in order, without the GIL.
 
-        Args:
-            data: the bytes of all datagrams.
-            offsets: int64, where each datagram begins.
-            lengths: int64, the bytes of each datagram.
-            streams: uint64, the sender of each datagram. The real server distinguishes senders by port only.
-            now: seconds of any monotonic clock.
+        `streams` has the sender of each datagram (uint64): the real server distinguishes senders by port only.
+        `now` is in seconds of any monotonic clock.
         """
         cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
         cdef BorrowedBuffer size = BorrowedBuffer(lengths), stream = BorrowedBuffer(streams)

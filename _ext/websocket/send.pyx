@@ -1,16 +1,20 @@
 # Frames to send (RFC 6455, section 5).
 
-cdef extern from "websocket/masks.h":
-    int lc_random_bytes(uint8_t *to, size_t size) noexcept nogil
+cdef int new_keys(lc_frames *f) noexcept with gil:
+    cdef bytes keys
+    try:
+        keys = os.urandom(KEYS)
+        memcpy(f.keys, <const uint8_t *> keys, KEYS)
+    except BaseException:            # the system has no generator, or memory is out
+        return -1
+    f.key = 0
+    return 0
 
 
-# Return an unpredictable mask (section 10.3); NULL: the system has no generator. It is asked for many at
-# a time.
+# Return an unpredictable mask (section 10.3); NULL: there is none.
 cdef inline const uint8_t *next_key(lc_frames *f) noexcept nogil:
-    if f.key == KEYS:
-        if lc_random_bytes(f.keys, KEYS) < 0:
-            return NULL
-        f.key = 0
+    if f.key == KEYS and new_keys(f) < 0:
+        return NULL
     f.key += 4
     return &f.keys[f.key - 4]
 
@@ -83,6 +87,7 @@ cdef int add_close(lc_frames *f, uint16_t code, const uint8_t *reason, size_t si
     return add_frame(f, FIN | CLOSE, data, size + 2)
 
 
+# Frame a text message, to be sent. After the end it is discarded. Return -1 when memory or randomness is out.
 cdef int frames_add(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     if f.close_sent or f.over != OVER_NOT:
         return 0
@@ -93,6 +98,7 @@ cdef int frames_add(lc_frames *f, const uint8_t *data, size_t size) noexcept nog
     return add_frame(f, FIN | PACKED | TEXT, f.squeezed.data, f.squeezed.size)
 
 
+# Find the bytes to send, among them the answer to the last ping; return their number, or -1 as above.
 cdef Py_ssize_t frames_output(lc_frames *f, const uint8_t **data) noexcept nogil:
     if f.sent == f.out.size and f.pong_size >= 0 and add_pong(f) < 0:
         return -1
@@ -100,6 +106,7 @@ cdef Py_ssize_t frames_output(lc_frames *f, const uint8_t **data) noexcept nogil
     return <Py_ssize_t> (f.out.size - f.sent)
 
 
+# Note that so many of them are sent.
 cdef void frames_taken(lc_frames *f, size_t size) noexcept nogil:
     f.sent += size
     if f.sent == f.out.size:

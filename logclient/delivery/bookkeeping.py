@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from logclient._ext.inflight import InflightBatches
-    from logclient._ext.pump.group import PumpGroup
+    from logclient._ext.pump import PumpGroup
     from logclient.config import Config
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.requests import Requests

@@ -9,7 +9,7 @@ from logclient.delivery.doubt import Doubt
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
-    from logclient._ext.pump.base import CompiledPump
+    from logclient._ext.pump import CompiledPump
 
 PROVEN = 1.0
 """Seconds after which a connection that works has proved that its server is up."""

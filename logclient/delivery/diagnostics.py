@@ -9,7 +9,7 @@ from logclient.delivery import error_log
 from logclient.delivery.contract import Fatal
 
 if TYPE_CHECKING:
-    from logclient._ext.pump.base import CompiledPump
+    from logclient._ext.pump import CompiledPump
     from logclient._ext.queue import EventQueue
     from logclient.delivery.contract import Core
     from logclient.delivery.error_log import ErrorLog

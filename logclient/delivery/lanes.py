@@ -17,7 +17,7 @@ from logclient.delivery.lane import MOVE_WAIT, Lane
 from logclient.errors import ConfigError
 
 if TYPE_CHECKING:
-    from logclient._ext.pump.group import PumpGroup
+    from logclient._ext.pump import PumpGroup
     from logclient.config import Config
     from logclient.delivery.bookkeeping import Bookkeeper
     from logclient.delivery.contract import Core, Link, Transport

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.pump.base import CompiledPump
-from logclient._ext.pump.group import PumpGroup
+from logclient._ext.pump import CompiledPump, CoreCodec, LinkPump, PumpGroup
 from logclient.delivery.contract import Core, PumpLimits, Transport
 
 if TYPE_CHECKING:
@@ -29,15 +28,11 @@ def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limi
     why = ""
     codec: Any = core
     if core.codec is None:
-        from logclient._ext.pump.adapters import CoreCodec
-
         codec = CoreCodec(core, in_flight)
         why = "the protocol's core has no compiled half"
     try:
         pump: CompiledPump = transport.load_pump()(in_flight, codec, **sizes)
     except ImportError as error:
-        from logclient._ext.pump.adapters import LinkPump
-
         pump = LinkPump(in_flight, codec, **sizes)
         why = why or str(error)
     pump.why = why

@@ -9,7 +9,6 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, repeat
 from operator import sub
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ BESIDE = sys.platform == "linux"
 """Whether a thread without the GIL receives, beside the collector's."""
 
 _ROOM = 65536  # bytes of a datagram, at most
+_ADDRESS = 28  # bytes of a source
 _ARENA = 4 << 20
 _BATCH = 1024
 _NAMES_MAX = 10_000
@@ -158,20 +158,17 @@ class Datagrams:
         batch, self._next = self._next or next(self._waiting), None
         return batch
 
-    def _batches(
-        self, data: bytes, ends: bytes, times: bytes, runs: list[tuple[bytes, int]]
-    ) -> Iterator[Batch]:
+    def _batches(self, data: bytes, ends: bytes, times: bytes, sources: bytes) -> Iterator[Batch]:
         view, stops, came = memoryview(data), array("q", ends), array("q", times)
-        sources = chain.from_iterable(repeat(self._name(raw), count) for raw, count in runs)
+        names = [self._name(sources[at : at + _ADDRESS]) for at in range(0, len(sources), _ADDRESS)]
         begin = 0
         for first in range(0, len(stops), _BATCH):
             stop = stops[first : first + _BATCH]
             offsets = array("q", [begin])
             offsets += stop[:-1]
             lengths = array("q", map(sub, stop, offsets))
-            yield Batch(
-                view, offsets, lengths, list(islice(sources, len(stop))), came[first : first + _BATCH]
-            )
+            behind = first + _BATCH
+            yield Batch(view, offsets, lengths, names[first:behind], came[first:behind])
             begin = stop[-1]
 
     def _name(self, raw: bytes) -> Any:

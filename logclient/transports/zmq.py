@@ -483,7 +483,7 @@ class Zmq(Transport):
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
-        from logclient._ext.pump.zmq import ZmqPump
+        from logclient._ext.pump import ZmqPump
 
         return partial(ZmqPump.find, library=_library())
 
