@@ -123,9 +123,9 @@ REACHED = [
     (
         "lumberjack_frames",
         {
-            "reader_step",
-            "reader_step_literal",
-            "reader_pairs",
+            "_read",
+            "_inflate",
+            "_walk_pairs",
             "decode_region",
             "scan_pairs",
             "expand_region",
