@@ -106,9 +106,16 @@ ctypedef struct lc_codec:
     void (*sample)(void *self, double now, double wall) noexcept nogil
 
 
-cdef extern from "codec.h":
-    void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil
-    uint32_t lc_get_frame(const uint8_t *p) noexcept nogil
+cdef extern from "bits.h":
+    uint32_t lc_get_frame "lc_le32"(const uint8_t *p) noexcept nogil
+
+
+# Write the head of a frame, an integer in little-endian order.
+cdef inline void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil:
+    p[0] = <uint8_t> head
+    p[1] = <uint8_t> (head >> 8)
+    p[2] = <uint8_t> (head >> 16)
+    p[3] = <uint8_t> (head >> 24)
 
 
 # Return room for `more` bytes at the end of the wire, without moving wire.size; NULL when memory is out.

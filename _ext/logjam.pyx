@@ -13,9 +13,8 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memmove
+from libc.string cimport memcmp, memcpy, memmove, memset
 
-from logclient._ext.blocks cimport *
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport *
 from logclient._ext.deflate cimport *
@@ -40,6 +39,7 @@ cdef enum:
     WRONG_SHOWN = 120
     ROOM_KEPT = 1 << 22
 
+include "logjam/blocks.pyx"
 include "logjam/client.pyx"
 include "logjam/compression.pyx"
 include "logjam/decoder.pyx"

@@ -2,26 +2,16 @@
 
 @cython.final
 cdef class Window:
-    """One whole window of a writer; in the literal form one 'D', 'J' or 'C' frame with its events.
+    """One whole window of a writer; in the literal form one 'D', 'J' or 'C' frame with its events."""
 
-    Attributes:
-        version: 1 or 2.
-        ack: the number that acknowledges all of it. That is the highest sequence number, as in Logstash, or
-            in the literal form the last one.
-        unit: the bytes as received, from the W frame to the last frame; in the literal form the one frame.
-        events: the bodies: JSON texts, or pair blocks of version 1 (u32 count and the pairs).
-        sequences: the frames' sequence numbers, for partial acknowledgements.
-        types: a letter for each event: ``J`` for a JSON text, ``D`` for a pair block.
-    """
-
-    cdef readonly int version
-    cdef readonly uint32_t ack
-    cdef readonly bytes unit
-    cdef readonly list events
+    cdef readonly int version    # 1 or 2
+    cdef readonly uint32_t ack   # acknowledges all of it
+    cdef readonly bytes unit     # as received, from the W frame to the last frame; literal: the one frame
+    cdef readonly list events    # the bodies: JSON texts, or pair blocks of version 1 (u32 count, the pairs)
     events: list[bytes]
-    cdef readonly list sequences
+    cdef readonly list sequences     # for partial acknowledgements
     sequences: list[int]
-    cdef readonly str types
+    cdef readonly str types      # a letter for each event: J for a JSON text, D for a pair block
 
     def __len__(self):
         """Number of events."""
@@ -44,10 +34,6 @@ cdef class Reader:
         max_unit: bound on the bytes of a window as received.
         max_inflated: bound on the bytes of a window, uncompressed.
         strict_spec: read the literal form. Before its first window frame any number may be unacknowledged.
-
-    Attributes:
-        error: the writer's violation of the protocol in one line, or None.
-        window_size: the number in the last window frame (literal form); None before the first.
     """
 
     cdef uint32_t max_window
@@ -55,9 +41,9 @@ cdef class Reader:
     cdef size_t max_unit
     cdef size_t max_inflated
     cdef bint literal
-    cdef readonly object error
+    cdef readonly object error   # the writer's violation of the protocol in one line, or None
     error: str | None
-    cdef readonly object window_size
+    cdef readonly object window_size     # literal: the number in the last window frame; None before the first
     window_size: int | None
     cdef uint64_t unacked        # literal: events that we have not acknowledged
     cdef lc_wire data

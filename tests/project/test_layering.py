@@ -65,7 +65,7 @@ CLIENT_MODULES = {(), ("agent",), ("client",), ("output",), ("request",), ("stat
 CONSUMER_MODULES = {"consumer", "subscriber", "zeromq"}
 """Modules of a protocol's package that receive."""
 EXT_ROOMS = {
-    "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}
+    "_ext base": {"buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}
     | {"ids", "jsonscan"},
     "_ext queue": {"queue", "inflight", "spool"},
     "_ext records": {"record", "tracebacks"},
