@@ -23,9 +23,6 @@ from logclient._ext.codec cimport *
 from logclient._ext.ids cimport *
 from logclient._ext.jsonscan cimport *
 
-MAX_BODY = <int> BODY_LIMIT
-"""64 MiB: the importer's limit. Beyond it one server loops for ever and another aborts."""
-
 cdef enum:
     BODY_LIMIT = 64 << 20        # the importer's limit
     META_SIZE = 24

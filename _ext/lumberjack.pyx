@@ -23,14 +23,6 @@ from logclient._ext.codec cimport *
 from logclient._ext.ids cimport *
 from logclient._ext.jsonscan cimport *
 
-MAX_WINDOW = WINDOW_LIMIT
-"""10,000 events: the limit of go-lumber's server."""
-MAX_INFLIGHT = MOST_WINDOWS
-"""16 windows in flight: the end of what `adaptive` allows."""
-MAX_DEPTH = SCAN_DEPTH
-"""1,000 levels of nesting: the limit of Logstash's JSON parser."""
-MAX_DIGITS = SCAN_DIGITS
-"""1,000 characters in a number: that parser's limit, too."""
 
 cdef enum:
     WINDOW_LIMIT = 10_000        # go-lumber refuses more

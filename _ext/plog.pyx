@@ -26,12 +26,8 @@ HEADER = <int> HEADER_SIZE
 """24: bytes of a fragment before its tags and payload."""
 MAX_DATAGRAM = <int> DATAGRAM_MOST
 """65,507: bytes of the largest datagram over IPv4."""
-MAX_FRAGMENTS = <int> FRAGMENTS_MOST
-"""65,535: the most fragments of a message."""
 MAX_MESSAGE = <int> MESSAGE_MOST
 """2**31 - 1 bytes."""
-MAX_ID = <int> ID_MOST
-"""2**31 - 1: the highest number of a message; 1 follows it."""
 
 cdef enum:
     HEADER_SIZE = 24

@@ -56,8 +56,7 @@ cdef class TlsSocket:
         ValueError: the name cannot be used.
     """
 
-    cdef OpenSsl library
-    cdef TlsContext context
+    cdef TlsContext context      # owns what `o` refers to
     cdef lc_openssl *o
     cdef SSL *ssl
     cdef BIO *inner              # owned by `ssl`
@@ -72,7 +71,7 @@ cdef class TlsSocket:
     cdef readonly bint received  # anything at all
     cdef bint reads_first        # nothing can be written before something was read
     cdef bint writes_first       # and the reverse
-    cdef bint unread             # a call of `read` may find more without a byte from the kernel
+    cdef readonly bint has_unread    # a call of `read` may find more without a byte from the kernel
     cdef int kind                # SSL_ERROR_* of the last failure
     cdef unsigned long code      # what OpenSSL's queue of errors had then
     cdef int error               # errno, where the system failed
@@ -83,7 +82,6 @@ cdef class TlsSocket:
         cdef X509_VERIFY_PARAM *param
         cdef bint done
         self.context = context
-        self.library = context.library
         self.o = o
         self.owner = getpid()
         self.fd = -1
@@ -250,7 +248,7 @@ cdef class TlsSocket:
         cdef int fills = 0
         cdef int result, kind, filled
         self.writes_first = False
-        self.unread = False
+        self.has_unread = False
         self.flush()
         while done < size and not self.failed and not self.closed:
             self.o.ERR_clear_error()
@@ -268,7 +266,7 @@ cdef class TlsSocket:
             if kind != SSL_ERROR_WANT_READ:
                 break
             if fills == MAX_FILLS:
-                self.unread = True
+                self.has_unread = True
                 break
             filled = self._fill()
             if filled <= 0:
@@ -278,7 +276,7 @@ cdef class TlsSocket:
         if done:
             self.received = True
             # The next call finds the rest, or the end that was found behind these bytes.
-            self.unread = self.unread or done == size or self.failed or self.closed
+            self.has_unread = self.has_unread or done == size or self.failed or self.closed
             return <ssize_t> done
         if self.closed:
             return LINK_CLOSED
@@ -398,11 +396,6 @@ cdef class TlsSocket:
         """Return whether to wait until the socket is readable, and until it is writable, to go on writing."""
         cdef int bits = self.interest(full)
         return bool(bits & POLLIN), bool(bits & POLLOUT)
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether `recv` may have more although the socket is not readable."""
-        return self.unread
 
     def version(self) -> str:
         """Return the version of TLS, as ``TLSv1.3``."""

@@ -47,9 +47,6 @@ cdef enum Message:
     M_PING
     M_OTHER
 
-MAX_DEPTH = <int> MESSAGE_DEPTH
-"""Levels of nesting in a message, at most."""
-
 
 # The properties of a value that are kept.
 ctypedef struct lc_value:

@@ -23,4 +23,4 @@ cdef class TlsPump(CompiledPump):
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
         fds[0].fd = self.tls.fd
         fds[0].events = <short> self.tls.interest(full)
-        return self.tls.unread
+        return self.tls.has_unread

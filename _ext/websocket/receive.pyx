@@ -26,6 +26,16 @@ cdef int not_unpacked(lc_frames *f, int why) noexcept nogil:
     return -1
 
 
+# Take bytes of a head until it has so many; return whether it has.
+cdef inline bint fill_head(lc_frames *f, const uint8_t **at, const uint8_t *end,
+                           uint32_t size) noexcept nogil:
+    while f.head_size < size and at[0] < end:
+        f.head[f.head_size] = at[0][0]
+        f.head_size += 1
+        at[0] += 1
+    return f.head_size >= size
+
+
 # Check the first two bytes of a head; return the bytes of the whole, or -1.
 cdef int head_length(lc_frames *f) noexcept nogil:
     cdef int opcode = f.head[0] & 15
@@ -193,20 +203,12 @@ cdef int frames_next(lc_frames *f, const uint8_t **at, const uint8_t *end, const
         trim(&f.message, ROOM_KEPT)
     while f.over == OVER_NOT:
         if not f.in_payload:
-            while f.head_size < 2 and at[0] < end:
-                f.head[f.head_size] = at[0][0]
-                f.head_size += 1
-                at[0] += 1
-            if f.head_size < 2:
+            if not fill_head(f, at, end, 2):
                 return 0
             done = head_length(f)
             if done < 0:
                 return -1
-            while f.head_size < <uint32_t> done and at[0] < end:
-                f.head[f.head_size] = at[0][0]
-                f.head_size += 1
-                at[0] += 1
-            if f.head_size < <uint32_t> done:
+            if not fill_head(f, at, end, <uint32_t> done):
                 return 0
             if begin_payload(f) < 0:
                 return -1

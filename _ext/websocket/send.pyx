@@ -40,23 +40,16 @@ cdef inline void copy_masked(uint8_t *to, const uint8_t *data, size_t size,
 cdef int add_frame(lc_frames *f, uint8_t first, const uint8_t *data, size_t size) noexcept nogil:
     cdef const uint8_t *key = next_key(f)
     cdef size_t head = 2 if size < 126 else 4 if size < 65536 else 10
-    cdef int i
+    cdef size_t i
     if key == NULL:
         return -1
     cdef uint8_t *to = wire_reserve(&f.out, head + 4 + size)
     if to == NULL:
         return -1
     to[0] = first
-    if head == 2:
-        to[1] = <uint8_t> (MASKED | size)
-    elif head == 4:
-        to[1] = MASKED | 126
-        to[2] = <uint8_t> (size >> 8)
-        to[3] = <uint8_t> size
-    else:
-        to[1] = MASKED | 127
-        for i in range(8):
-            to[2 + i] = <uint8_t> (<uint64_t> size >> (56 - 8 * i))
+    to[1] = <uint8_t> (MASKED | (size if head == 2 else 126 if head == 4 else 127))
+    for i in range(2, head):
+        to[i] = <uint8_t> (<uint64_t> size >> 8 * (head - 1 - i))
     memcpy(to + head, key, 4)
     copy_masked(to + head + 4, data, size, key)
     f.out.size += head + 4 + size

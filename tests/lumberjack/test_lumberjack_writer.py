@@ -17,7 +17,7 @@ from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.lumberjack import MAX_WINDOW, Codec, Reader
+from logclient._ext.lumberjack import Codec, Reader
 from logclient._ext.queue import EventQueue
 from tests.lumberjack_inputs import near_objects, objects, pair_block
 from tests.oracle import lumberjack as oracle
@@ -147,7 +147,7 @@ class TestWindow:
         assert codec.buffers() == []
 
     @pytest.mark.parametrize(("name", "value"), [
-        ("version", 3), ("window", 0), ("window", MAX_WINDOW + 1), ("inflight", 0), ("compression", 10),
+        ("version", 3), ("window", 0), ("window", 10_001), ("inflight", 0), ("compression", 10),
         ("silence", 0.0), ("silence", float("nan")), ("window_bytes", 0),
     ])  # fmt: skip
     def test_codec_asserts_its_options(self, name: str, value: object) -> None:
