@@ -178,7 +178,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             head = 0 if simple else cut.count * HEADER_SIZE + tags_size
             length = <uint32_t> done + head
             if not simple:
-                if put_fragments(wire, &run, p, <uint32_t> done, &cut, w.id_, 0, tags, tags_size, &place) < 0:
+                if put_fragments(wire, &run, p, <uint32_t> done, &cut, w.id_, tags, tags_size, &place) < 0:
                     done = STOP_MEMORY
             elif wire_reserve(wire, RUN_HEAD + length) == NULL:
                 done = STOP_MEMORY
