@@ -50,10 +50,7 @@ cdef class TlsSocket:
     Args:
         context: the settings.
         plain: the socket; it belongs to this object from now on.
-        name: of the server, or its address: what its certificate must be for.
-
-    Raises:
-        ValueError: the name cannot be used.
+        name: of the server, or its address: what its certificate must be for. Else a ValueError.
     """
 
     cdef TlsContext context      # owns what `o` refers to

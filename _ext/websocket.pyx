@@ -108,9 +108,7 @@ cdef class ClientFrames:
     Args:
         max_message: bytes of the largest message from the server, unpacked.
         deflate: what was negotiated for permessage-deflate: whether we keep the context between messages,
-            the bits of our window, and the same two of the server; None: no compression. Messages are
-            unpacked with a window of 15 bits, which suits every server: with less, what zlib accepts of one
-            that exceeds its window depends on how the bytes arrive.
+            the bits of our window, and the same two of the server; None: no compression.
     """
 
     cdef lc_frames f

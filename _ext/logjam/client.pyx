@@ -462,11 +462,7 @@ cdef class Codec(CodecBase):
         return requests
 
     def ping(self):
-        """Append a ping to the bytes to send.
-
-        Raises:
-            ValueError: too many pings wait for a reply.
-        """
+        """Append a ping to the bytes to send; a ValueError: too many of them wait for a reply."""
         cdef lc_client *w = &self.w
         cdef uint8_t meta[META_SIZE]
         cdef bytes message

@@ -8,11 +8,7 @@ without the GIL; Python's packages stand in for the others."""
 
 
 def pack(int compression, body: ReadableBuffer, /, *, int level=3) -> bytes:
-    """Pack a body as messages carry it.
-
-    Raises:
-        ValueError: there is no such compression, or it is not installed.
-    """
+    """Pack a body as messages carry it; a ValueError: there is no such compression, or not installed."""
     cdef lc_packer packer
     cdef lc_wire out
     cdef bytes data = bytes(body)
@@ -37,12 +33,9 @@ def pack(int compression, body: ReadableBuffer, /, *, int level=3) -> bytes:
 
 
 def unpack(int compression, body: ReadableBuffer, size_t most=BODY_LIMIT, /) -> bytes:
-    """Return the unpacked body, of at most so many bytes.
+    """Return the unpacked body, of at most so many bytes; a ValueError names what is wrong with it.
 
     Memory is allocated only as far as the compressed bytes can hold that much, whatever length they announce.
-
-    Raises:
-        ValueError: it is damaged; the message names the fault.
     """
     cdef lc_unpacker unpacker
     cdef lc_wire out

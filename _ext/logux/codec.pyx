@@ -216,13 +216,10 @@ cdef class Codec(CodecBase):
         w.awaited_since = 0
 
     def connected(self, bytes node, int64_t base, double now, double lead):
-        """Synchronize, after the server's `connected`.
+        """Synchronize, after the server's `connected`, which has arrived `now`.
 
-        Args:
-            node: our node id, as it stands in JSON.
-            base: the base time, in ms since 1970 of the server's clock.
-            now: when the message arrived, in monotonic seconds.
-            lead: how far the server's clock was after `base` then, in ms.
+        `node` is our node id as it stands in JSON, `base` the base time in ms since 1970 of its clock,
+        `lead` how far that clock was after `base` then, in ms.
         """
         cdef lc_client *w = &self.w
         self.node = node
@@ -237,8 +234,7 @@ cdef class Codec(CodecBase):
                         bint drop=False) -> tuple[int, list[tuple[int, int, int, int]]]:
         """Forget the actions in flight: `keep` their ids for the next connection, or `drop` them as in doubt.
 
-        Returns:
-            Their number, and ranges of outcomes as from `outcomes`.
+        Return their number, and ranges of outcomes as from `outcomes`.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t doubts = w.open
@@ -430,8 +426,7 @@ cdef class Codec(CodecBase):
     def undo(self, int64_t ms, int64_t counter, int reason, double now) -> tuple[int, bool]:
         """Take an undo of the action with this id; `reason`: ``R_ERROR`` if it may be undone with another.
 
-        Returns:
-            The sequence of the action, 0 if it is not in flight, and whether it has failed.
+        Return the sequence of the action, 0 if it is not in flight, and whether it has failed.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t i = find(w, ms, <uint64_t> counter)

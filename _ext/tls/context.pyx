@@ -86,16 +86,13 @@ cdef class TlsContext:
         library: the functions of OpenSSL.
         like: an ``ssl.SSLContext``. Its ciphers, options, level of security and flags of verification are
             taken over; its certificates are not.
-
-    Attributes:
-        check_hostname: whether the certificate must be for the name or address that we connect to.
     """
 
     cdef OpenSsl library
     cdef SSL_CTX *context
     cdef object password
     cdef object failure          # what `password` has raised
-    cdef public bint check_hostname
+    cdef public bint check_hostname  # the certificate must be for the name or address that we connect to
 
     def __cinit__(self, OpenSsl library not None, like: ssl.SSLContext):
         cdef lc_openssl *o = &library.f

@@ -9,7 +9,9 @@ cdef extern from "libraries.h":
 cdef enum:
     MOST = 1 << 30               # bytes that zlib gets at once: its counts have 32 bits
     TAIL = 4
-    UNPACK_BITS = 15             # of the window
+    # Of the window, which suits every server: with less, what zlib accepts of one that exceeds its window
+    # depends on how the bytes arrive.
+    UNPACK_BITS = 15
 
 cdef const uint8_t *TAIL_BYTES = <const uint8_t *> b"\x00\x00\xff\xff"
 
