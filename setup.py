@@ -55,7 +55,7 @@ DIRECTIVES = {
 
 # What calls the system, or Python; and what bench/ shows to be as fast without -O3. The others have that.
 WITH_O2 = re.compile(r"decoder|logjam|logux|lumberjack|plog|record|tracebacks")
-WITH_O1 = re.compile(r"codec_base|constants|pump\..*|tls|udpreceive")
+WITH_O1 = re.compile(r"codec_base|constants|pump|tls|udpreceive")
 
 
 def need_compiler() -> None:

@@ -84,7 +84,7 @@ ctypedef struct lc_codec:
     int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
                   lc_wire *wire, lc_outcomes *out) noexcept nogil
     # Note that the transport has taken so many more bytes, whole messages or runs. Protocols without
-    # acknowledgements settle events here (sent_tracker.pxd). NULL if the peer acknowledges.
+    # acknowledgements settle events here. NULL if the peer acknowledges.
     void (*sent)(void *self, size_t size, lc_outcomes *out) noexcept nogil
     # Take bytes from the peer. Return 0, or a STOP_ number; the Python core then has the error.
     int (*receive)(void *self, const uint8_t *data, size_t size, double now,
@@ -106,9 +106,16 @@ ctypedef struct lc_codec:
     void (*sample)(void *self, double now, double wall) noexcept nogil
 
 
-cdef extern from "codec.h":
-    void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil
-    uint32_t lc_get_frame(const uint8_t *p) noexcept nogil
+cdef extern from "bits.h":
+    uint32_t lc_get_frame "lc_le32"(const uint8_t *p) noexcept nogil
+
+
+# Write the head of a frame, an integer in little-endian order.
+cdef inline void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil:
+    p[0] = <uint8_t> head
+    p[1] = <uint8_t> (head >> 8)
+    p[2] = <uint8_t> (head >> 16)
+    p[3] = <uint8_t> (head >> 24)
 
 
 # Return room for `more` bytes at the end of the wire, without moving wire.size; NULL when memory is out.
@@ -180,5 +187,62 @@ cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
     return 0
 
 
-from libc.stdlib cimport free, realloc
+# Events sent without acknowledgements: each is `handed` once the transport has taken its last byte. A ring of
+# events in wire order. Bytes are counted from the beginning of the connection.
+ctypedef struct lc_handing:
+    uint64_t *seq
+    uint64_t *end                # the byte at which each ends
+    uint32_t room
+    uint32_t head
+    uint32_t count
+    uint64_t written             # bytes that were encoded
+    uint64_t taken               # of them, bytes that the transport has taken
+
+
+# Make room for so many events; return -1 when memory is out.
+cdef inline int handing_open(lc_handing *h, uint32_t room) noexcept nogil:
+    h.seq = <uint64_t *> calloc(room, sizeof(uint64_t))
+    h.end = <uint64_t *> calloc(room, sizeof(uint64_t))
+    h.room = room
+    return 0 if h.seq != NULL and h.end != NULL else -1
+
+
+cdef inline void handing_close(lc_handing *h) noexcept nogil:
+    free(h.seq)
+    free(h.end)
+
+
+# Forget everything for a new connection: it is sent again.
+cdef inline void handing_forget(lc_handing *h) noexcept nogil:
+    h.head = h.count = 0
+    h.written = h.taken = 0
+
+
+# Return how many more events there is room for.
+cdef inline uint32_t handing_room(const lc_handing *h) noexcept nogil:
+    return h.room - h.count
+
+
+# Add an event whose last byte is `size` bytes behind the bytes written so far.
+cdef inline void handing_add(lc_handing *h, uint64_t seq, uint64_t size) noexcept nogil:
+    cdef uint32_t i = h.head + h.count
+    if i >= h.room:
+        i -= h.room
+    h.seq[i] = seq
+    h.end[i] = h.written + size
+    h.count += 1
+
+
+# Settle the events that are complete once the transport has taken so many more bytes. When memory is out, the
+# others stay in flight until the connection ends, and are sent again.
+cdef inline void handing_took(lc_handing *h, uint64_t size, lc_outcomes *out) noexcept nogil:
+    h.taken += size
+    while h.count and h.end[h.head] <= h.taken:
+        if outcome_add(out, h.seq[h.head], h.seq[h.head], HANDED, R_NONE) < 0:
+            return
+        h.head = h.head + 1 if h.head + 1 < h.room else 0
+        h.count -= 1
+
+
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy

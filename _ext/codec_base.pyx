@@ -1,54 +1,20 @@
-"""The base class of the codecs, and the buffers of encoded bytes."""
+"""The base class of the codecs."""
 
-cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport *
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
-from logclient._ext.codec cimport lc_batch
-from logclient._ext.sent_tracker cimport handing_took
-
-
-# Nothing is appended while a view of the bytes exists: the codec begins another outbox.
-@cython.final
-cdef class Outbox:
-    """Encoded bytes that wait to be sent, as a read-only buffer."""
-
-    def __dealloc__(self):
-        free(self.wire.data)
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.wire.data, self.wire.size, 1, flags)
-        self.views += 1
-
-    def __releasebuffer__(self, Py_buffer *view):
-        self.views -= 1
+from logclient._ext.codec cimport handing_took, lc_batch
 
 
 cdef void release_codec(object capsule) noexcept:
     Py_DECREF(<object> PyCapsule_GetContext(capsule))
 
 
-cdef class OutcomeList:
-    """The outcomes and signs of life received; base class of the objects that track events in flight."""
-
-    def __dealloc__(self):
-        free(self.out.items)
-
-    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        """Return (first, last, status, reason) of each range since the last call, signs of life, progress."""
-        cdef lc_outcomes *out = &self.out
-        cdef uint32_t i
-        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status,
-                   <int> out.items[i].reason) for i in range(out.n)]
-        result = ranges, out.alive, out.progress
-        out.n = out.alive = out.progress = 0
-        return result
-
-
-cdef class CodecBase(OutcomeList):
+cdef class CodecBase:
     """The compiled half of a core: C functions for pumps, and methods that call them from Python.
 
     `now` is the time in seconds of the monotonic clock, in all codecs.
@@ -60,9 +26,9 @@ cdef class CodecBase(OutcomeList):
     """The peer's violation of the protocol, in words."""
     error: str | None
 
-    def __cinit__(self):
-        self.box = Outbox()
-        self.full = []
+    def __dealloc__(self):
+        free(self.out.items)
+        free(self.wire.data)
 
     @property
     def capsule(self) -> object:
@@ -79,13 +45,6 @@ cdef class CodecBase(OutcomeList):
             raise TypeError("a codec without a protocol")
         return 0
 
-    # Where bytes to send are appended.
-    cdef lc_wire *wire(self) except NULL:
-        if self.box.views:
-            self.full.append(self.box)
-            self.box = Outbox()
-        return &self.box.wire
-
     def credit(self, double now) -> tuple[int, int]:
         """Return how many events, and how many bytes of them, may be encoded now."""
         cdef uint32_t events
@@ -97,25 +56,22 @@ cdef class CodecBase(OutcomeList):
     def encode(self, batch: object, uint32_t events, double now) -> int:
         """Encode pending events of a batch into `buffers`; return how many, or a negative ``Stop``."""
         cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
-        cdef lc_wire *wire = self.wire()
         cdef int n
         self.ensure_initialized()
         with nogil:
-            n = self.codec.encode(self.codec.self, b, events, now, wire, &self.out)
+            n = self.codec.encode(self.codec.self, b, events, now, &self.wire, &self.out)
         return n
 
-    def buffers(self) -> list[memoryview]:
-        """Return views of the bytes encoded since the last `sent`."""
-        boxes = self.full if self.box.wire.size == 0 else [*self.full, self.box]
-        return [memoryview(box) for box in boxes]
+    def buffers(self) -> list[bytes]:
+        """Return the bytes encoded since the last `sent`."""
+        if self.wire.size == 0:
+            return []
+        return [PyBytes_FromStringAndSize(<const char *> self.wire.data, <Py_ssize_t> self.wire.size)]
 
     def sent(self, uint64_t rest=0):
         """Forget the bytes in `buffers`: the transport has taken all but the last `rest`, which it keeps."""
         cdef lc_handing *h = self.handing
-        self.full.clear()
-        if self.box.views:
-            self.box = Outbox()
-        self.box.wire.size = 0
+        self.wire.size = 0
         if h != NULL and rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
@@ -129,6 +85,16 @@ cdef class CodecBase(OutcomeList):
             stop = self.codec.receive(self.codec.self, <const uint8_t *> view.buf, view.len, now, &self.out)
         PyBuffer_Release(&view)
         return stop
+
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
+        """Return (first, last, status, reason) of each range since the last call, signs of life, progress."""
+        cdef lc_outcomes *out = &self.out
+        cdef uint32_t i
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status,
+                   <int> out.items[i].reason) for i in range(out.n)]
+        result = ranges, out.alive, out.progress
+        out.n = out.alive = out.progress = 0
+        return result
 
     def deadline(self) -> float:
         """Return when the codec must be called even if nothing arrives."""

@@ -33,28 +33,7 @@ cdef memoryview make_column(void **data, size_t n, size_t item, char code):
 cdef class Events:
     """Decoded units, in order: a row for each event, and a row for each fault.
 
-    All decoders have these columns; a subclass adds those of its protocol.
-
-    Attributes:
-        status: uint8: index into the decoder's ``STATUS_NAMES``. All decoders share 0 (ok) to 3.
-        producer: int32: index into the decoder's producers; -1 when it is none of them, or none were given.
-        prefix_high: uint64: bytes 0..7 of the id, big-endian; 0 without an id.
-        prefix_low: uint16: bytes 8..9 of the id; 0 without an id.
-        sequence: int64: the last 48 bits of the id; 0 without an id.
-        hash: uint64: XXH64 of the body as carried, seed 42; 0 for a fault, and where none is asked for.
-        unit: int32: index of the unit.
-        offset: int64: where the body, or the fault, begins in the unit as ``expand`` returns it.
-        length: int32: bytes of the body.
-        id_hash: uint64, two for each row: XXH64 of the user's own id, seeds 42 and 43; 0, 0 unless
-            ``FOREIGN``.
-        units: the number of units decoded: fewer than were given, where a bound of `BatchDecoder.limit` ended
-            it.
-        bodies: uint8: the bodies of all rows with an event, joined, each with the bytes that `length` tells.
-            Bodies beyond 256 MiB are left out. Empty without the bound `body_bytes` of `BatchDecoder.limit`.
-        own_ids: uint8: the text of the users' own ids as it stands in the bodies, joined; empty like
-            `bodies`.
-        own_id_ends: int64: where each id ends in `own_ids`. One for each row of status ``FOREIGN``, in order;
-            empty for plog's bodies without an id.
+    All decoders have these columns (decoder.pxd); a subclass adds those of its protocol.
     """
 
     def __len__(self):

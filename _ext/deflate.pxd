@@ -69,15 +69,6 @@ ctypedef struct lc_inflater:
     lc_zstream *zstream
 
 
-# The isal package, or None.
-cdef inline object isal_package():
-    try:
-        from isal import isal_zlib
-        return isal_zlib
-    except Exception:                # an optional speed-up that is missing or broken is not used
-        return None
-
-
 # Open the fastest compressor for a level of zlib's, 0..9. ISA-L's level 1 stands for 1..3: it is
 # several times faster than any of them and its output between those of 1 and 2.
 # The owner must keep the returned package, or None.
@@ -88,7 +79,10 @@ cdef inline object deflater_open(lc_deflater *d, int level):
     package = None
     if 1 <= level <= 3:
         if not LC_HAS_ISAL:
-            package = isal_package()
+            try:
+                from isal import isal_zlib as package
+            except Exception:        # an optional speed-up that is missing or broken is not used
+                pass
         if LC_HAS_ISAL or package is not None:
             d.isal = True
             d.level = 1

@@ -1,17 +1,6 @@
 """Logux: the client (a pump's codec), the decoder of captures.
 
-=========  =======================================================================================
-message    a JSON text, ``[type, ...]``, whole in one WebSocket message
-sync       ``["sync", added, action, meta, action, meta, ...]``; `added` counts the actions sent
-           since the beginning, with these
-meta       ``{"id": shift | [shift, n] | [shift, "node id", n], "time": ms[, "subprotocol": n]}``;
-           shift and time are relative to the connection's base, the second time of `connected`
-synced     ``["synced", added]``, sent at once
-processed  for each action later, in a sync of the server:
-           ``["sync", n, {"id": "<ms> <node id> <n>", "type": "logux/processed"}, meta]``
-=========  =======================================================================================
-
-The high nibble of an event's kind gives the form of its body:
+docs/protocols/logux.md has the messages. The high nibble of an event's kind gives the form of its body:
 
 =====  ============================================  ===================================================
 0      a JSON object                                 ``{"type":<action_type>,"data":<body>,"id":"<32 hex>"}``
@@ -26,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.math cimport llround
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport *
@@ -38,7 +27,7 @@ cdef enum:
     BODY_LIMIT = 64 << 20        # bytes of an action before its id
     HEAD = 4                     # bytes of the size before each message
     TOKEN = 8                    # bytes of the token of a ping
-    PREFIX_ROOM = 32             # ["sync",<19 digits>
+    SYNC_HEAD = 4 + 32           # the size, and ["sync",<19 digits>
     META_ROOM = 160              # commas, id, time, subprotocol, brackets
     TAIL_SIZE = 41               # ,"id":"<32 digits>"}
     CLOCKS = 8                   # offsets of the clocks that are kept

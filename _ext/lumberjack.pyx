@@ -1,33 +1,19 @@
 """Lumberjack: the writer (a pump's codec), the reader, the decoder of captures, the checking pass.
 
-======  ===================================================================
-frame   version '1' or '2', type, payload; integers are big-endian
-``W``   u32 number of events in the window that follows
-``D``   version 1 only: u32 sequence, u32 count, then `count` times u32 length, key, u32 length, value
-``J``   version 2 only: u32 sequence, u32 length, JSON object
-``C``   u32 length, zlib stream of whole frames
-``A``   u32 sequence; 0 is a keep-alive
-======  ===================================================================
+docs/protocols/lumberjack.md has the frames. The writer numbers the events of each window from 1: the only
+numbering on which Logstash (which acknowledges the highest sequence) and go-lumber (which acknowledges the
+count) agree. Version 1 is always compressed: Logstash misreads a 'data' frame that is split over two reads.
 
-The writer numbers the events of each window from 1: the only numbering on which Logstash (which acknowledges
-the highest sequence) and go-lumber (which acknowledges the count) agree. Version 1 is always compressed:
-Logstash misreads a 'data' frame that is split over two reads.
-
-The literal form (``strict_spec``) follows the protocol text, which no released server does:
-
-============  =============================================================
-``J``         in version 1 too; the text has no other version
-``W``         the most frames without an acknowledgement; sent once, and no part of a unit
-sequence      runs over the whole connection, from 1 to 4,294,967,295; 0 is always a keep-alive
-``A``         acknowledges all frames up to this number
-a unit        one 'D', 'J' or 'C' frame as it was sent and captured
-============  =============================================================
+The literal form (``strict_spec``) follows the protocol text, which no released server does. It has ``J`` in
+version 1 too; ``W`` is sent once, is no part of a unit, and has the most frames without an acknowledgement.
+Sequences run over the whole connection, from 1 to 4,294,967,295, and an ``A`` acknowledges all up to its own;
+0 is always a keep-alive. A unit is one 'D', 'J' or 'C' frame as it was sent and captured.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport CodecBase
@@ -37,14 +23,6 @@ from logclient._ext.codec cimport *
 from logclient._ext.ids cimport *
 from logclient._ext.jsonscan cimport *
 
-MAX_WINDOW = WINDOW_LIMIT
-"""10,000 events: the limit of go-lumber's server."""
-MAX_INFLIGHT = MOST_WINDOWS
-"""16 windows in flight: the end of what `adaptive` allows."""
-MAX_DEPTH = SCAN_DEPTH
-"""1,000 levels of nesting: the limit of Logstash's JSON parser."""
-MAX_DIGITS = SCAN_DIGITS
-"""1,000 characters in a number: that parser's limit, too."""
 
 cdef enum:
     WINDOW_LIMIT = 10_000        # go-lumber refuses more

@@ -1,23 +1,9 @@
 """plog: the client (a pump's codec), fragments and their reassembly, the decoder of captures.
 
-========  ========================================================================================
-datagram  content; integers are big-endian
-========  ========================================================================================
-unboxed   the message itself; its first byte is not 0 to 31
-command   0, 0, four letters, any bytes
-fragment  0, 1, u16 count, u16 index, u16 size, i32 id, i32 total, u32 MurmurHash3 of the message,
-          u16 length of the tags, u16 0: 24 bytes; then the tags, then the payload
-========  ========================================================================================
-
-`size` is the payload of each fragment but the last, which has the rest. Only the last fragment has tags; they
-count in neither `size` nor `total`. The protocol's text is older than tags and has zeros in place of their
-length. The client boxes messages that may not travel unboxed: servers drop messages that begin with a byte
-below 32, and read an empty datagram as the one before it.
-
-Over TCP (`lines`) each message is a line, without header and tags.
-
-Bytes to send and bytes received are *runs* of datagrams, each behind its head: u32 bytes of the run
-and u32 segment, little-endian. The datagrams of a run have `segment` bytes each; the last may be shorter.
+docs/protocols/plog.md has the datagrams. Only the last fragment of a message has tags; they count in neither
+its size nor the total. The client boxes messages that may not travel unboxed: servers drop messages that
+begin with a byte below 32, and read an empty datagram as the one before it. Over TCP (`lines`) each message
+is a line, without header and tags. Bytes to send and bytes received are *runs* of datagrams (codec.pxd).
 """
 
 cimport cython
@@ -28,7 +14,6 @@ from libc.string cimport memchr, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport *
-from logclient._ext.sent_tracker cimport *
 from logclient._ext.hash cimport HASH_LANES, murmur3_many, murmur3_of
 from logclient._ext.codec cimport *
 from logclient._ext.ids cimport *
@@ -41,12 +26,8 @@ HEADER = <int> HEADER_SIZE
 """24: bytes of a fragment before its tags and payload."""
 MAX_DATAGRAM = <int> DATAGRAM_MOST
 """65,507: bytes of the largest datagram over IPv4."""
-MAX_FRAGMENTS = <int> FRAGMENTS_MOST
-"""65,535: the most fragments of a message."""
 MAX_MESSAGE = <int> MESSAGE_MOST
 """2**31 - 1 bytes."""
-MAX_ID = <int> ID_MOST
-"""2**31 - 1: the highest number of a message; 1 follows it."""
 
 cdef enum:
     HEADER_SIZE = 24

@@ -1,8 +1,7 @@
 """TLS on a connected socket, through the OpenSSL that Python's ``ssl`` has loaded, without the GIL.
 
-`OpenSsl` looks its functions up. `TlsContext` and `TlsSocket` have the methods of ``ssl.SSLContext`` and
-``ssl.SSLSocket`` that ``transports.tls`` uses, and raise the same exceptions; the compiled pump calls
-``read`` and ``write`` in C.
+`TlsContext` and `TlsSocket` have the methods of ``ssl.SSLContext`` and ``ssl.SSLSocket`` that
+``transports.tls`` uses, and raise the same exceptions; the compiled pump calls ``read`` and ``write`` in C.
 
 OpenSSL never sees the descriptor. It works on one end of a pair of buffers (``BIO_new_bio_pair``), and the
 other end is written and read with ``send`` and ``recv`` here. So many records go out with one system call,
@@ -23,59 +22,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from logclient._ext.sockets cimport (
-    EAGAIN,
-    EINTR,
-    EWOULDBLOCK,
-    MSG_DONTWAIT,
-    MSG_MORE,
-    MSG_NOSIGNAL,
-    errno,
-    recv,
-    send,
-)
+from posix.unistd cimport getpid
+
+from logclient._ext.pump cimport *
+from logclient._ext.sockets cimport *
 
 import os
-
-
-cdef extern from "unistd.h":
-    int getpid() nogil
-
-cdef extern from "openssl.h":
-    const char *lc_openssl_find(lc_openssl *o, void *library) nogil
-    void lc_set_options(lc_openssl *o, SSL_CTX *context, uint64_t options) nogil
-    int lc_error_library(const lc_openssl *o, unsigned long code) nogil
-    int lc_error_reason(const lc_openssl *o, unsigned long code) nogil
-    void *dlopen(const char *name, int flags) nogil
-    int RTLD_NOLOAD, RTLD_NOW
-
-# ssl.h, tls1.h, bio.h, x509_vfy.h, x509v3.h
-cdef enum:
-    SSL_FILETYPE_PEM = 1
-    SSL_VERIFY_NONE = 0
-    SSL_VERIFY_PEER = 1
-    SSL_CTRL_MODE = 33
-    SSL_CTRL_SET_TLSEXT_HOSTNAME = 55
-    SSL_CTRL_SET_MIN_PROTO_VERSION = 123
-    SSL_MODE_ENABLE_PARTIAL_WRITE = 1
-    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER = 2
-    SSL_MODE_AUTO_RETRY = 4
-    TLS1_2_VERSION = 0x0303
-    SSL_ERROR_NONE = 0
-    SSL_ERROR_SSL = 1
-    SSL_ERROR_WANT_READ = 2
-    SSL_ERROR_WANT_WRITE = 3
-    SSL_ERROR_SYSCALL = 5
-    SSL_ERROR_ZERO_RETURN = 6
-    BIO_C_SHUTDOWN_WR = 142
-    BIO_CTRL_INFO = 3
-    ERR_LIB_SSL = 20
-    SSL_R_CERTIFICATE_VERIFY_FAILED = 134
-    SSL_R_UNEXPECTED_EOF_WHILE_READING = 294
-    X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS = 4
-    X509_CHECK_FLAG_NEVER_CHECK_SUBJECT = 0x20
-    NAME_FLAGS = 2 << 16 | 0x12  # XN_FLAG_SEP_CPLUS_SPC, ASN1_STRFLGS_ESC_CTRL and UTF8_CONVERT
-    CERTIFICATE_FLAGS = 0x168F   # X509_FLAG_NO_*, but for names, validity and extensions
 
 cdef enum:
     RECORD = 16384               # bytes of the longest record, decrypted
@@ -87,6 +39,7 @@ cdef enum:
     MAX_PASSWORD = 1024
 
 
+include "tls/openssl.pyx"
 include "tls/context.pyx"
 
 
@@ -97,11 +50,28 @@ cdef class TlsSocket:
     Args:
         context: the settings.
         plain: the socket; it belongs to this object from now on.
-        name: of the server, or its address: what its certificate must be for.
-
-    Raises:
-        ValueError: the name cannot be used.
+        name: of the server, or its address: what its certificate must be for. Else a ValueError.
     """
+
+    cdef TlsContext context      # owns what `o` refers to
+    cdef lc_openssl *o
+    cdef SSL *ssl
+    cdef BIO *inner              # owned by `ssl`
+    cdef BIO *outer              # our end of the pair
+    cdef object plain
+    cdef int fd
+    cdef int owner               # the process that may end this connection
+    cdef bint eof                # the peer has sent its last byte
+    cdef bint closed             # it has also said so, or that is taken as said
+    cdef bint failed             # after a fatal error nothing is written or read
+    cdef bint send_failed        # the system takes no more bytes
+    cdef readonly bint received  # anything at all
+    cdef bint reads_first        # nothing can be written before something was read
+    cdef bint writes_first       # and the reverse
+    cdef readonly bint has_unread    # a call of `read` may find more without a byte from the kernel
+    cdef int kind                # SSL_ERROR_* of the last failure
+    cdef unsigned long code      # what OpenSSL's queue of errors had then
+    cdef int error               # errno, where the system failed
 
     def __cinit__(self, TlsContext context not None, plain: socket.socket, bytes name not None):
         cdef lc_openssl *o = &context.library.f
@@ -109,7 +79,6 @@ cdef class TlsSocket:
         cdef X509_VERIFY_PARAM *param
         cdef bint done
         self.context = context
-        self.library = context.library
         self.o = o
         self.owner = getpid()
         self.fd = -1
@@ -153,7 +122,7 @@ cdef class TlsSocket:
 
     cdef int flush(self, bint more=False) noexcept nogil:
         # Pass encrypted bytes to the kernel. Return 1 when none are left, 0 when it takes no more now, or
-        # TLS_BROKEN. With `more`, others follow at once: the last packet may wait for them.
+        # LINK_BROKEN. With `more`, others follow at once: the last packet may wait for them.
         cdef int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (MSG_MORE if more else 0)
         cdef char *data = NULL
         cdef ssize_t sent
@@ -163,7 +132,7 @@ cdef class TlsSocket:
             if n <= 0:
                 return 1
             if self.send_failed:
-                return TLS_BROKEN
+                return LINK_BROKEN
             sent = send(self.fd, data, <size_t> n, flags)
             if sent >= 0:
                 self.o.BIO_nread(self.outer, &data, <int> sent)
@@ -172,11 +141,11 @@ cdef class TlsSocket:
             elif errno != EINTR:
                 self.send_failed = True
                 self.error = errno
-                return TLS_BROKEN
+                return LINK_BROKEN
 
     cdef int _fill(self) noexcept nogil:
         # Fetch encrypted bytes from the kernel, once. Return whether OpenSSL has something to look at, or
-        # TLS_BROKEN.
+        # LINK_BROKEN.
         cdef char *room = NULL
         cdef ssize_t got
         cdef int n = self.o.BIO_nwrite0(self.outer, &room)
@@ -197,7 +166,7 @@ cdef class TlsSocket:
                 self.failed = True
                 self.kind = SSL_ERROR_SYSCALL
                 self.error = errno
-                return TLS_BROKEN
+                return LINK_BROKEN
 
     cdef int _explain(self, int result) noexcept nogil:
         # Keep why a call of OpenSSL in this thread has failed, and return SSL_ERROR_*.
@@ -210,7 +179,7 @@ cdef class TlsSocket:
         if kind == SSL_ERROR_ZERO_RETURN:
             self.closed = True
         elif self.eof and (kind == SSL_ERROR_SYSCALL
-                           or lc_error_reason(self.o, self.code) == SSL_R_UNEXPECTED_EOF_WHILE_READING):
+                           or error_reason(self.o, self.code) == SSL_R_UNEXPECTED_EOF_WHILE_READING):
             # Without close_notify, as far as this version of OpenSSL tells.
             self.kind = SSL_ERROR_SYSCALL
             self.closed = True
@@ -244,16 +213,16 @@ cdef class TlsSocket:
 
     cdef ssize_t write(self, const uint8_t *data, size_t size) noexcept nogil:
         # Encrypt and send. Return how many bytes were taken, some of which may wait in our buffer for room
-        # in the kernel's; 0 for not now; or TLS_BROKEN. After 0 the same bytes must be given again.
+        # in the kernel's; 0 for not now; or LINK_BROKEN. After 0 the same bytes must be given again.
         cdef size_t done = 0
         cdef int flushed, result, kind
         if self.failed or self.send_failed:
-            return TLS_BROKEN
+            return LINK_BROKEN
         self.reads_first = False
         while True:
             flushed = self.flush(done < size)
             if flushed < 0 and done == 0:
-                return TLS_BROKEN
+                return LINK_BROKEN
             if flushed <= 0 or done == size:
                 return <ssize_t> done
             while done < size and self.o.BIO_ctrl_get_write_guarantee(self.inner) >= ROOM:
@@ -267,16 +236,16 @@ cdef class TlsSocket:
                 if kind == SSL_ERROR_WANT_READ:
                     self.reads_first = True
                 elif kind != SSL_ERROR_WANT_WRITE and done == 0:
-                    return TLS_BROKEN
+                    return LINK_BROKEN
                 return <ssize_t> done
 
     cdef ssize_t read(self, uint8_t *data, size_t size) noexcept nogil:
-        # Receive and decrypt. Return how many bytes there are, 0 for none now, TLS_CLOSED or TLS_BROKEN.
+        # Receive and decrypt. Return how many bytes there are, 0 for none now, LINK_CLOSED or LINK_BROKEN.
         cdef size_t done = 0
         cdef int fills = 0
         cdef int result, kind, filled
         self.writes_first = False
-        self.unread = False
+        self.has_unread = False
         self.flush()
         while done < size and not self.failed and not self.closed:
             self.o.ERR_clear_error()
@@ -294,7 +263,7 @@ cdef class TlsSocket:
             if kind != SSL_ERROR_WANT_READ:
                 break
             if fills == MAX_FILLS:
-                self.unread = True
+                self.has_unread = True
                 break
             filled = self._fill()
             if filled <= 0:
@@ -304,17 +273,17 @@ cdef class TlsSocket:
         if done:
             self.received = True
             # The next call finds the rest, or the end that was found behind these bytes.
-            self.unread = self.unread or done == size or self.failed or self.closed
+            self.has_unread = self.has_unread or done == size or self.failed or self.closed
             return <ssize_t> done
         if self.closed:
-            return TLS_CLOSED
-        return TLS_BROKEN if self.failed or self.send_failed else 0
+            return LINK_CLOSED
+        return LINK_BROKEN if self.failed or self.send_failed else 0
 
     cdef int interest(self, bint full) noexcept nogil:
-        # Return what to poll for: TO_READ, TO_WRITE.
-        cdef int bits = 0 if self.writes_first else TO_READ
+        # Return what to poll for.
+        cdef int bits = 0 if self.writes_first else POLLIN
         if self.o.BIO_ctrl_pending(self.outer) > 0 or full and not self.reads_first:
-            bits |= TO_WRITE
+            bits |= POLLOUT
         return bits
 
     # -- as ssl.SSLSocket --------------------------------------------------------------------------
@@ -332,8 +301,8 @@ cdef class TlsSocket:
         cdef lc_openssl *o = self.o
         cdef long verdict
         if self.kind == SSL_ERROR_SSL:
-            if (lc_error_library(o, self.code) == ERR_LIB_SSL
-                    and lc_error_reason(o, self.code) == SSL_R_CERTIFICATE_VERIFY_FAILED):
+            if (error_library(o, self.code) == ERR_LIB_SSL
+                    and error_reason(o, self.code) == SSL_R_CERTIFICATE_VERIFY_FAILED):
                 error = _error(ssl.SSLCertVerificationError, o, self.code)
                 verdict = o.SSL_get_verify_result(self.ssl)
                 error.verify_code = verdict
@@ -347,14 +316,7 @@ cdef class TlsSocket:
         return ssl.SSLEOFError(self.kind, "the peer has closed the connection")
 
     def do_handshake(self):
-        """Go on with the handshake.
-
-        Raises:
-            ssl.SSLWantReadError: wait until the socket is readable, and call again.
-            ssl.SSLWantWriteError: the same, writable.
-            ssl.SSLCertVerificationError: the server's certificate is refused.
-            OSError: there will be no connection.
-        """
+        """Go on with the handshake; see ``ssl.SSLSocket.do_handshake``."""
         import ssl
 
         cdef int kind
@@ -370,10 +332,7 @@ cdef class TlsSocket:
     def send(self, const uint8_t[::1] data) -> int:
         """Return how many bytes were taken; some of them may wait for ``flush_sent``.
 
-        Raises:
-            ssl.SSLWantWriteError: none now; give the same bytes again when the socket is writable.
-            ssl.SSLWantReadError: the same, when something was read.
-            OSError: the connection is over.
+        After ``ssl.SSLWantWriteError`` or ``ssl.SSLWantReadError`` give the same bytes again.
         """
         import ssl
 
@@ -392,11 +351,7 @@ cdef class TlsSocket:
         raise ssl.SSLWantWriteError(SSL_ERROR_WANT_WRITE, "writing waits for room")
 
     def flush_sent(self) -> bool:
-        """Pass encrypted bytes to the kernel; return whether none are left.
-
-        Raises:
-            OSError: the connection is over.
-        """
+        """Pass encrypted bytes to the kernel; return whether none are left."""
         cdef int flushed
         with nogil:
             flushed = self.flush()
@@ -405,13 +360,7 @@ cdef class TlsSocket:
         return flushed == 1
 
     def recv(self, size_t size) -> bytes:
-        """Return up to `size` received bytes; ``b""`` when the peer has closed, with or without a word.
-
-        Raises:
-            ssl.SSLWantReadError: there are none now.
-            ssl.SSLWantWriteError: there are none before the socket is writable.
-            OSError: the connection is over.
-        """
+        """Return up to `size` received bytes; ``b""`` when the peer has closed, with or without a word."""
         import ssl
 
         cdef ssize_t done
@@ -422,7 +371,7 @@ cdef class TlsSocket:
             done = self.read(to, size)
         if done > 0:
             return data[:done]
-        if done == TLS_CLOSED or size == 0:
+        if done == LINK_CLOSED or size == 0:
             return b""
         if done < 0:
             raise self._failure()
@@ -441,18 +390,9 @@ cdef class TlsSocket:
             self.flush()
 
     def waits_for(self, bint full) -> tuple[bool, bool]:
-        """Return whether to wait until the socket is readable, and whether until it is writable.
-
-        Args:
-            full: whether `send` has taken less than it was given.
-        """
+        """Return whether to wait until the socket is readable, and until it is writable, to go on writing."""
         cdef int bits = self.interest(full)
-        return bool(bits & TO_READ), bool(bits & TO_WRITE)
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether `recv` may have more although the socket is not readable."""
-        return self.unread
+        return bool(bits & POLLIN), bool(bits & POLLOUT)
 
     def version(self) -> str:
         """Return the version of TLS, as ``TLSv1.3``."""
@@ -486,10 +426,6 @@ cdef class TlsSocket:
         """Return the descriptor of the socket; -1: closed."""
         return self.fd
 
-    def shutdown(self, int how):
-        """Shut the socket below TLS down; see ``socket.socket.shutdown``."""
-        self.plain.shutdown(how)
-
     def close(self):
         """Close the socket, without a word to the peer."""
         self.failed = True
@@ -502,3 +438,6 @@ cdef class TlsSocket:
 
     def __exit__(self, *_: object):
         self.close()
+
+
+include "tls/pump.pyx"

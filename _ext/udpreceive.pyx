@@ -6,45 +6,30 @@ a disk, loses those beyond. Linux only (recvmmsg, eventfd).
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memset
 
-from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.codec cimport append_bytes, lc_wire
+from logclient._ext.queue cimport *
 
 cdef extern from "udpreceive/receive.h":
     enum: LC_AT_ONCE, LC_ROOM, LC_ADDRESS
     ctypedef struct lc_receive_call:
         uint8_t *room
         uint8_t (*from_ "from")[28]
+        size_t size[64]
     int lc_receive(int fd, lc_receive_call *call) noexcept nogil
-    size_t lc_received(lc_receive_call *call, int i) noexcept nogil
     void lc_await(int fd, int other) noexcept nogil
     void lc_notify(int fd) noexcept nogil
 
-cdef extern from "platform.h":
-    ctypedef struct lc_mutex:
-        pass
-    ctypedef struct lc_cond:
-        pass
-    void lc_mutex_init(lc_mutex *m) nogil
-    void lc_mutex_lock(lc_mutex *m) nogil
-    void lc_mutex_unlock(lc_mutex *m) nogil
-    void lc_cond_init(lc_cond *c) nogil
-    void lc_cond_wake_all(lc_cond *c) nogil
-    void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) nogil
-    int64_t lc_wall_us() nogil
 
-
-# Datagrams one behind the other, with their ends, times and sources.
+# Datagrams one behind the other, with their times, sources and ends.
 ctypedef struct lc_pile:
     lc_wire data
-    lc_wire ends                 # int64
     lc_wire times                # int64
-    lc_wire sources              # LC_ADDRESS bytes for each run of datagrams from the same address
-    lc_wire counts               # uint32: datagrams in each run
-    size_t n
-    size_t runs
+    lc_wire sources              # LC_ADDRESS bytes each
+    lc_wire ends                 # int64
 
 
 cdef enum:
@@ -53,42 +38,26 @@ cdef enum:
 
 
 cdef inline size_t memory_of(const lc_pile *p) noexcept nogil:
-    return p.data.size + p.n * OVERHEAD
+    return p.data.size + p.ends.size // sizeof(int64_t) * OVERHEAD
 
 
 cdef void free_pile(lc_pile *p) noexcept nogil:
     free(p.data.data)
-    free(p.ends.data)
     free(p.times.data)
     free(p.sources.data)
-    free(p.counts.data)
+    free(p.ends.data)
     memset(p, 0, sizeof(lc_pile))
-
-
-cdef inline void put(lc_wire *to, const void *value, size_t size) noexcept nogil:
-    memcpy(to.data + to.size, value, size)
-    to.size += size
 
 
 # Append a datagram; return -1 when memory is out.
 cdef int pile_add(lc_pile *p, const uint8_t *data, size_t size, const uint8_t *source,
                   int64_t now) noexcept nogil:
     cdef int64_t end = <int64_t> (p.data.size + size)
-    cdef uint32_t none = 0
-    if (wire_reserve(&p.data, size) == NULL or wire_reserve(&p.ends, sizeof(end)) == NULL
-            or wire_reserve(&p.times, sizeof(now)) == NULL or wire_reserve(&p.sources, LC_ADDRESS) == NULL
-            or wire_reserve(&p.counts, sizeof(none)) == NULL):
+    if (append_bytes(&p.data, data, size) < 0
+            or append_bytes(&p.times, <const uint8_t *> &now, sizeof(now)) < 0
+            or append_bytes(&p.sources, source, LC_ADDRESS) < 0):
         return -1
-    if p.runs == 0 or memcmp(p.sources.data + p.sources.size - LC_ADDRESS, source, LC_ADDRESS):
-        put(&p.sources, source, LC_ADDRESS)
-        put(&p.counts, &none, sizeof(none))
-        p.runs += 1
-    put(&p.data, data, size)
-    put(&p.ends, &end, sizeof(end))
-    put(&p.times, &now, sizeof(now))
-    p.n += 1
-    (<uint32_t *> p.counts.data)[p.runs - 1] += 1
-    return 0
+    return append_bytes(&p.ends, <const uint8_t *> &end, sizeof(end))
 
 
 cdef bytes bytes_of(const lc_wire *wire):
@@ -103,11 +72,8 @@ cdef class Receiver:
         fd: a bound UDP socket; it stays the caller's, as do the next two.
         ready: an eventfd that is written to when there is something to take.
         wake: an eventfd for `stop`.
-        capacity: bytes that may wait, 64 for each datagram besides its own. Datagrams beyond it stay with the
-            kernel. The caller of ``take`` may hold as many again.
-
-    Raises:
-        ValueError: the capacity is below that of one system call, some 4 MiB.
+        capacity: bytes that may wait, 64 for each datagram besides its own; 4 MiB at least. Datagrams beyond
+            it stay with the kernel. The caller of ``take`` may hold as many again.
     """
 
     cdef lc_mutex mutex
@@ -146,9 +112,9 @@ cdef class Receiver:
         cdef int64_t now = lc_wall_us()
         cdef int i, failed = 0
         lc_mutex_lock(&self.mutex)
-        cdef bint first = self.pile.n == 0
+        cdef bint first = self.pile.ends.size == 0
         for i in range(n):
-            if pile_add(&self.pile, self.call.room + <size_t> i * LC_ROOM, lc_received(self.call, i),
+            if pile_add(&self.pile, self.call.room + <size_t> i * LC_ROOM, self.call.size[i],
                         self.call.from_[i], now) < 0:
                 failed = -1
                 break
@@ -165,11 +131,7 @@ cdef class Receiver:
         lc_mutex_unlock(&self.mutex)
 
     def run(self):
-        """Receive until ``stop``, and then the datagrams that have arrived. Call in a thread of its own.
-
-        Raises:
-            OSError: the socket is broken, or memory is out.
-        """
+        """Receive until ``stop``, and then the datagrams that have arrived. Call in a thread of its own."""
         cdef int n = 0
         if self.call == NULL:
             raise TypeError("__init__ has not run")
@@ -199,17 +161,15 @@ cdef class Receiver:
         lc_mutex_unlock(&self.mutex)
         lc_notify(self.wake)
 
-    def take(self) -> tuple[bytes, bytes, bytes, list[tuple[bytes, int]]] | None:
+    def take(self) -> tuple[bytes, bytes, bytes, bytes] | None:
         """Return the datagrams received since the last call; None: none.
 
         Returns:
-            The datagrams one behind the other. Two columns of int64: where each ends, and when it arrived, in
-            microseconds since 1970. Their sources in order: 28 bytes of a sockaddr, and how many datagrams in
-            a row it sent.
+            The datagrams one behind the other. Columns with an item for each: where it ends (int64), when it
+            arrived, in microseconds since 1970 (int64), and its source, the 28 bytes of a sockaddr.
         """
         cdef lc_pile *p = &self.spare
         cdef lc_pile full
-        cdef size_t i
         with nogil:
             lc_mutex_lock(&self.mutex)
             full = self.pile
@@ -217,14 +177,10 @@ cdef class Receiver:
             p[0] = full
             lc_cond_wake_all(&self.taken)
             lc_mutex_unlock(&self.mutex)
-        if p.n == 0:
+        if p.ends.size == 0:
             return None
-        found = (
-            bytes_of(&p.data), bytes_of(&p.ends), bytes_of(&p.times),
-            [(PyBytes_FromStringAndSize(<const char *> p.sources.data + i * LC_ADDRESS, LC_ADDRESS),
-              (<uint32_t *> p.counts.data)[i]) for i in range(p.runs)],
-        )
-        p.data.size = p.ends.size = p.times.size = p.sources.size = p.counts.size = p.n = p.runs = 0
+        found = bytes_of(&p.data), bytes_of(&p.ends), bytes_of(&p.times), bytes_of(&p.sources)
+        p.data.size = p.ends.size = p.times.size = p.sources.size = 0
         if p.data.capacity > KEPT:
             free_pile(p)
         return found

@@ -15,14 +15,16 @@ without the GIL, so that one can go on where the other stopped.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport memcpy, strlen
 
 from logclient._ext.codec cimport *
 from logclient._ext.deflate cimport *
+from logclient._ext.pump cimport *
 
-__all__ = ["LINKED", "ClientFrames"]
+import os
+
+__all__ = ["LINKED", "ClientFrames", "WebSocketPump"]
 
 LINKED = bool(LC_HAS_ZLIB)
 
@@ -38,12 +40,62 @@ cdef enum:
     PONG = 10
     MASKED = 0x80
     ROOM_KEPT = 1 << 22          # larger buffers are freed
-
-cdef enum:
     NORMAL_CLOSURE = 1000
     PROTOCOL_ERROR = 1002
     INVALID_DATA = 1007
     MESSAGE_TOO_BIG = 1009
+
+# How the connection ended.
+cdef enum:
+    OVER_NOT = 0
+    OVER_CLOSED = 1              # by a close frame of the peer
+    OVER_BROKEN = 2              # the peer broke the protocol
+    OVER_TOO_BIG = 3             # a message of more than max_message bytes
+    OVER_ENDED = 4               # the peer ended the connection without a close frame
+    OVER_MEMORY = 5
+
+cdef enum:
+    KEYS = 16384                 # random bytes requested at once, with the GIL: masks of four bytes
+    HEAD = 10                    # bytes of the longest head of a server's frame
+    CONTROL = 125                # bytes of the longest payload of a control frame
+    NO_STATUS = 1005             # stands for a close frame without a code
+
+
+ctypedef struct lc_frames:
+    # To send: frames, and the answer to the last ping.
+    lc_wire out
+    size_t sent                  # bytes of them that the carrier has taken
+    uint8_t keys[KEYS]
+    uint32_t key                 # where the next mask begins
+    uint8_t pong[CONTROL]
+    int pong_size                # -1: no ping awaits its answer
+    bint close_sent
+    # Received: the frame that has begun, and the message that it belongs to.
+    uint64_t max_message
+    uint8_t head[HEAD]
+    uint32_t head_size
+    uint64_t left                # bytes of its payload that are missing
+    bint in_payload
+    bint unfinished              # a fragmented message has begun
+    bint packed                  # the message is compressed
+    bint delivered               # `message` was returned, and may be used again
+    lc_wire message
+    uint8_t control[CONTROL]
+    uint32_t control_size
+    # The end.
+    int over                     # an OVER_ number
+    uint16_t code                # the peer's, or ours for what it broke
+    uint8_t reason[CONTROL]
+    uint32_t reason_size
+    # Compression; NULL: not negotiated, or by Python's zlib (then `python`).
+    bint deflates
+    bint keeps_sent              # of the context of earlier messages (RFC 7692, section 7.1.1)
+    bint keeps_received
+    lc_zstream *packer
+    lc_zstream *unpacker
+    lc_wire squeezed
+    void *python                 # borrowed: the ClientFrames that has Python's objects
+
 
 include "websocket/deflate.pyx"
 include "websocket/send.pyx"
@@ -56,10 +108,18 @@ cdef class ClientFrames:
     Args:
         max_message: bytes of the largest message from the server, unpacked.
         deflate: what was negotiated for permessage-deflate: whether we keep the context between messages,
-            the bits of our window, and the same two of the server; None: no compression. Messages are
-            unpacked with a window of 15 bits, which suits every server: with less, what zlib accepts of one
-            that exceeds its window depends on how the bytes arrive.
+            the bits of our window, and the same two of the server; None: no compression.
     """
+
+    cdef lc_frames f
+    cdef bytes input             # the bytes from `input_at` on are not taken
+    cdef const uint8_t *input_data
+    cdef size_t input_size
+    cdef size_t input_at
+    cdef object zlib
+    cdef object python_packer
+    cdef object python_unpacker
+    cdef int window_sent
 
     def __cinit__(self, uint64_t max_message, *, deflate: tuple[bool, int, bool, int] | None = None):
         self.f.max_message = max_message
@@ -189,3 +249,6 @@ cdef class ClientFrames:
     def reason(self) -> bytes:
         """The reason behind the code, as bytes."""
         return PyBytes_FromStringAndSize(<const char *> self.f.reason, self.f.reason_size)
+
+
+include "websocket/pump.pyx"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
-
 import pytest
 
 from bench.lumberjack import event
 from bench.ours import CLOSED
-from logclient._ext.hash import xxh64, xxh64_many
+from logclient._ext.hash import xxh64
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 
@@ -54,13 +52,3 @@ def test_take_and_commit(benchmark):
 def test_xxh64_one_by_one(benchmark):
     bodies = [BODY] * EVENTS
     assert len(set(benchmark(lambda: [xxh64(b) for b in bodies]))) == 1
-
-
-@pytest.mark.benchmark(group="XXH64, 2048 x 300 bytes")
-def test_xxh64_many(benchmark):
-    data = BODY * EVENTS
-    offsets = array("q", range(0, len(data), len(BODY)))
-    lengths = array("q", [len(BODY)] * EVENTS)
-    out = array("Q", bytes(8 * EVENTS))
-    benchmark(xxh64_many, data, offsets, lengths, out)
-    assert set(out) == {xxh64(BODY)}

@@ -15,8 +15,7 @@ from bench.lumberjack import event
 from bench.sink import Sink
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.pump.adapters import LinkPump
-from logclient._ext.pump.group import PumpGroup
+from logclient._ext.pump import LinkPump, PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.config import parse
 from logclient.delivery.attempt import Attempt

@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.hash import xxh64_many
+from logclient._ext.hash import xxh64
 
 UNIT = 324
 BATCH = 2048  # events in one line of a ledger
@@ -256,10 +256,7 @@ class _Maker:
         producer, sequence = self.shape.who(index)
         kind = np.searchsorted(np.cumsum(list(FAULTS.values())), self.draw.random(n), side="right")
         body = self._bodies(index, producer, sequence)
-        hashes = np.empty(n, np.uint64)
-        xxh64_many(
-            body.reshape(-1), np.arange(0, n * BODY, BODY, dtype=np.int64), np.full(n, BODY, np.int64), hashes
-        )
+        hashes = np.fromiter(map(xxh64, body), np.uint64, n)
         at = self.firsts[producer] + sequence - 1
         self.hashes[at], self.kinds[at], self.indices[at] = hashes, kind, index
         self._arrive(index, producer, sequence, kind, body)

@@ -50,7 +50,7 @@ CHANGES = [
     ("_ext/decoder.pxd", "SCRATCH_KEPT = 1 << 22 ", "SCRATCH_KEPT = 1 << 10 "),
     ("_ext/lumberjack.pyx", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
     ("_ext/plog.pyx", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
-    ("_ext/plog/reassembler.pyx", "OPEN_LEAST = 1024 ", "OPEN_LEAST = 4 "),
+    ("_ext/plog/reassembler.pyx", "PLACES = 1 << 16 ", "PLACES = 4 "),
     ("_ext/websocket.pyx", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
     ("_ext/record/json_encode.pyx", "    STACK = 8192 ", "    STACK = 64 "),
     (

@@ -35,6 +35,7 @@ HOMES = {
     "_typeshed": ("ReadableBuffer", "WriteableBuffer"),
     "logclient._ext.decoder": ("BatchDecoder", "Events"),
     "logclient._ext.inflight": ("InflightBatches",),
+    "logclient._ext.pump": ("CompiledPump",),
     "logclient._ext.tracebacks": ("ExceptionFormatter",),
     "logclient.delivery.contract": ("Core",),
     "logclient.records.spans": ("Spans",),

@@ -88,14 +88,14 @@ cdef inline int64_t finish_body(lc_client *w, lc_batch *batch, uint32_t i, lc_to
                                 size_t size) noexcept nogil:
     cdef uint8_t kind = batch.kind[i]
     cdef lc_object o
-    cdef lc_span *own
+    cdef lc_span *own = &o.uuid if topic.uuid else &o.request_id
     cdef bint taken
     cdef uint8_t *start
     cdef uint8_t *close
     if w.check or kind & K_MASK == K_DOCUMENT:
         if copy_object(p, batch.body[i], size, &o) < 0:
             return 0
-        taken = (o.uuid.at if topic.uuid else o.request_id.at) != NULL
+        taken = own.at != NULL
     else:
         memcpy(p, batch.body[i], size)
         if find_braces(p, size, &o) < 0:
@@ -107,7 +107,6 @@ cdef inline int64_t finish_body(lc_client *w, lc_batch *batch, uint32_t i, lc_to
     close = <uint8_t *> o.close
     if w.identity:
         if taken:
-            own = &o.uuid if topic.uuid else &o.request_id
             if keep_user_id(batch, i, own) < 0:
                 return STOP_MEMORY
         else:
@@ -207,7 +206,7 @@ cdef int client_encode_held(void *self, lc_batch *batch, uint32_t events, double
 
 cdef int client_wrong(lc_client *w, int what, const uint8_t *p, size_t size) noexcept nogil:
     w.wrong = what
-    w.wrong_size = size if size < WRONG_SHOWN else <size_t> WRONG_SHOWN
+    w.wrong_size = min(size, <size_t> WRONG_SHOWN)
     memcpy(w.wrong_bytes, p, w.wrong_size)
     return STOP_PROTOCOL
 
@@ -294,15 +293,14 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
         size = w.partial.size
     while True:
         done = next_reply(w, data, size, frames, &n, &used)
+        if done == 0:
+            break
         if done > 0:
             done = take_reply(w, data, used, frames, n, out)
-            if done == 0:
-                data += used
-                size -= used
-                continue
-        break
-    if done < 0:
-        return done
+        if done < 0:
+            return done
+        data += used
+        size -= used
     # The rest is part of a message, and bounded by REPLY_LIMIT.
     if kept:
         memmove(w.partial.data, data, size)
@@ -334,18 +332,15 @@ cdef bytes frame_of(bytes content, bint more):
 cdef class Codec(CodecBase):
     """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
 
+    ``logclient.logjam.config`` describes and checks the options of users.
+
     Args:
         producer: the 10 bytes that begin every id.
         app_env: the first frame of each message, 1 to 255 bytes.
         topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` when the
             topic begins with ``logs``, else into ``uuid``.
         request: ask for a reply to each message. Otherwise events are ``handed`` once ZeroMQ has taken them.
-        inflight: bound on requests without a reply.
-        batch_bytes: bound on the bodies encoded at once; a larger one travels alone.
         compression: 0 for none, 1 for zlib, 2 for snappy, 3 for LZ4.
-        level: zlib's, 1 to 9; 1 to 3 use the fastest compressor there is.
-        compress_over: compress bodies of at least this many bytes, if that makes them smaller.
-        silence: seconds without a reply after which the connection counts as dead.
         number: sequence number of the first message; after 2**64 - 1 comes 1.
     """
 
@@ -467,11 +462,7 @@ cdef class Codec(CodecBase):
         return requests
 
     def ping(self):
-        """Append a ping to the bytes to send.
-
-        Raises:
-            ValueError: too many pings wait for a reply.
-        """
+        """Append a ping to the bytes to send; a ValueError: too many of them wait for a reply."""
         cdef lc_client *w = &self.w
         cdef uint8_t meta[META_SIZE]
         cdef bytes message
@@ -482,7 +473,7 @@ cdef class Codec(CodecBase):
             frame_of(b"", True), frame_of(b"ping", True), frame_of(self.app_env, True), frame_of(b"{}", True),
             frame_of(<bytes> meta[:META_SIZE], False),
         ])
-        if append_bytes(self.wire(), message, len(message)) < 0:
+        if append_bytes(&self.wire, message, len(message)) < 0:
             raise MemoryError()
         w.handing.written += len(message)
         if w.count == 0:

@@ -8,13 +8,9 @@ without the GIL; Python's packages stand in for the others."""
 
 
 def pack(int compression, body: ReadableBuffer, /, *, int level=3) -> bytes:
-    """Pack a body as messages carry it.
-
-    Raises:
-        ValueError: there is no such compression, or it is not installed.
-    """
+    """Pack a body as messages carry it; a ValueError: there is no such compression, or not installed."""
     cdef lc_packer packer
-    cdef Outbox out = Outbox()
+    cdef lc_wire out
     cdef bytes data = bytes(body)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
     cdef size_t size = len(data)
@@ -23,26 +19,26 @@ def pack(int compression, body: ReadableBuffer, /, *, int level=3) -> bytes:
         raise ValueError(f"compression: 0 to {COMPRESSIONS - 1}, not {compression}")
     if compression == NO_COMPRESSION:
         return data
-    package = packer_open(&packer, compression, level)
+    memset(&out, 0, sizeof(out))
+    _package = packer_open(&packer, compression, level)
     with nogil:
-        done = pack_body(&packer, p, size, &out.wire)
+        done = pack_body(&packer, p, size, &out)
     packer_close(&packer)
-    if done < 0:
-        raise MemoryError()
-    del package
-    return PyBytes_FromStringAndSize(<const char *> out.wire.data, out.wire.size)
+    try:
+        if done < 0:
+            raise MemoryError()
+        return PyBytes_FromStringAndSize(<const char *> out.data, out.size)
+    finally:
+        free(out.data)
 
 
 def unpack(int compression, body: ReadableBuffer, size_t most=BODY_LIMIT, /) -> bytes:
-    """Return the unpacked body, of at most so many bytes.
+    """Return the unpacked body, of at most so many bytes; a ValueError names what is wrong with it.
 
     Memory is allocated only as far as the compressed bytes can hold that much, whatever length they announce.
-
-    Raises:
-        ValueError: it is damaged; the message names the fault.
     """
     cdef lc_unpacker unpacker
-    cdef Outbox out = Outbox()
+    cdef lc_wire out
     cdef bytes data = bytes(body)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
     cdef size_t size = len(data)
@@ -53,18 +49,21 @@ def unpack(int compression, body: ReadableBuffer, size_t most=BODY_LIMIT, /) -> 
         if size > most:
             raise ValueError(f"a body of {size} bytes; the limit is {most}")
         return data
-    packages = unpacker_open(&unpacker)
+    memset(&out, 0, sizeof(out))
+    _packages = unpacker_open(&unpacker)
     with nogil:
-        done = unpack_body(&unpacker, compression, p, size, &out.wire, most)
+        done = unpack_body(&unpacker, compression, p, size, &out, most)
     unpacker_close(&unpacker)
-    del packages
-    if done == INFLATE_MEMORY:
-        raise MemoryError()
-    if done == INFLATE_TOO_LARGE:
-        raise ValueError(f"a body that unpacks to more than {most} bytes")
-    if done == UNPACK_MISSING:
-        raise ValueError(f"{'snappy' if compression == SNAPPY else 'lz4'} is not installed")
-    if done < 0:
-        name = ("", "zlib stream", "snappy block", "LZ4 block behind a big-endian length")[compression]
-        raise ValueError(f"no {name}")
-    return PyBytes_FromStringAndSize(<const char *> out.wire.data, out.wire.size)
+    try:
+        if done == INFLATE_MEMORY:
+            raise MemoryError()
+        if done == INFLATE_TOO_LARGE:
+            raise ValueError(f"a body that unpacks to more than {most} bytes")
+        if done == UNPACK_MISSING:
+            raise ValueError(f"{'snappy' if compression == SNAPPY else 'lz4'} is not installed")
+        if done < 0:
+            name = ("", "zlib stream", "snappy block", "LZ4 block behind a big-endian length")[compression]
+            raise ValueError(f"no {name}")
+        return PyBytes_FromStringAndSize(<const char *> out.data, out.size)
+    finally:
+        free(out.data)

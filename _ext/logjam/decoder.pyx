@@ -26,7 +26,7 @@ STATUS_NAMES = (
     "bad_app_env", "bad_topic", "bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large",
     "no_library", "ping", "heartbeat",
 )
-"""Lower-case words for them, for reports."""
+"""Their names in reports."""
 
 cdef enum:
     C_REQUEST = C_OWN
@@ -64,28 +64,17 @@ cdef class Decoded(Events):
     """Decoded messages, a row each; rows from `TORN` on are faults.
 
     `offset` and `length` are those of the unpacked body in the unit as `expand` returns it.
-
-    Attributes:
-        request: uint8: 1 when the first frame is empty.
-        app_env_offset: int32: where the app-env begins in the unit.
-        app_env_length: int32: bytes of the app-env; 0 without one.
-        topic_offset: int32: where the topic begins in the unit.
-        topic_length: int32: bytes of the topic; 0 without one.
-        compression: uint8: the compression method in the meta info.
-        device: uint32: the device number; 0 from a client.
-        created_ms: uint64: milliseconds since 1970.
-        number: uint64: the message's sequence number, from 1; a device's shows gaps.
     """
 
-    cdef readonly memoryview request
-    cdef readonly memoryview app_env_offset
-    cdef readonly memoryview app_env_length
-    cdef readonly memoryview topic_offset
-    cdef readonly memoryview topic_length
-    cdef readonly memoryview compression
-    cdef readonly memoryview device
-    cdef readonly memoryview created_ms
-    cdef readonly memoryview number
+    cdef readonly memoryview request  # uint8: 1 when the first frame is empty
+    cdef readonly memoryview app_env_offset  # int32: where the app-env begins in the unit
+    cdef readonly memoryview app_env_length  # int32: 0 without one
+    cdef readonly memoryview topic_offset  # int32: where the topic begins in the unit
+    cdef readonly memoryview topic_length  # int32: 0 without one
+    cdef readonly memoryview compression  # uint8: the method in the meta info
+    cdef readonly memoryview device  # uint32: the device number; 0 from a client
+    cdef readonly memoryview created_ms  # uint64: milliseconds since 1970
+    cdef readonly memoryview number  # uint64: the message's sequence number, from 1; a device's shows gaps
 
     cdef list take_rows(self, lc_rows *r):
         own = Events.take_rows(self, r)

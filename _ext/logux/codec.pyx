@@ -30,21 +30,13 @@ cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = w.window_bytes
 
 
-# The first event of a batch that waits; 0: there is none.
-cdef inline uint64_t first_pending(const lc_batch *batch) noexcept nogil:
-    cdef uint32_t i
-    for i in range(batch.cursor, batch.n):
-        if batch.status[i] == PENDING:
-            return batch.seq[i]
-    return 0
-
-
 cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                        lc_outcomes *out) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
     cdef lc_runs *r = &w.runs
     cdef lc_headers *h = &w.headers
     cdef uint64_t seq, last, allowed
+    cdef uint32_t i = batch.cursor
     cdef bint held = False
     if w.state != SYNCHRONIZED or w.over or w.stopped or h.wanted or h.blocked:
         return 0
@@ -52,9 +44,11 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
         return STOP_MEMORY
     r.offered = False
     allowed = last = r.last_innocent if r.count else <uint64_t> -1
-    seq = first_pending(batch)
-    if seq == 0:
+    while i < batch.n and batch.status[i] != PENDING:
+        i += 1
+    if i == batch.n:
         return 0
+    seq = batch.seq[i]
     if seq <= allowed:
         if not h.first <= seq <= h.last:
             h.wanted = seq
@@ -109,13 +103,9 @@ cdef class Codec(CodecBase):
         producer: the 10 bytes that begin every id.
         action_type: JSON of the type of the actions that are made from bodies.
         window: actions in a sync, at most.
-        window_bytes: bytes of bodies in a sync, at most; a larger body travels alone.
         inflight: syncs in flight, at most.
         synced: an action is acknowledged when its sync is.
-        silence: seconds without a message after which a server that owes an answer counts as dead.
-        ping: seconds without a message after which to send a ping.
-        processing_timeout: seconds without an outcome after which a server that has got an action counts as
-            jammed.
+        silence, ping, processing_timeout: seconds; see ``logclient.logux.config``.
     """
 
     cdef lc_client w
@@ -226,13 +216,10 @@ cdef class Codec(CodecBase):
         w.awaited_since = 0
 
     def connected(self, bytes node, int64_t base, double now, double lead):
-        """Synchronize, after the server's `connected`.
+        """Synchronize, after the server's `connected`, which has arrived `now`.
 
-        Args:
-            node: our node id, as it stands in JSON.
-            base: the base time, in ms since 1970 of the server's clock.
-            now: when the message arrived, in monotonic seconds.
-            lead: how far the server's clock was after `base` then, in ms.
+        `node` is our node id as it stands in JSON, `base` the base time in ms since 1970 of its clock,
+        `lead` how far that clock was after `base` then, in ms.
         """
         cdef lc_client *w = &self.w
         self.node = node
@@ -247,8 +234,7 @@ cdef class Codec(CodecBase):
                         bint drop=False) -> tuple[int, list[tuple[int, int, int, int]]]:
         """Forget the actions in flight: `keep` their ids for the next connection, or `drop` them as in doubt.
 
-        Returns:
-            Their number, and ranges of outcomes as from `outcomes`.
+        Return their number, and ranges of outcomes as from `outcomes`.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t doubts = w.open
@@ -296,11 +282,17 @@ cdef class Codec(CodecBase):
 
     # -- sending
 
-    def buffers(self) -> list[memoryview]:
-        """Return views of the messages to send since the last `sent`."""
-        if self.w.ready.size:
-            enough_memory(move_ready(&self.w, self.wire()))
-        return [view[at:at + size] for view in CodecBase.buffers(self) for at, size in messages_in(view)]
+    def buffers(self) -> list[bytes]:
+        """Return the messages to send since the last `sent`."""
+        cdef size_t at = 0
+        cdef uint32_t size
+        found = []
+        enough_memory(move_ready(&self.w, &self.wire))
+        while at < self.wire.size:
+            size = lc_get_frame(self.wire.data + at)
+            found.append(<bytes> self.wire.data[at + HEAD:at + HEAD + size])
+            at += HEAD + size
+        return found
 
     def say(self, bytes text):
         """Add a message to those to send."""
@@ -430,8 +422,7 @@ cdef class Codec(CodecBase):
     def undo(self, int64_t ms, int64_t counter, int reason, double now) -> tuple[int, bool]:
         """Take an undo of the action with this id; `reason`: ``R_ERROR`` if it may be undone with another.
 
-        Returns:
-            The sequence of the action, 0 if it is not in flight, and whether it has failed.
+        Return the sequence of the action, 0 if it is not in flight, and whether it has failed.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t i = find(w, ms, <uint64_t> counter)
@@ -476,15 +467,3 @@ cdef class Codec(CodecBase):
     def unmatched(self) -> int:
         """Outcomes received in the usual form for actions that are not in flight."""
         return self.w.unmatched
-
-
-# Where the messages in these bytes are, each behind its size.
-cdef list messages_in(const uint8_t[::1] view):
-    cdef Py_ssize_t at = 0
-    cdef uint32_t size
-    found = []
-    while at < view.shape[0]:
-        size = lc_get_frame(&view[at])
-        found.append((at + HEAD, <Py_ssize_t> size))
-        at += HEAD + <Py_ssize_t> size
-    return found

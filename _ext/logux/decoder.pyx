@@ -47,9 +47,6 @@ cdef enum Message:
     M_PING
     M_OTHER
 
-MAX_DEPTH = <int> MESSAGE_DEPTH
-"""Levels of nesting in a message, at most."""
-
 
 # The properties of a value that are kept.
 ctypedef struct lc_value:
@@ -181,32 +178,24 @@ cdef inline bint is_text(const lc_element *e, const char *words, size_t size) no
     return key_is(e.value.text.at, e.value.text.size, e.escaped, words, size)
 
 
-# n: a number, s: a string, o: an object without a number as its length, p: two numbers, e: "error", a:
-# anything.
+# The types of messages, the usual first, each with the elements that must follow. n: a number, s: a string,
+# o: an object without a number as its length, p: two numbers, e: "error", a: anything.
+cdef const char *TYPES = (
+    b"sync\0\0" b"ping\0n\0" b"pong\0n\0" b"synced\0n\0" b"connect\0nsnO\0" b"connected\0nspO\0"
+    b"headers\0o\0" b"error\0sA\0" b"debug\0es\0" b"duilian\0s\0"
+)
+
+
 cdef inline void find_type(lc_message *m, const lc_element *e) noexcept nogil:
-    m.type = M_OTHER
-    if is_text(e, b"sync", 4):
-        m.type = M_SYNC
-        m.rest = b""
-    elif is_text(e, b"ping", 4) or is_text(e, b"pong", 4):
-        m.type = M_PING
-        m.rest = b"n"
-    elif is_text(e, b"synced", 6):
-        m.rest = b"n"
-    elif is_text(e, b"connect", 7):
-        m.rest = b"nsnO"
-    elif is_text(e, b"connected", 9):
-        m.rest = b"nspO"
-    elif is_text(e, b"headers", 7):
-        m.rest = b"o"
-    elif is_text(e, b"error", 5):
-        m.rest = b"sA"
-    elif is_text(e, b"debug", 5):
-        m.rest = b"es"
-    elif is_text(e, b"duilian", 7):
-        m.rest = b"s"
-    else:
-        m.type = M_NONE
+    cdef const char *name = TYPES
+    cdef size_t size = strlen(name)
+    while size and not is_text(e, name, size):
+        name += size + 1
+        name += strlen(name) + 1
+        size = strlen(name)
+    if size:
+        m.rest = name + size + 1
+        m.type = M_SYNC if name == TYPES else M_PING if size == 4 else M_OTHER
 
 
 cdef inline bint is_object(const lc_element *e) noexcept nogil:

@@ -140,10 +140,20 @@ cdef inline int64_t server_time(lc_client *w, double at) noexcept nogil:
     return llround(ms)
 
 
-cdef inline void enlist(lc_client *w, uint32_t i) noexcept nogil:
-    cdef uint32_t b = bucket_of(w, w.actions[i].ms, w.actions[i].counter)
-    w.actions[i].next = w.buckets[b]
+# Add action i, whose text begins behind the comma at p, at the end of the wire: to its sync, with its meta.
+# There is room for both.
+cdef inline void place_action(lc_client *w, lc_wire *wire, uint32_t i, uint8_t *p,
+                              uint32_t size) noexcept nogil:
+    cdef lc_action *a = &w.actions[i]
+    cdef lc_sync *s = &w.syncs[i // w.window]
+    cdef uint32_t b = bucket_of(w, a.ms, a.counter)
+    p[0] = c','
+    a.next = w.buckets[b]
     w.buckets[b] = i
+    a.at = <uint32_t> s.text.size
+    a.size = size
+    append_bytes(&s.text, p + 1, size)
+    wire.size = put_meta(w, p + 1 + size, a) - wire.data
 
 
 cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noexcept nogil:
@@ -158,37 +168,16 @@ cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noe
     w.open += n
 
 
-# Append a message's head and the beginning of a sync of `n` actions; return where its actions begin, relative
-# to the wire, or 0 when memory is out.
-cdef size_t begin_sync(lc_client *w, lc_wire *wire, uint32_t n) noexcept nogil:
-    cdef uint8_t *p = wire_reserve(wire, HEAD + PREFIX_ROOM)
-    if p == NULL:
-        return 0
-    wire.size = lc_int(put_text(p + HEAD, b'["sync",', 8), w.added + n) - wire.data
-    return wire.size
-
-
-# Finish the sync that begins at `begin` of the wire, whose actions begin at `first`. Its last byte is in
-# META_ROOM.
-cdef void end_sync(lc_client *w, lc_wire *wire, size_t begin, size_t first) noexcept nogil:
-    cdef uint8_t prefix[PREFIX_ROOM]
-    cdef size_t size = lc_int(put_text(prefix, b'["sync",', 8), w.added) - prefix
-    cdef size_t at = begin + HEAD + size
+# Finish the sync that begins at `begin` of the wire, and its actions SYNC_HEAD bytes later. Its last byte is
+# in META_ROOM.
+cdef void end_sync(lc_client *w, lc_wire *wire, size_t begin) noexcept nogil:
+    cdef uint8_t *p = wire.data + begin
+    cdef uint8_t *to = lc_int(put_text(p + HEAD, b'["sync",', 8), w.added)
     wire.data[wire.size] = c']'
     wire.size += 1
-    if at != first:              # there are fewer actions than foreseen, and their number has fewer digits
-        memmove(wire.data + at, wire.data + first, wire.size - first)
-        wire.size -= first - at
-    memcpy(wire.data + begin + HEAD, prefix, size)
-    lc_put_frame(wire.data + begin, <uint32_t> (wire.size - begin - HEAD))
-
-
-# Keep the text of an action with its sync. There is room for it.
-cdef inline void keep_text(lc_client *w, lc_sync *s, lc_action *a, const uint8_t *text,
-                           uint32_t size) noexcept nogil:
-    a.at = <uint32_t> s.text.size
-    a.size = size
-    append_bytes(&s.text, text, size)
+    memmove(to, p + SYNC_HEAD, wire.size - begin - SYNC_HEAD)
+    wire.size -= p + SYNC_HEAD - to
+    lc_put_frame(p, <uint32_t> (wire.size - begin - HEAD))
 
 
 # Append a sync message to the wire. Returns how many actions it has, or STOP_MEMORY. `held` is set if an
@@ -201,7 +190,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
     cdef uint64_t taken = 0
     cdef int64_t done, ms = <int64_t> (w.wall * 1e3)
     cdef int64_t own[2]
-    cdef size_t size, room, begin = wire.size, first
+    cdef size_t size, room, begin = wire.size
     cdef uint8_t *p
     cdef lc_action *a
     cdef lc_doubt *doubt
@@ -210,9 +199,9 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         return 0
     events = min(events, w.window)
     w.syncs[k].text.size = 0
-    first = begin_sync(w, wire, events)
-    if first == 0:
+    if wire_reserve(wire, SYNC_HEAD) == NULL:
         return STOP_MEMORY
+    wire.size += SYNC_HEAD
     begin_hashes(&unhashed)
     for i in range(batch.cursor, batch.n):
         if n == events:
@@ -236,7 +225,6 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         room = w.head_size + size + TAIL_SIZE + SCAN_PAD + META_ROOM
         p = wire_reserve(wire, room)
         if p != NULL and wire_reserve(&w.syncs[k].text, room) != NULL:
-            p[0] = c','
             done = put_action(w, batch, i, p + 1, nibble)
         if done == 0:
             batch.status[i] = FAILED
@@ -248,7 +236,6 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
             return STOP_MEMORY
         a = &w.actions[k * w.window + n]
         a.seq = batch.seq[i]
-        keep_text(w, &w.syncs[k], a, p + 1, <uint32_t> done)
         a.subprotocol = -1
         own[0] = NO_TIME
         if nibble == TIMED:
@@ -265,9 +252,8 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
             a.counter = doubt.counter
         else:
             new_id(w, a, ms)
-        enlist(w, k * w.window + n)
         add_hash(&unhashed, batch, wire.data, wire.size + 1, done, i)
-        wire.size = put_meta(w, p + 1 + done, a) - wire.data
+        place_action(w, wire, k * w.window + n, p, <uint32_t> done)
         batch.status[i] = INFLIGHT
         taken += size
         n += 1
@@ -276,33 +262,27 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         return 0
     finish_hashes(&unhashed, batch, wire.data)
     open_sync(w, k, n, now)
-    end_sync(w, wire, begin, first)
+    end_sync(w, wire, begin)
     return <int> n
 
 
 # Append a sync of one suspect, under a new id. 1; 0: there is no place for it; STOP_MEMORY.
 cdef int encode_alone(lc_client *w, const lc_suspect *one, double now, lc_wire *wire) noexcept nogil:
     cdef uint32_t k = free_sync(w)
-    cdef size_t begin = wire.size, first
+    cdef size_t begin = wire.size
     if k == NONE:
         return 0
-    first = begin_sync(w, wire, 1)
-    if first == 0:
-        return STOP_MEMORY
-    cdef uint8_t *p = wire_reserve(wire, 1 + one.size + META_ROOM)
+    cdef uint8_t *p = wire_reserve(wire, SYNC_HEAD + 1 + one.size + META_ROOM)
     if p == NULL or wire_reserve(&w.syncs[k].text, one.size) == NULL:
-        wire.size = begin
         return STOP_MEMORY
-    p[0] = c','
+    p += SYNC_HEAD
     memcpy(p + 1, one.text, one.size)
     cdef lc_action *a = &w.actions[k * w.window]
     a.seq = one.seq
-    keep_text(w, &w.syncs[k], a, one.text, one.size)
     a.time = one.time
     a.subprotocol = one.subprotocol
     new_id(w, a, <int64_t> (w.wall * 1e3))
-    enlist(w, k * w.window)
-    wire.size = put_meta(w, p + 1 + one.size, a) - wire.data
+    place_action(w, wire, k * w.window, p, one.size)
     open_sync(w, k, 1, now)
-    end_sync(w, wire, begin, first)
+    end_sync(w, wire, begin)
     return 1

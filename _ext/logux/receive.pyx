@@ -36,12 +36,6 @@ cdef inline int add_answer(lc_client *w, int64_t added) noexcept nogil:
     return 0
 
 
-# Take an action's id at the end of a string, whose opening quote is in front of p.
-cdef inline bint take_whole_id(lc_client *w, const uint8_t *p, const uint8_t *end, int64_t *ms,
-                               int64_t *counter) noexcept nogil:
-    return take_id(w, &p, end, ms, counter) and p == end
-
-
 # Read the object of an undo: a copy, with its last brace before `end`, whose byte and SCAN_PAD bytes from
 # there on may be changed. Returns whether it is one of an action that we may have sent, and nothing in it
 # needs the core.
@@ -51,6 +45,7 @@ cdef bint read_undo(lc_client *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t
     cdef lc_member m
     cdef const uint8_t *at = p
     cdef const uint8_t *v
+    cdef const uint8_t *after
     cdef size_t n
     cdef uint8_t kept = end[0]
     cdef bint is_undo = False, is_ours = False
@@ -75,7 +70,8 @@ cdef bint read_undo(lc_client *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t
         elif key_is(m.key.at, m.key.size, False, b"type", 4):
             is_undo = n == 12 and memcmp(v, b'"logux/undo"', 12) == 0
         elif key_is(m.key.at, m.key.size, False, b"id", 2):
-            is_ours = v[0] == c'"' and take_whole_id(w, v + 1, v + n - 1, ms, counter)
+            after = v + 1
+            is_ours = v[0] == c'"' and take_id(w, &after, v + n - 1, ms, counter) and after == v + n - 1
         elif key_is(m.key.at, m.key.size, False, b"reason", 6):
             if v[0] == c'"' and memchr(v, c'\\', n) != NULL:
                 return False

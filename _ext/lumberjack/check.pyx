@@ -4,34 +4,27 @@
 # 0, or -1 when the lengths do not add up.
 cdef int scan_pairs(const uint8_t *p, size_t size, lc_span *event_id) noexcept nogil:
     cdef const uint8_t *end = p + size
-    cdef const uint8_t *k
-    cdef uint32_t count, length, key
+    cdef uint64_t i
+    cdef uint32_t length
+    cdef bint named = False      # the text before was "event.id"
     event_id.at = NULL
     event_id.size = 0
     if size < 4:
         return -1
-    count = lc_get32(p)
+    cdef uint64_t texts = 2 * <uint64_t> lc_get32(p)
     p += 4
-    while count:
-        if end - p < 4:
-            return -1
-        key = lc_get32(p)
-        p += 4
-        if <size_t> (end - p) < key:
-            return -1
-        k = p
-        p += key
+    for i in range(texts):       # keys and values in turn
         if end - p < 4:
             return -1
         length = lc_get32(p)
         p += 4
         if <size_t> (end - p) < length:
             return -1
-        if key == 8 and memcmp(k, b"event.id", 8) == 0:
+        if i & 1 and named:
             event_id.at = p
             event_id.size = length
+        named = length == 8 and memcmp(p, b"event.id", 8) == 0
         p += length
-        count -= 1
     return 0 if p == end else -1
 
 
@@ -72,11 +65,7 @@ def check_json(body: ReadableBuffer, /) -> tuple[int, int, int, bytes | None] | 
 
 
 def check_pairs(body: ReadableBuffer, /) -> tuple[int, bytes | None] | None:
-    """Check a pair block of version 1 as the writer does.
-
-    Returns:
-        None when its lengths do not add up, else (taken, user_id) as from `check_json`.
-    """
+    """Check a pair block of version 1 as the writer does: None, or (taken, user_id) as from `check_json`."""
     cdef BorrowedBuffer view = BorrowedBuffer(body)
     cdef lc_span own
     if scan_pairs(<const uint8_t *> view.b.buf, view.b.len, &own) < 0:

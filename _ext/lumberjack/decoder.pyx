@@ -10,12 +10,7 @@ cpdef enum:
     BAD_FRAME
 
 STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", "torn", "bad_zlib", "bad_frame")
-"""Lower-case words for the seven, for reports."""
-
-cdef extern from "lumberjack/keys.h":
-    const char *lc_metadata_key
-    const char *lc_event_key
-    const char *lc_nested_key
+"""Their names in reports."""
 
 
 @cython.final
@@ -73,7 +68,7 @@ cdef class Decoder(BatchDecoder):
         return done
 
 
-# Add a row for a fault at the place reached, which ends the unit. 1, or -1: out of memory.
+# Add a row for a fault at the place reached. 1: that ends the unit; -1: out of memory.
 cdef int add_fault(Decoder d, int status, size_t length) noexcept nogil:
     cdef lc_id none
     clear_id(&none)
@@ -84,20 +79,17 @@ cdef int add_fault(Decoder d, int status, size_t length) noexcept nogil:
 # chooses it; an id added further back names no other event. -1: out of memory.
 cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint pairs, lc_id *id_) noexcept nogil:
     cdef lc_object o
-    cdef lc_span pair
-    cdef lc_span *own
+    cdef lc_span own
     cdef int bad
-    if not pairs:
-        bad = scan_body(d, p, size, &o)
-        if bad == NO_MEMORY:
-            return -1
-        own = user_id(&o)
+    if pairs:
+        bad = scan_pairs(p, size, &own)
     else:
-        bad = scan_pairs(p, size, &pair)
-        own = &pair
+        bad = scan_body(d, p, size, &o)
+        if bad == 0:
+            own = user_id(&o)[0]
     if bad:
-        return NOT_JSON
-    return NO_ID if own.at == NULL else identify(d, own, id_)
+        return -1 if bad == NO_MEMORY else NOT_JSON
+    return NO_ID if own.at == NULL else identify(d, &own, id_)
 
 
 # The two id fields, of `tail_size` bytes, at the end of a body; NULL: there is something else.
@@ -106,7 +98,7 @@ cdef inline const uint8_t *id_fields(const uint8_t *p, size_t size, size_t tail_
     cdef const uint8_t *tail = p + size - tail_size
     cdef const uint8_t *behind = tail + id2 + ID_SIZE
     if (size >= tail_size
-            and memcmp(tail + 1, lc_metadata_key + 1, TAIL_ID1 - 1) == 0
+            and memcmp(tail + 1, b'"@metadata":{"_id":"', TAIL_ID1 - 1) == 0
             and (tail[0] == c',' or (tail == p and tail[0] == c'{'))
             and memcmp(tail + TAIL_ID1, tail + id2, ID_SIZE) == 0
             and memcmp(tail + TAIL_ID1 + ID_SIZE, second_key, id2 - TAIL_ID1 - ID_SIZE) == 0
@@ -128,9 +120,9 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
         # exactly the end that our writer adds: only both id fields at the top level look like this
         if not pairs and size >= 2 and p[size - 1] == c'}':
             if p[size - 2] == c'"':
-                tail = id_fields(p, size, TAIL_SIZE, TAIL_ID2, lc_event_key)
+                tail = id_fields(p, size, TAIL_SIZE, TAIL_ID2, b'"},"event.id":"')
             else:
-                tail = id_fields(p, size, NESTED_SIZE, NESTED_ID2, lc_nested_key)
+                tail = id_fields(p, size, NESTED_SIZE, NESTED_ID2, b'"},"event":{"id":"')
             if tail != NULL:
                 read_id(&d.names, tail + TAIL_ID1, &id_)
                 if is_ours(&d.names, &id_):
@@ -148,10 +140,10 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
 cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
     cdef uint32_t length
     cdef size_t at = FRAME_HEAD
+    cdef uint64_t _text
     if left < FRAME_HEAD:
         return 0
-    cdef uint64_t count = 2 * <uint64_t> lc_get32(p + 6)
-    while count:
+    for _text in range(2 * <uint64_t> lc_get32(p + 6)):
         if left - at < 4:
             return 0
         length = lc_get32(p + at)
@@ -159,20 +151,17 @@ cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
         if left - at < length:
             return 0
         at += length
-        count -= 1
     return at
 
 
 # Decode the frames of one region. 0: all of it; 1: a fault, which ends the unit; -1: out of memory.
 cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noexcept nogil:
     cdef uint32_t size
-    cdef size_t frame, limit
+    cdef size_t frame
     cdef int done
     cdef lc_wire *to
     while left:
-        if d.got == d.n and not d.literal:
-            return add_fault(d, BAD_FRAME, left)
-        if p[0] != d.version:
+        if d.got == d.n and not d.literal or p[0] != d.version:
             return add_fault(d, BAD_FRAME, left)
         if left < 2:
             return add_fault(d, TORN, left)
@@ -200,10 +189,9 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
             if left - 6 < size:
                 return add_fault(d, TORN, left)
             frame = 6 + <size_t> size
-            to = &d.inflated[0] if depth == 0 else &d.inflated[1]
+            to = &d.inflated[depth]
             to.size = 0
-            limit = d.max_inflated - d.inflated_size
-            done = inflate_frame(&d.inflater, p + 6, size, to, limit)
+            done = inflate_frame(&d.inflater, p + 6, size, to, d.max_inflated - d.inflated_size)
             if done == INFLATE_MEMORY:
                 return -1
             if done < 0:

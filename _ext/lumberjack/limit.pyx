@@ -1,15 +1,13 @@
 # The limit: how many windows may be in flight, by round trips.
 #
-# Two windows keep a reader on the same network busy. A distant one needs as many as fit into the round trip.
-# A slow reader acknowledges late, too, but there each window waits behind the one before it. So the limit
-# grows by half while round trips stay as short as the shortest of the connection, and a growth that makes
-# them longer is taken back. Round trips over a second, keep-alives and partial acknowledgements mean a slow
-# reader.
+# A distant reader needs as many windows as fit into the round trip. A slow one acknowledges late, too, but
+# there each window waits behind the one before it. So the limit grows by half while round trips stay as short
+# as the shortest of the connection, and a growth that makes them longer is taken back. Round trips over a
+# second, keep-alives and partial acknowledgements mean a slow reader.
 #
-# At the start of a connection a round would take too long: there the limit grows by one with each window that
-# used it up and came back as fast. That ends with the first window that did not, or at the most.
-#
-# A round is as many windows as the limit allows, all sent after the last decision. It ends in a decision.
+# A round is as many windows as the limit allows, all sent after the last decision. It ends in a decision. At
+# the start of a connection that would take too long: there the limit grows by one with each window that used
+# it up and came back as fast. That ends with the first window that did not, or at the most.
 
 cdef const double FOREVER = 1e18
 cdef const double LEAST_TRIP = 0.005     # seconds; below this round trip two windows are enough

@@ -96,6 +96,14 @@ cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = w.window_bytes
 
 
+# Copy a field with the id to `to`, whose sequence gets these digits; return the place behind it.
+cdef inline uint8_t *put_field(uint8_t *to, const uint8_t *field, size_t size, size_t id_at,
+                               lc_digits digits) noexcept nogil:
+    memcpy(to, field, size)
+    lc_put_digits(to + id_at + PRODUCER_SIZE, digits)
+    return to + size
+
+
 # Write one JSON body to p, checked and with its id; p has NESTED_SIZE + SCAN_PAD bytes of room behind it.
 # Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY.
 cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
@@ -104,12 +112,11 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     cdef uint8_t *end = p + size
     cdef uint8_t *start
     cdef uint8_t *close
+    cdef uint8_t *place
+    cdef uint8_t kept
     cdef lc_object o
     cdef bint scanned = False, empty, first, second
     cdef lc_digits digits
-    cdef uint8_t comma = 0
-    cdef const uint8_t *tail = w.tail
-    cdef size_t tail_size = TAIL_SIZE, id2 = TAIL_ID2
     if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
         if copy_object(p, batch.body[i], size, &o) < 0:
             return 0
@@ -135,53 +142,30 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         second = kind & K_ID2_TAKEN == 0
         if first or second:
             digits = lc_spell(batch.seq[i])
-            if kind & K_NESTED:
-                tail = w.nested
-                tail_size = NESTED_SIZE
-                id2 = NESTED_ID2
-            if empty:                    # no comma after the opening brace
-                close -= 1
-                comma = close[0]
-            if kind & K_METADATA_OPEN:
-                close -= 1               # the open "@metadata" is closed after the id
-                memcpy(close, w.tail + TAIL_BRACE, TAIL_METADATA - TAIL_BRACE)
-                close[0] = c','
-                lc_put_digits(close + TAIL_ID1 - TAIL_BRACE + PRODUCER_SIZE, digits)
-                close += TAIL_METADATA - TAIL_BRACE
-                close[0] = c'}'
-                end = close + 1
-                if second:
-                    memcpy(close, tail + TAIL_METADATA, tail_size - TAIL_METADATA)
-                    lc_put_digits(close + id2 - TAIL_METADATA + PRODUCER_SIZE, digits)
-                    end = close + tail_size - TAIL_METADATA
+            place = close - empty
+            kept = place[0]
+            close = place
+            if kind & K_METADATA_OPEN:   # it is closed after the id
+                (close - 1)[0] = c','
+                close = put_field(close, w.tail + TAIL_BRACE + 1, TAIL_METADATA - TAIL_BRACE - 1,
+                                  TAIL_ID1 - TAIL_BRACE - 1, digits)
+                first = False
             elif kind & K_EVENT_OPEN and second:
-                (close - 1)[0] = c','        # the open "event" is closed after the id
-                memcpy(close, w.nested + NESTED_OPEN, NESTED_FIELD)
-                lc_put_digits(close + NESTED_ID2 - NESTED_OPEN + PRODUCER_SIZE, digits)
-                close += <size_t> NESTED_FIELD
-                if first:
-                    memcpy(close, w.tail, TAIL_METADATA)
-                    lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
-                    close += <size_t> TAIL_METADATA
-                close[0] = c'}'
-                end = close + 1
-            elif first and second:
-                memcpy(close, tail, tail_size)
-                lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
-                lc_put_digits(close + id2 + PRODUCER_SIZE, digits)
-                end = close + tail_size
-            elif first:
-                memcpy(close, w.tail, TAIL_METADATA)
-                lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
-                close[TAIL_METADATA] = c'}'
-                end = close + TAIL_METADATA + 1
-            else:
-                memcpy(close, tail + TAIL_METADATA, tail_size - TAIL_METADATA)
-                lc_put_digits(close + id2 - TAIL_METADATA + PRODUCER_SIZE, digits)
-                end = close + tail_size - TAIL_METADATA
+                (close - 1)[0] = c','    # likewise "event"
+                close = put_field(close, w.nested + NESTED_OPEN, NESTED_FIELD,
+                                  NESTED_ID2 - NESTED_OPEN, digits)
+                second = False
+            if first:
+                close = put_field(close, w.tail, TAIL_METADATA, TAIL_ID1, digits)
+            if second and kind & K_NESTED:
+                close = put_field(close, w.nested + TAIL_METADATA, NESTED_SIZE - TAIL_METADATA - 1,
+                                  NESTED_ID2 - TAIL_METADATA, digits)
+            elif second:
+                close = put_field(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA - 1,
+                                  TAIL_ID2 - TAIL_METADATA, digits)
+            close[0] = c'}'
             if empty:
-                close[0] = comma
-            close = end - 1
+                place[0] = kept          # no comma after the opening brace
         else:
             if not scanned and scan_object(p, end, &o) < 0:
                 return 0
@@ -240,8 +224,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef uint32_t head = 0 if w.announced else 6     # of the window frame
     if w.wrong or not has_room(w):
         return 0
-    if events > w.window:
-        events = w.window
+    events = min(events, w.window)
     begin_hashes(&unhashed)
     window = &w.windows[(w.head + w.count) % w.limit.most]
     window.n = window.acked = window.runs = window.run = window.used = 0
@@ -346,9 +329,7 @@ cdef int give_acked(lc_window *window, uint32_t number, lc_outcomes *out) noexce
     cdef uint32_t left = number - window.acked, some
     while left:
         run = &window.items[window.run]
-        some = run.count - window.used
-        if some > left:
-            some = left
+        some = min(run.count - window.used, left)
         if outcome_add(out, run.first + window.used, run.first + window.used + some - 1, ACKED, R_NONE) < 0:
             return STOP_MEMORY
         left -= some
@@ -362,7 +343,7 @@ cdef int give_acked(lc_window *window, uint32_t number, lc_outcomes *out) noexce
 
 cdef int writer_wrong(lc_writer *w, int what, const uint8_t *data, size_t size) noexcept nogil:
     w.wrong = what
-    w.wrong_size = 6 if size > 6 else <uint32_t> size
+    w.wrong_size = <uint32_t> min(size, 6)
     memcpy(w.wrong_bytes, data, w.wrong_size)
     return STOP_PROTOCOL
 
@@ -433,33 +414,24 @@ cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now
                         lc_outcomes *out) noexcept nogil:
     cdef lc_writer *w = <lc_writer *> self
     cdef const uint8_t *end = data + size
+    cdef uint32_t some
     cdef int stop
     if w.wrong:
         return STOP_PROTOCOL
     if size:
         w.last_sign = now
     while data < end:
-        if w.partial_size == 0 and end - data >= 6:
-            if (data[0] != c'2' and data[0] != c'1') or data[1] != c'A':
-                return writer_wrong(w, WRONG_FRAME, data, end - data)
-            stop = take_ack(w, data, now, out)
-            data += 6
-        else:
-            w.partial[w.partial_size] = data[0]
-            w.partial_size += 1
-            data += 1
-            # Fail before six bytes are there: the greeting of another protocol may be shorter.
-            if (w.partial[0] != c'2' and w.partial[0] != c'1') or (w.partial_size > 1
-                                                                  and w.partial[1] != c'A'):
-                while data < end and w.partial_size < 6:
-                    w.partial[w.partial_size] = data[0]
-                    w.partial_size += 1
-                    data += 1
-                return writer_wrong(w, WRONG_FRAME, w.partial, w.partial_size)
-            if w.partial_size < 6:
-                continue
-            w.partial_size = 0
-            stop = take_ack(w, w.partial, now, out)
+        some = min(6 - w.partial_size, <uint32_t> min(end - data, 6))
+        memcpy(w.partial + w.partial_size, data, some)
+        w.partial_size += some
+        data += some
+        # Fail before six bytes are there: the greeting of another protocol may be shorter.
+        if (w.partial[0] != c'2' and w.partial[0] != c'1') or (w.partial_size > 1 and w.partial[1] != c'A'):
+            return writer_wrong(w, WRONG_FRAME, w.partial, w.partial_size)
+        if w.partial_size < 6:
+            break
+        w.partial_size = 0
+        stop = take_ack(w, w.partial, now, out)
         if stop < 0:
             return stop
     return 0
@@ -475,10 +447,6 @@ cdef double writer_deadline(void *self) noexcept nogil:
 
 
 cdef void forget_windows(lc_writer *w) noexcept nogil:
-    # With several windows out, the break may have come from Logstash's idle timer for the second one. The
-    # same windows, sent the same way, would break the connection again.
-    if w.count > 1:
-        w.careful = CAREFUL_WINDOWS
     w.count = 0
     w.bytes = 0
     w.unacked = 0
@@ -489,21 +457,15 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
 cdef class Codec(CodecBase):
     """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
 
-    ``logclient.config`` checks the options of users; they are not checked again here.
+    ``logclient.lumberjack.config`` describes and checks the options of users.
 
     Args:
         producer: the 10 bytes that begin every id.
-        version: 2 ('json' frames) or 1 ('data' frames, always in a compressed frame).
-        window: events in one window, 1 to 10,000.
         window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
             counts them, so that a batch of that size is one window. A larger event travels alone.
-        inflight: bound on unacknowledged windows; with `adaptive` where it begins, up to `MAX_INFLIGHT`.
         inflight_bytes: bound on the bytes of unacknowledged events beyond `inflight` windows, counted alike.
-        compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
-        check: check that the protocol can carry raw bodies.
         silence: seconds without a byte from the reader after which the connection counts as dead.
         frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
-        strict_spec: write the literal form, in version 1, its window `window` times `inflight` frames.
         first: with `strict_spec`, the number of the first frame of each connection.
     """
 
@@ -602,22 +564,19 @@ cdef class Codec(CodecBase):
             return f"ack {w.wrong_number} for a window of {w.wrong_window} events"
         if w.wrong == WRONG_TIME:
             return f"ack {w.wrong_number} although no window is in flight"
-        got = (<bytes> w.wrong_bytes[:w.wrong_size])
+        got = <bytes> w.wrong_bytes[:w.wrong_size]
         if got.startswith(b"\x15\x03"):  # an alert
             return f"the server speaks TLS, the URL must begin with lumberjack+tls: received {got!r}"
         return f"expected an ack frame ('1' or '2', 'A', 32-bit sequence), received {got!r}"
 
     def connected(self, double now):
         """Begin a connection."""
-        self.w.count = 0
-        self.w.bytes = 0
+        forget_windows(&self.w)
         limit_reset(&self.w.limit)
         self.w.announced = False
         self.w.next = self.w.first
         self.w.last_acked = number_before(self.w.first)
-        self.w.unacked = 0
         self.w.acked = 0
-        self.w.partial_size = 0
         self.w.wrong = WRONG_NONE
         self.w.last_sign = now
         self.sent()
@@ -625,6 +584,10 @@ cdef class Codec(CodecBase):
     def connection_lost(self) -> int:
         """Forget the windows in flight; return their number."""
         cdef uint32_t windows = self.w.count
+        # With several windows out, the break may have come from Logstash's idle timer for the second one. The
+        # same windows, sent the same way, would break the connection again.
+        if windows > 1:
+            self.w.careful = CAREFUL_WINDOWS
         forget_windows(&self.w)
         self.sent()
         return windows

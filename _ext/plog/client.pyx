@@ -116,11 +116,6 @@ cdef inline void hash_large(lc_plog *w, lc_batch *batch, lc_wire *wire, lc_messa
     trim(&w.scratch, ROOM_KEPT)
 
 
-# Whether a message may travel without a box.
-cdef inline bint goes_unboxed(lc_plog *w, uint8_t first, uint64_t size, uint32_t tags) noexcept nogil:
-    return w.unboxed and tags == 0 and 0 < size <= w.room and first > 31
-
-
 cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                      lc_outcomes *out) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
@@ -134,9 +129,9 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef const uint8_t *tags
     cdef uint32_t tags_size, head, length, i, n = 0
     cdef uint64_t size, guess, taken = 0
-    cdef size_t begin = wire.size, at
+    cdef size_t begin = wire.size
     cdef int64_t done
-    cdef bint simple, tagged, several
+    cdef bint simple
     cdef uint8_t *p
     memset(&run, 0, sizeof(run))
     begin_hashes(&small.bodies)
@@ -154,8 +149,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         body = batch.body[i]
         tags = w.tags
         tags_size = w.tags_size
-        tagged = batch.kind[i] >> K_TOPIC_SHIFT != 0
-        if tagged:
+        if batch.kind[i] >> K_TOPIC_SHIFT:
             if batch.kind[i] >> K_TOPIC_SHIFT != K_TAGGED or size < 2 or size - 2 < (
                     <uint64_t> body[0] << 8 | body[1]):
                 fail_event(batch, i, R_UNENCODABLE)
@@ -164,64 +158,44 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             tags = body + 2
             body += 2 + tags_size
             size -= 2 + tags_size
-        # The size is known only after the id is inserted, so the body is written where it most likely
-        # belongs. Messages that may need several datagrams are written to the scratch memory: they are hashed
-        # whole.
         guess = size + (TAIL_SIZE if w.identity and batch.kind[i] & K_MASK != K_BYTES else 0)
-        simple = size > 0 and goes_unboxed(w, body[0], guess, tags_size)
-        several = not simple and HEADER_SIZE + tags_size + guess > w.room
         if w.pace.room_most and cut_message(guess, tags_size, w.room, &cut) == 0 and overruns(
                 &w.pace, charge_of(cut.count, guess + tags_size + cut.count * HEADER_SIZE)):
             break
-        at = 0
-        if several:
-            if large.bodies.count and w.scratch.size + guess > SCRATCH_MOST:
-                hash_large(w, batch, wire, &large)
-            p = wire_reserve(&w.scratch, size + TAIL_SIZE + SCAN_PAD)
-        else:
-            head = 0 if simple else HEADER_SIZE + tags_size
-            at = (0 if run_takes(&run, head + <uint32_t> guess) else RUN_HEAD) + head
-            p = wire_reserve(wire, RUN_HEAD + HEADER_SIZE + tags_size + size + TAIL_SIZE + SCAN_PAD)
+        if large.bodies.count and w.scratch.size + guess > SCRATCH_MOST:
+            hash_large(w, batch, wire, &large)
         done = STOP_MEMORY
+        p = wire_reserve(&w.scratch, size + TAIL_SIZE + SCAN_PAD)
         if p != NULL:
-            done = finish_body(w, batch, i, body, p + at, size)
+            done = finish_body(w, batch, i, body, p, size)
         if done >= 0 and (<uint64_t> done > w.most or cut_message(done, tags_size, w.room, &cut) < 0):
             fail_event(batch, i, R_TOO_LARGE)
             continue
         if done >= 0:
-            p += at
-            simple = done > 0 and goes_unboxed(w, p[0], done, tags_size)
+            simple = w.unboxed and tags_size == 0 and 0 < done <= w.room and p[0] > 31
             if simple:
                 cut.count = 1
-            m = &small if cut.count == 1 else &large
-            at = w.scratch.size
-            length = <uint32_t> done
-            if cut.count > 1:
-                length += cut.count * HEADER_SIZE + tags_size
-                if put_fragments(wire, &run, p, <uint32_t> done, &cut, w.id_, 0, tags, tags_size, &place) < 0:
+            head = 0 if simple else cut.count * HEADER_SIZE + tags_size
+            length = <uint32_t> done + head
+            if not simple:
+                if put_fragments(wire, &run, p, <uint32_t> done, &cut, w.id_, tags, tags_size, &place) < 0:
                     done = STOP_MEMORY
-                else:
-                    w.scratch.size += done
-            elif several and wire_reserve(wire, RUN_HEAD + HEADER_SIZE + tags_size + done) == NULL:
+            elif wire_reserve(wire, RUN_HEAD + length) == NULL:
                 done = STOP_MEMORY
             else:
-                head = 0 if simple else HEADER_SIZE + tags_size
-                length += head
-                at = wire.size + (0 if run_takes(&run, length) else RUN_HEAD) + head
-                if wire.data + at != p:
-                    memmove(wire.data + at, p, done)
                 place.at = run_add(&run, wire, length)
                 place.run = run.at
-                if not simple:
-                    put_header(wire.data + place.at, &cut, w.id_, <uint32_t> done, 0)
-                    put16(wire.data + place.at + 20, tags_size)
-                    memcpy(wire.data + place.at + HEADER_SIZE, tags, tags_size)
+                memcpy(wire.data + place.at, p, done)
         if done < 0:
             if n:
                 break            # send the encoded events; the next call reports the failure
             return STOP_MEMORY
+        m = &small if cut.count == 1 else &large
         u = &m.bodies
-        u.at[u.count] = at
+        u.at[u.count] = place.at + head
+        if cut.count > 1:                # hashed whole, in the scratch memory
+            u.at[u.count] = w.scratch.size
+            w.scratch.size += done
         u.sizes[u.count] = done
         u.index[u.count] = i
         m.boxed[u.count] = not simple
@@ -340,13 +314,12 @@ cdef class Codec(CodecBase):
     bytes. The id is inserted as ``uuid`` into one JSON object without it, unless the kind says bytes. Other
     bodies travel unchanged, and the ledger keeps the hash of the user's ``uuid`` or of the body.
 
+    ``logclient.plog.config`` describes and checks the options of users.
+
     Args:
         producer: the 10 bytes that begin every id.
-        datagram: bytes of a datagram at most, 25 to 65,507.
         tags: for messages that have none of their own, as they travel.
         unboxed: send messages without a box where possible: no tags, one datagram, a first byte above 31.
-        max_message: bytes of a message at most, with the id; a longer one fails as too_large.
-        batch_bytes: bodies encoded at once, at most; a larger one is encoded alone.
         packets: packets per second; 0: unlimited. `burst` of them are sent at once after a pause.
         size: bytes of datagrams per second, and `size_burst`, likewise.
         number: number of the first message of each socket; 2**31 - 1 is followed by 1.
@@ -483,7 +456,7 @@ cdef class Codec(CodecBase):
     def command(self, bytes datagram):
         """Append a datagram to the bytes to send, regardless of the pace."""
         cdef lc_run run
-        cdef lc_wire *wire = self.wire()
+        cdef lc_wire *wire = &self.wire
         if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
             raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")
         memset(&run, 0, sizeof(run))

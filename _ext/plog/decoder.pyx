@@ -27,7 +27,6 @@ cdef class Decoder(Defragmenter):
     """
 
     cdef bint datagrams
-    cdef const int64_t *times    # of the current call
 
     def __cinit__(self, producers: ReadableBuffer = b"", *, bint identity=True, bint datagrams=True,
                   max_message: int = 64 << 20, max_bytes: int | None = None, double expire=10.0):
@@ -43,20 +42,7 @@ cdef class Decoder(Defragmenter):
         `streams` has the sender of each unit (uint64; None: one sender), and `received_us` the time of its
         arrival in microseconds (int64; None: nothing expires).
         """
-        cdef BorrowedBuffer view = BorrowedBuffer(data)
-        cdef BorrowedBuffer at = BorrowedBuffer(offsets), size = BorrowedBuffer(lengths)
-        cdef BorrowedBuffer stream = None if streams is None else BorrowedBuffer(streams)
-        cdef BorrowedBuffer time = None if received_us is None else BorrowedBuffer(received_us)
-        count_units(at, size, stream)
-        count_units(at, size, time)
-        self.ensure_idle()
-        self.streams = NULL
-        self.times = NULL
-        if stream is not None:
-            self.streams = <const uint64_t *> stream.b.buf
-        if time is not None:
-            self.times = <const int64_t *> time.b.buf
-        return self.decode_buffers(view, at, size)
+        return self.judge_units(data, offsets, lengths, streams, received_us)
 
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
         cdef lc_judged v

@@ -41,19 +41,6 @@ cdef inline int cut_message(uint64_t total, uint32_t tags, uint32_t room, lc_cut
     return -1
 
 
-cdef inline void put_header(uint8_t *p, const lc_cut *cut, uint32_t id_, uint32_t total,
-                            uint32_t hash_) noexcept nogil:
-    p[0] = 0
-    p[1] = 1
-    put16(p + 2, cut.count)
-    put16(p + 4, 0)
-    put16(p + 6, cut.size)
-    lc_put32(p + 8, id_)
-    lc_put32(p + 12, total)
-    lc_put32(p + 16, hash_)
-    lc_put32(p + 20, 0)
-
-
 # The last run of a wire, while datagrams are added.
 ctypedef struct lc_run:
     size_t at                    # where its head begins
@@ -63,15 +50,11 @@ ctypedef struct lc_run:
     bint full                    # its last datagram is shorter: nothing may follow
 
 
-cdef inline bint run_takes(const lc_run *run, uint32_t size) noexcept nogil:
-    return (run.size and not run.full and size <= run.segment and run.count < RUN_SEGMENTS
-            and run.size + size <= RUN_MOST)
-
-
 # Add a datagram of this size to the run or to a new one. There must be room. Returns where its bytes begin.
 cdef inline size_t run_add(lc_run *run, lc_wire *wire, uint32_t size) noexcept nogil:
     cdef size_t at
-    if not run_takes(run, size):
+    if not (run.size and not run.full and size <= run.segment and run.count < RUN_SEGMENTS
+            and run.size + size <= RUN_MOST):
         run.at = wire.size
         run.size = run.count = 0
         run.segment = size
@@ -94,35 +77,32 @@ ctypedef struct lc_place:
 
 # Write all fragments of a message at p, which is not in the wire. -1: out of memory.
 cdef int put_fragments(lc_wire *wire, lc_run *run, const uint8_t *p, uint32_t total, const lc_cut *cut,
-                       uint32_t id_, uint32_t hash_, const uint8_t *tags, uint32_t tags_size,
-                       lc_place *place) noexcept nogil:
+                       uint32_t id_, const uint8_t *tags, uint32_t tags_size, lc_place *place) noexcept nogil:
     cdef uint8_t header[HEADER_SIZE]
     cdef uint8_t *to
-    cdef size_t at
-    cdef uint32_t i
+    cdef uint32_t i, size = cut.size, own = 0
     if wire_reserve(wire, <size_t> cut.count * (RUN_HEAD + HEADER_SIZE) + total + tags_size) == NULL:
         return -1
-    put_header(header, cut, id_, total, hash_)
-    for i in range(cut.count - 1):
+    memset(header, 0, HEADER_SIZE)           # the hash is put there later
+    header[1] = 1
+    put16(header + 2, cut.count)
+    put16(header + 6, cut.size)
+    lc_put32(header + 8, id_)
+    lc_put32(header + 12, total)
+    for i in range(cut.count):
+        if i == cut.count - 1:
+            size = cut.last
+            own = tags_size
         put16(header + 4, i)
-        at = run_add(run, wire, HEADER_SIZE + cut.size)
+        put16(header + 20, own)
+        to = wire.data + run_add(run, wire, HEADER_SIZE + own + size)
         if i == 0:
             place.run = run.at
-            place.at = at
-        to = wire.data + at
+            place.at = to - wire.data
         memcpy(to, header, HEADER_SIZE)
-        memcpy(to + HEADER_SIZE, p, cut.size)
-        p += cut.size
-    put16(header + 4, cut.count - 1)
-    put16(header + 20, tags_size)
-    at = run_add(run, wire, HEADER_SIZE + tags_size + cut.last)
-    if cut.count == 1:
-        place.run = run.at
-        place.at = at
-    to = wire.data + at
-    memcpy(to, header, HEADER_SIZE)
-    memcpy(to + HEADER_SIZE, tags, tags_size)
-    memcpy(to + HEADER_SIZE + tags_size, p, cut.last)
+        memcpy(to + HEADER_SIZE, tags, own)
+        memcpy(to + HEADER_SIZE + own, p, size)
+        p += size
     return 0
 
 
@@ -162,9 +142,9 @@ def fragments(payload: ReadableBuffer, int64_t id, *, int64_t datagram=DATAGRAM_
     memset(&run, 0, sizeof(run))
     try:
         if put_fragments(&wire, &run, p, <uint32_t> len(message), &cut, <uint32_t> id,
-                         murmur3_of(p, len(message)),
                          <const uint8_t *> PyBytes_AS_STRING(tags), <uint32_t> len(tags), &place) < 0:
             raise MemoryError()
+        put_hash(wire.data, place, &cut, murmur3_of(p, len(message)))
         return split_runs(wire.data, wire.size)
     finally:
         free(wire.data)

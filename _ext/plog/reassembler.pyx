@@ -18,12 +18,12 @@ VERDICT_NAMES = (
     "message", "simple", "fragment", "command", "empty", "bad_version", "bad_type", "bad_header",
     "out_of_bounds", "bad_fragment", "bad_checksum", "too_large",
 )
-"""Lower-case names of these, for reports."""
+"""Their names in reports."""
 
 cdef enum:
     RECEIVE_SIZE = 65536         # the buffer of the real server; it throws when it reads beyond
     BUCKETS = 17
-    OPEN_LEAST = 1024            # places of the table at first
+    PLACES = 1 << 16             # of the table of open messages
     MEMORY_LEAST = 16384         # room for a message besides its bytes
     C_OPENED = C_OWN
     C_ID
@@ -76,8 +76,6 @@ ctypedef struct lc_defrag:
     size_t max_bytes
     double expire
     lc_open **table
-    size_t places                # a power of two
-    size_t n
     size_t bytes
     lc_open *oldest
     lc_open *newest
@@ -112,9 +110,9 @@ cdef inline uint32_t bucket_of(uint32_t n) noexcept nogil:
     return k
 
 
-cdef inline size_t place_of(const lc_defrag *d, uint64_t stream, uint32_t id_) noexcept nogil:
+cdef inline size_t place_of(uint64_t stream, uint32_t id_) noexcept nogil:
     cdef uint64_t h = (stream ^ <uint64_t> id_ << 32 ^ id_) * 0x9E3779B185EBCA87ULL
-    return <size_t> (h >> 32) & (d.places - 1)
+    return <size_t> (h >> 32) & (PLACES - 1)
 
 
 cdef inline void unlink_age(lc_defrag *d, lc_open *m) noexcept nogil:
@@ -146,12 +144,11 @@ cdef void free_open(lc_open *m) noexcept nogil:
 
 # Remove a message from the table and the list by age. The caller owns it then.
 cdef void take_out(lc_defrag *d, lc_open *m) noexcept nogil:
-    cdef lc_open **at = &d.table[place_of(d, m.stream, m.id_)]
+    cdef lc_open **at = &d.table[place_of(m.stream, m.id_)]
     while at[0] != m:
         at = &at[0].next
     at[0] = m.next
     unlink_age(d, m)
-    d.n -= 1
     d.bytes -= m.charge
 
 
@@ -193,26 +190,8 @@ cdef void make_room(lc_defrag *d, const lc_open *kept) noexcept nogil:
         m = newer
 
 
-cdef int grow_table(lc_defrag *d) noexcept nogil:
-    cdef size_t places = d.places * 2 if d.places else OPEN_LEAST
-    cdef lc_open **table = <lc_open **> calloc(places, sizeof(lc_open *))
-    cdef size_t place
-    if table == NULL:
-        return -1
-    free(d.table)
-    d.table = table
-    d.places = places
-    cdef lc_open *m = d.oldest
-    while m != NULL:
-        place = place_of(d, m.stream, m.id_)
-        m.next = table[place]
-        table[place] = m
-        m = m.newer
-    return 0
-
-
 cdef inline lc_open *find_open(lc_defrag *d, uint64_t stream, uint32_t id_) noexcept nogil:
-    cdef lc_open *m = d.table[place_of(d, stream, id_)] if d.places else NULL
+    cdef lc_open *m = d.table[place_of(stream, id_)] if d.table != NULL else NULL
     while m != NULL and (m.stream != stream or m.id_ != id_):
         m = m.next
     return m
@@ -223,9 +202,9 @@ cdef lc_open *add_open(lc_defrag *d, uint64_t stream, const lc_judged *v, uint32
                        uint32_t hash_) noexcept nogil:
     cdef size_t bits = ((v.count + 63) >> 6) * sizeof(uint64_t)
     cdef size_t charge = sizeof(lc_open) + bits + total
-    if d.n >= d.places and grow_table(d) < 0:
-        return NULL
-    cdef lc_open *m = <lc_open *> malloc(charge)
+    if d.table == NULL:
+        d.table = <lc_open **> calloc(PLACES, sizeof(lc_open *))
+    cdef lc_open *m = <lc_open *> malloc(charge) if d.table != NULL else NULL
     if m == NULL:
         return NULL
     memset(m, 0, sizeof(lc_open) + bits)
@@ -238,11 +217,10 @@ cdef lc_open *add_open(lc_defrag *d, uint64_t stream, const lc_judged *v, uint32
     m.total = total
     m.hash_ = hash_
     m.charge = charge
-    cdef size_t place = place_of(d, stream, v.id_)
+    cdef size_t place = place_of(stream, v.id_)
     m.next = d.table[place]
     d.table[place] = m
     link_newest(d, m)
-    d.n += 1
     d.bytes += charge
     return m
 
@@ -431,23 +409,14 @@ cdef void close_defrag(lc_defrag *d) noexcept nogil:
 
 @cython.final
 cdef class Judged(Events):
-    """Judged datagrams: a row for each, in order.
+    """Judged datagrams: a row for each, in order."""
 
-    Attributes:
-        verdict: uint8: `MESSAGE` and so on.
-        opened: uint8: 1 for the first fragment seen of its message, by which servers count holes.
-        id: uint32: the id of the message; 0 without one.
-        count: uint16: fragments of the message; 0 if it is not a fragment.
-        index: uint16: the index of the fragment.
-        tags_length: int32: bytes of the tags.
-    """
-
-    cdef readonly memoryview verdict
-    cdef readonly memoryview opened
-    cdef readonly memoryview id
-    cdef readonly memoryview count
-    cdef readonly memoryview index
-    cdef readonly memoryview tags_length
+    cdef readonly memoryview verdict  # uint8: MESSAGE and so on
+    cdef readonly memoryview opened  # uint8: 1 for the first fragment seen of its message
+    cdef readonly memoryview id  # uint32: the id of the message; 0 without one
+    cdef readonly memoryview count  # uint16: fragments of the message; 0 if it is not a fragment
+    cdef readonly memoryview index  # uint16: the index of the fragment
+    cdef readonly memoryview tags_length  # int32: bytes of the tags
     cdef memoryview tags_offset
     cdef memoryview data
 
@@ -481,12 +450,30 @@ cdef class Defragmenter(BatchDecoder):
     # of the current call
     cdef const uint8_t *data
     cdef const uint64_t *streams
+    cdef const int64_t *times
 
     def __dealloc__(self):
         close_defrag(&self.defrag)
 
     cdef uint64_t stream_of_unit(self) noexcept nogil:
         return self.streams[self.unit] if self.streams != NULL else 0
+
+    cdef Events judge_units(self, data, offsets, lengths, streams, times):
+        cdef BorrowedBuffer view = BorrowedBuffer(data)
+        cdef BorrowedBuffer at = BorrowedBuffer(offsets), size = BorrowedBuffer(lengths)
+        cdef BorrowedBuffer stream = None if streams is None else BorrowedBuffer(streams)
+        cdef BorrowedBuffer time = None if times is None else BorrowedBuffer(times)
+        count_units(at, size, stream)
+        count_units(at, size, time)
+        self.ensure_idle()
+        self.data = <const uint8_t *> view.b.buf
+        self.streams = NULL if stream is None else <const uint64_t *> stream.b.buf
+        self.times = NULL if time is None else <const int64_t *> time.b.buf
+        try:
+            return self.decode_buffers(view, at, size)
+        finally:
+            self.streams = NULL
+            self.times = NULL
 
     @property
     def open(self) -> list[tuple[int, int, int, int]]:
@@ -522,27 +509,15 @@ cdef class Reassembler(Defragmenter):
 
     def feed(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer,
              streams: ReadableBuffer, double now) -> Judged:
-        """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL.
+        """Judge the datagrams ``data[offset:offset + length]`` (int64) in order, without the GIL.
 
-        Args:
-            data: the bytes of all datagrams.
-            offsets: int64, where each datagram begins.
-            lengths: int64, the bytes of each datagram.
-            streams: uint64, the sender of each datagram. The real server distinguishes senders by port only.
-            now: seconds of any monotonic clock.
+        `streams` has the sender of each datagram (uint64): the real server knows senders by their port only.
+        `now` is in seconds of any monotonic clock.
         """
-        cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
-        cdef BorrowedBuffer size = BorrowedBuffer(lengths), stream = BorrowedBuffer(streams)
         cdef Judged judged
-        count_units(at, size, stream)
         self.ensure_idle()
-        self.data = <const uint8_t *> view.b.buf
-        self.streams = <const uint64_t *> stream.b.buf
         self.now = now
-        try:
-            judged = self.decode_buffers(view, at, size)
-        finally:
-            self.streams = NULL
+        judged = self.judge_units(data, offsets, lengths, streams, None)
         judged.data = memoryview(data).cast("B")
         return judged
 

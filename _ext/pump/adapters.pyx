@@ -1,42 +1,4 @@
-"""Links and cores that are written in Python, for the loop: each call takes the GIL once for a batch.
-
-`LinkPump` serves links that have no compiled pump, and `CoreCodec` cores that have no codec.
-"""
-
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from cpython.buffer cimport PyBUF_READ
-from cpython.pycapsule cimport PyCapsule_New
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
-
-from logclient._ext.codec cimport (
-    FRAME_SIZE,
-    STOP_MEMORY,
-    STOP_PROTOCOL,
-    lc_batch,
-    lc_codec,
-    lc_get_frame,
-    lc_outcomes,
-    lc_wire,
-)
-from logclient._ext.constants cimport END_CLOSED, END_ERROR, END_MEMORY
-from logclient._ext.inflight cimport InflightBatches
-from logclient._ext.pump.base cimport (
-    LINK_BROKEN,
-    MAX_READS_PER_TURN,
-    POLLIN,
-    POLLOUT,
-    PUMP_FDS,
-    CompiledPump,
-    append_ready,
-    pollfd,
-)
-from logclient._ext.queue cimport lc_monotonic
-
-cdef enum:
-    HEAD = 4                     # bytes of a message's length
-
+# Links and cores that are written in Python, for the loop: each call takes the GIL once for a batch.
 
 cdef class LinkPump(CompiledPump):
     """Pumps over any ``delivery.contract.Link``; see ``CompiledPump``."""
@@ -86,8 +48,8 @@ cdef class LinkPump(CompiledPump):
         while done and self.given < size:
             length = lc_get_frame(data + self.given) & <uint32_t> FRAME_SIZE
             message = PyMemoryView_FromMemory(
-                <char *> data + self.given + HEAD, <Py_ssize_t> length, PyBUF_READ)
-            self.given += HEAD + length
+                <char *> data + self.given + MESSAGE_HEAD, <Py_ssize_t> length, PyBUF_READ)
+            self.given += MESSAGE_HEAD + length
             done = self.link.send([message])
         return done
 
@@ -112,7 +74,7 @@ cdef class LinkPump(CompiledPump):
             if size == 0:
                 return -END_CLOSED
             with nogil:
-                end = self._give(at, size, now)
+                end = self._feed(at, size, now)
             if end < 0 or self.has_events:
                 return end
         return 0
@@ -150,12 +112,7 @@ cdef class LinkPump(CompiledPump):
 
 
 cdef class CoreCodec:
-    """A codec that calls any ``delivery.contract.Core``; a pump takes it for the core.
-
-    Args:
-        core: the core.
-        in_flight: the batches.
-    """
+    """A codec that calls any ``delivery.contract.Core``; a pump takes it for the core."""
 
     cdef lc_codec functions
     cdef object core

@@ -1,49 +1,23 @@
-"""The pump of one connection: it detaches, encodes, writes the ledger, sends and receives without the GIL.
-
-``pump.group`` has the loop that drives pumps. Subclasses move the bytes (``pump.tcp``, ``pump.zmq``,
-``pump.udp``, ...): they implement four methods.
-"""
-
-from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.errno cimport EINTR, errno
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
-
-from logclient._ext.constants cimport (
-    END_CLOSED,
-    END_ERROR,
-    END_MEMORY,
-    END_PROTOCOL,
-    END_REPORT,
-    END_SILENCE,
-    END_STALLED,
-    END_TARGET,
-    STOP_MEMORY,
-)
-from logclient._ext.inflight cimport (
-    InflightBatches,
-    inflight_apply,
-    inflight_flush_wanted,
-    inflight_limit_credit,
-    inflight_commit,
-    inflight_encoded,
-    inflight_ledger,
-    inflight_pending,
-    inflight_take,
-    lc_inflight,
-)
-from logclient._ext.queue cimport lc_queue, lc_monotonic, lc_wall_us
-from logclient._ext.codec cimport lc_batch, wire_reserve
-
-
-cdef extern from "unistd.h":
-    ssize_t write(int fd, const void *data, size_t size) nogil
+# The pump of one connection.
 
 cdef enum:
+    NO_END = -2              # of `_check_end` and `_sleep_until`: the connection goes on
+    AGAIN = -3               # there may be something to send: look again at once
+    ALL = -1                 # of `_send`: as many batches as the credit allows
+    MORE = 2                 # of `_send`: it has sent so many batches, and the link may take another
+    PUMP_FDS = 2             # descriptors that a link waits for, at most
     MAX_SENDS_PER_TURN = 64  # windows sent between two checks of acknowledgements, stop and clock
     GATHER_LEAST = 64        # events in flight from which on answers are gathered
     GATHER_SHARE = 4         # they are not when more than a fourth of those is settled meanwhile
+
+
+cdef object find_functions(void *library, names, void **to):
+    cdef int i
+    for i, name in enumerate(names):
+        to[i] = dlsym(library, name)
+        if to[i] == NULL:
+            return name
+    return None
 
 
 cdef int append_ready(core, lc_wire *wire) except -1:
@@ -314,14 +288,14 @@ cdef class CompiledPump:
                 return 0
             if n < 0:
                 return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
-            end = self._give(self.inbox, <size_t> n, now)
+            end = self._feed(self.inbox, <size_t> n, now)
             if end < 0:
                 return end
             if n < RECEIVE:
                 break
         return 0
 
-    cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil:
+    cdef int _feed(self, const uint8_t *data, size_t size, double now) noexcept nogil:
         # Give received bytes to the codec. Return 0, or a negative end.
         cdef int stop = self.codec.receive(self.codec.self, data, size, now, &self.out)
         if self.out.progress:
@@ -338,10 +312,12 @@ cdef class CompiledPump:
 
     cdef bint _gathers(self, const pollfd *fds, int timeout) noexcept nogil:
         # Return whether the peer's answers may gather during this sleep: each would be a wake-up of its own.
+        # They may not if more than a window of events waits for a peer that is fast.
         return (self.gather_ms and self.drained and timeout > self.gather_ms
                 and not (fds[0].events | fds[1].events) & POLLOUT
                 and self.in_flight.f.inflight >= GATHER_LEAST
-                and not (self._is_fast() and self._is_behind()))
+                and not (self._is_fast() and self.in_flight.f.queue.queued_events
+                         + self.in_flight.f.main.staged_events > self.in_flight.f.queue.full_events))
 
     cdef bint _is_fast(self) noexcept nogil:
         # Return whether gathering would leave the peer with too little to do.
@@ -354,12 +330,7 @@ cdef class CompiledPump:
             self.counted = self.progress
         return self.fast
 
-    cdef bint _is_behind(self) noexcept nogil:
-        # Return whether more than a window of events waits. The reads race with callers.
-        cdef lc_inflight *f = &self.in_flight.f
-        return f.queue.queued_events + f.main.staged_events > f.queue.full_events
-
-    cdef int _look(self, double now, int common) noexcept nogil:
+    cdef int _check_end(self, double now, int common) noexcept nogil:
         # Return the end if a run is over, AGAIN, or NO_END. `common` is the end for all pumps of the loop.
         cdef lc_inflight *f = &self.in_flight.f
         cdef double deadline
@@ -384,7 +355,7 @@ cdef class CompiledPump:
             return END_STALLED
         return NO_END
 
-    cdef int _plan(self, double now, bint full, bint *takes, double *limit) noexcept nogil:
+    cdef int _sleep_until(self, double now, bint full, bint *takes, double *limit) noexcept nogil:
         # Decide how long to sleep, and whether a batch may be taken then. Return an end, AGAIN, or NO_END.
         cdef lc_inflight *f = &self.in_flight.f
         cdef double deadline = self.codec.deadline(self.codec.self)

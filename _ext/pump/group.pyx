@@ -1,47 +1,14 @@
-"""The loop of the sender: it drives pumps over a connection each, in one thread, without the GIL.
-
-It returns to Python when there is something to report and the last report is 100 ms old, when the flush
-target is reached, when a connection is over, or at its deadline. A sender that takes the GIL once for each
-window waits 5 to 10 ms each time while other Python threads are busy, and then cannot keep up.
-
-Several pumps take from one queue, batch by batch: the next one goes where the fewest bytes are in flight, and
-among equals to the connection whose last batch is the oldest. A server that is slow has more in flight, so it
-gets less.
-"""
-
-from libc.stdint cimport uint64_t
-
-from logclient._ext.constants cimport END_REPORT, END_STOPPED, END_TARGET, END_UNTIL
-from logclient._ext.inflight cimport inflight_bytes, inflight_commit
-from logclient._ext.queue cimport (
-    SENDER_BUSY,
-    SENDER_IDLE,
-    SENDER_LINGERING,
-    lc_leave_fork_safe,
-    lc_monotonic,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-    lc_queue,
-    lc_wake_clear,
-    lc_wake_fd,
-)
-from logclient._ext.pump.base cimport (
-    AGAIN,
-    ALL,
-    MORE,
-    NO_END,
-    POLLIN,
-    PUMP_FDS,
-    CompiledPump,
-    poll,
-    pollfd,
-)
-
-from logclient._ext.constants import ENDS
+# The loop of the sender: it drives pumps over a connection each, in one thread, without the GIL.
+#
+# A sender that takes the GIL once for each window waits 5 to 10 ms each time while other Python threads are
+# busy, and then cannot keep up. So the loop returns to Python only when there is something to report and the
+# last report is 100 ms old, when the flush target is reached, when a connection is over, or at its deadline.
+#
+# Several pumps take from one queue, batch by batch: the next one goes where the fewest bytes are in flight,
+# and among equals to the connection whose last batch is the oldest. A server that is slow gets less.
 
 cdef enum:
     MOST = 64                # pumps
-    SENDS_PER_TURN = 64      # batches of each pump between two checks of acknowledgements, stop and clock
 
 cdef struct lc_member:
     void *pump
@@ -73,11 +40,7 @@ cdef class PumpGroup:
         self.ledger_fd = -1
 
     def add(self, CompiledPump pump not None):
-        """Add a pump.
-
-        Raises:
-            ValueError: there are too many.
-        """
+        """Add a pump."""
         if self.n == MOST:
             raise ValueError(f"more than {MOST} pumps")
         pump.set_ledger(self.ledger_fd)
@@ -149,9 +112,6 @@ cdef class PumpGroup:
             ``stalled``   no progress
             ``memory``    out of memory
             ============  ============================================================
-
-        Raises:
-            ValueError: there is no pump, or another number of links.
         """
         cdef CompiledPump pump
         cdef int i
@@ -186,7 +146,7 @@ cdef class PumpGroup:
         for i in range(self.n):
             self.members[i].busy = self.members[i].used
             self.members[i].full = False
-        for _sends in range(SENDS_PER_TURN * self.n):
+        for _sends in range(MAX_SENDS_PER_TURN * self.n):
             best = NULL
             for i in range(self.n):
                 m = &self.members[i]
@@ -244,9 +204,9 @@ cdef class PumpGroup:
                 continue
             if m.end == NO_END:
                 m.takes = False
-                end = (<CompiledPump> m.pump)._look(now, common)
+                end = (<CompiledPump> m.pump)._check_end(now, common)
                 if end == NO_END:
-                    end = (<CompiledPump> m.pump)._plan(now, m.full, &m.takes, limit)
+                    end = (<CompiledPump> m.pump)._sleep_until(now, m.full, &m.takes, limit)
                 if end == AGAIN:
                     again = True
                 else:
@@ -272,7 +232,8 @@ cdef class PumpGroup:
     cdef bint _sleep(self, double now, double limit) noexcept nogil:
         # Sleep until there may be something to do, and read what has arrived. Return whether all connections
         # go on.
-        cdef lc_queue *h = (<CompiledPump> self.members[0].pump).in_flight.f.queue
+        cdef lc_inflight *f = &(<CompiledPump> self.members[0].pump).in_flight.f
+        cdef lc_queue *h = f.queue
         cdef double lingers = (<CompiledPump> self.members[0].pump).linger_end
         cdef pollfd fds[PUMP_FDS * MOST + 1]
         cdef pollfd *wake = &fds[PUMP_FDS * self.n]
@@ -292,7 +253,7 @@ cdef class PumpGroup:
         lc_mutex_lock(&h.mutex)
         if not takes:
             h.sender_state = SENDER_BUSY     # only the peers or the time can change anything
-        elif (h.queued_events or self._staged()) and self._should_take(now):
+        elif (h.queued_events or f.main.staged_events) and self._should_take(now):
             sleep = False
         elif now < lingers:
             h.sender_state = SENDER_LINGERING
@@ -324,9 +285,6 @@ cdef class PumpGroup:
             lc_wake_clear(&h.wake)
             self._set_linger(0)
         return self._receive(now, fds, wake.revents != 0)
-
-    cdef uint64_t _staged(self) noexcept nogil:
-        return (<CompiledPump> self.members[0].pump).in_flight.f.main.staged_events
 
     cdef bint _receive(self, double now, const pollfd *fds, bint woken) noexcept nogil:
         # Read the bytes that have arrived. Return whether all connections go on.

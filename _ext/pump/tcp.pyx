@@ -1,29 +1,9 @@
-"""The pump for TCP: moves bytes over a connected, non-blocking stream socket without TLS."""
-
-from libc.stdint cimport uint8_t
-
-from logclient._ext.pump.base cimport (
-    LINK_BROKEN,
-    LINK_CLOSED,
-    POLLIN,
-    POLLOUT,
-    CompiledPump,
-    pollfd,
-)
-from logclient._ext.sockets cimport (
-    EAGAIN,
-    EINTR,
-    EWOULDBLOCK,
-    MSG_DONTWAIT,
-    MSG_NOSIGNAL,
-    errno,
-    recv,
-    send,
-)
-
+# The pump for TCP: moves bytes over a connected, non-blocking stream socket without TLS.
 
 cdef class TcpPump(CompiledPump):
     """Pumps over links that have a ``fileno()``; see ``CompiledPump``."""
+
+    cdef int fd
 
     cdef int _use_link(self, link) except -1:
         self.fd = link.fileno()

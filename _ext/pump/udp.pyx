@@ -1,29 +1,8 @@
-"""The pump for UDP: moves runs of datagrams over a connected, non-blocking socket.
-
-Of three methods to send it uses the first that the system supports. ``gso`` gives whole runs to the kernel,
-many to a call, and the kernel cuts them into datagrams (UDP_SEGMENT). ``mmsg`` gives many datagrams to a
-call, ``send`` one.
-
-``codec.pxd`` describes the form of runs. A full socket buffer is back-pressure: the other
-datagrams wait.
-"""
-
-from libc.stdint cimport uint8_t, uint32_t
-
-from logclient._ext.constants cimport UDP_MANY, UDP_ONE, UDP_RUNS
-from logclient._ext.codec cimport lc_get_frame, lc_put_frame
-from logclient._ext.pump.base cimport (
-    LINK_BROKEN,
-    POLLIN,
-    POLLOUT,
-    CompiledPump,
-    pollfd,
-)
-from logclient._ext.queue cimport lc_monotonic
-from logclient._ext.sockets cimport EAGAIN, EINTR, EWOULDBLOCK, MSG_DONTWAIT, MSG_TRUNC, errno, recv
-
-from logclient._ext.constants import UDP_METHODS
-
+# The pump for UDP: moves runs of datagrams (codec.pxd) over a connected, non-blocking socket.
+#
+# Of three methods to send it uses the first that the system supports. `gso` gives whole runs to the kernel,
+# many to a call, and the kernel cuts them into datagrams (UDP_SEGMENT). `mmsg` gives many datagrams to a
+# call, `send` one. A full socket buffer is back-pressure: the other datagrams wait.
 
 cdef extern from "pump/udp.h":
     ctypedef struct lc_udp_call:
@@ -32,10 +11,9 @@ cdef extern from "pump/udp.h":
     int lc_udp_send(int fd, lc_udp_call *call, int many) noexcept nogil
     const int LC_MMSG
     enum: LC_UDP_CALL
-    int EINVAL, EIO, EMSGSIZE, ENOBUFS, ENOSYS, EOPNOTSUPP
 
 cdef enum:
-    HEAD = 8                 # bytes of a run's head: its size and its segment
+    RUN_HEAD = 8             # bytes of a run's head: its size and its segment
 
 
 cdef class UdpPump(CompiledPump):
@@ -80,12 +58,12 @@ cdef class UdpPump(CompiledPump):
             segment = lc_get_frame(data + at + 4)
             while done < run and <size_t> self.call.n < most:
                 if self.method == UDP_RUNS:
-                    lc_udp_add(&self.call, data + at + HEAD + done, run - done, <uint32_t> segment)
+                    lc_udp_add(&self.call, data + at + RUN_HEAD + done, run - done, <uint32_t> segment)
                     done = run
                 else:
-                    lc_udp_add(&self.call, data + at + HEAD + done, min(segment, run - done), 0)
+                    lc_udp_add(&self.call, data + at + RUN_HEAD + done, min(segment, run - done), 0)
                     done += segment
-            at += HEAD + run
+            at += RUN_HEAD + run
             done = 0
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
@@ -122,18 +100,18 @@ cdef class UdpPump(CompiledPump):
                 segment = lc_get_frame(data + done + 4)
                 self.inside = run if self.method == UDP_RUNS else self.inside + segment
                 if self.inside >= run:
-                    done += HEAD + run
+                    done += RUN_HEAD + run
                     self.inside = 0
         return <ssize_t> done
 
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
         while True:
-            n = recv(self.fd, data + HEAD, size - HEAD, MSG_DONTWAIT | MSG_TRUNC)
-            if n > 0 and <size_t> n <= size - HEAD:
+            n = recv(self.fd, data + RUN_HEAD, size - RUN_HEAD, MSG_DONTWAIT | MSG_TRUNC)
+            if n > 0 and <size_t> n <= size - RUN_HEAD:
                 lc_put_frame(data, <uint32_t> n)
                 lc_put_frame(data + 4, <uint32_t> n)
-                return n + HEAD
+                return n + RUN_HEAD
             if n >= 0 or errno == EINTR:
                 continue             # empty, or longer than any valid one
             self.error = errno

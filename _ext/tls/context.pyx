@@ -3,18 +3,13 @@
 PREFERRED = "TLS_AES_128_GCM_SHA256"
 
 cdef class OpenSsl:
-    """The functions of the library that Python's ``ssl`` has loaded.
+    """The functions of the library that Python's ``ssl`` has loaded; an ImportError says why not."""
 
-    Raises:
-        ImportError: it cannot be reached; the message is the reason.
-
-    Attributes:
-        version: of the library, as ``ssl.OPENSSL_VERSION``.
-    """
+    cdef lc_openssl f
+    cdef readonly str version
 
     def __cinit__(self):
-        cdef void *found
-        cdef const char *missing
+        cdef void *library
         import _ssl
         import ssl
 
@@ -25,13 +20,14 @@ cdef class OpenSsl:
         if path is None:
             raise ImportError("OpenSSL is linked statically to this Python")
         name = os.fsencode(path)
-        found = dlopen(name, RTLD_NOLOAD | RTLD_NOW)
-        if found == NULL:
+        library = dlopen(name, RTLD_NOLOAD | RTLD_NOW)
+        if library == NULL:
             raise ImportError("the library of Python's ssl cannot be opened")
-        missing = lc_openssl_find(&self.f, found)
-        if missing != NULL:
-            words = "OpenSSL is linked statically to this Python, or lacks "
-            raise ImportError(words + missing.decode())
+        self.f.is_3 = ssl.OPENSSL_VERSION_INFO >= (3,)
+        names = FUNCTIONS if self.f.is_3 else [name.replace(b"get1_peer", b"get_peer") for name in FUNCTIONS]
+        missing = find_functions(library, names, <void **> &self.f)
+        if missing is not None:
+            raise ImportError(f"OpenSSL is linked statically to this Python, or lacks {missing.decode()}")
         if self.f.OpenSSL_version_num() != ssl.OPENSSL_VERSION_NUMBER:
             raise ImportError("the process has a second OpenSSL, of another version than Python's ssl")
 
@@ -51,7 +47,7 @@ cdef _error(kind, lc_openssl *o, unsigned long code):
     reason = _words(o, code)
     error = kind(1, f"[SSL: {reason}]" if reason else "unknown error")
     error.reason = reason
-    error.library = "SSL" if lc_error_library(o, code) == ERR_LIB_SSL else None
+    error.library = "SSL" if error_library(o, code) == ERR_LIB_SSL else None
     return error
 
 
@@ -90,10 +86,13 @@ cdef class TlsContext:
         library: the functions of OpenSSL.
         like: an ``ssl.SSLContext``. Its ciphers, options, level of security and flags of verification are
             taken over; its certificates are not.
-
-    Attributes:
-        check_hostname: whether the certificate must be for the name or address that we connect to.
     """
+
+    cdef OpenSsl library
+    cdef SSL_CTX *context
+    cdef object password
+    cdef object failure          # what `password` has raised
+    cdef public bint check_hostname  # the certificate must be for the name or address that we connect to
 
     def __cinit__(self, OpenSsl library not None, like: ssl.SSLContext):
         cdef lc_openssl *o = &library.f
@@ -103,7 +102,6 @@ cdef class TlsContext:
 
         self.library = library
         self.check_hostname = True
-        self.verifies = True
         o.ERR_clear_error()
         self.context = o.SSL_CTX_new(o.TLS_client_method())
         if self.context == NULL:
@@ -118,7 +116,10 @@ cdef class TlsContext:
             SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_AUTO_RETRY, NULL,
         )
         o.SSL_CTX_set_security_level(self.context, like.security_level)
-        lc_set_options(o, self.context, like.options)
+        if o.is_3:
+            o.SSL_CTX_set_options(self.context, like.options)
+        else:
+            (<lc_set_options> o.SSL_CTX_set_options)(self.context, like.options)
         if not like.hostname_checks_common_name:
             host_flags |= X509_CHECK_FLAG_NEVER_CHECK_SUBJECT
         o.X509_VERIFY_PARAM_set_hostflags(o.SSL_CTX_get0_param(self.context), host_flags)
@@ -136,7 +137,6 @@ cdef class TlsContext:
 
     def set_verify(self, bint verify):
         """Set whether the server's certificate must be valid; if not, its name is not looked at either."""
-        self.verifies = verify
         self.check_hostname = self.check_hostname and verify
         self.library.f.SSL_CTX_set_verify(
             self.context, SSL_VERIFY_PEER if verify else SSL_VERIFY_NONE, NULL
@@ -151,12 +151,7 @@ cdef class TlsContext:
             o.ERR_clear_error()
 
     def load_verify_locations(self, cafile: str | None = None, capath: str | None = None):
-        """Trust the authorities of a file, and of a directory with OpenSSL's names.
-
-        Raises:
-            OSError: a file cannot be read.
-            ssl.SSLError: it holds something else.
-        """
+        """Trust the authorities of a file, and of a directory with OpenSSL's names."""
         global errno
         cdef lc_openssl *o = &self.library.f
         cdef int done
@@ -180,11 +175,6 @@ cdef class TlsContext:
             certfile: a PEM file with the certificate, followed by intermediate ones.
             keyfile: a PEM file with its key; None: the same file.
             password: a function that returns the password of the key; called if it has one.
-
-        Raises:
-            OSError: a file cannot be read.
-            ssl.SSLError: a file holds something else, or the key of another certificate.
-            BaseException: what `password` has raised.
         """
         global errno
         cdef lc_openssl *o = &self.library.f

@@ -19,44 +19,35 @@
 #define LC_ADDRESS 28               /* bytes of sockaddr_in6, the longer address */
 _Static_assert(sizeof(struct sockaddr_in6) == LC_ADDRESS, "netinet/in.h");
 typedef struct {
-#ifdef __linux__
-    struct mmsghdr msg[LC_AT_ONCE];
-#endif
-    struct iovec iov[LC_AT_ONCE];
     uint8_t from[LC_AT_ONCE][LC_ADDRESS];
+    size_t size[LC_AT_ONCE];
     uint8_t *room;
 } lc_receive_call;
 
 /* Return how many datagrams were received; 0: none; below 0: -errno. */
 static inline int lc_receive(int fd, lc_receive_call *c) {
 #ifdef __linux__
+    struct mmsghdr msg[LC_AT_ONCE];
+    struct iovec iov[LC_AT_ONCE];
     int i, n;
+    memset(msg, 0, sizeof msg);
+    memset(c->from, 0, sizeof c->from);
     for (i = 0; i < LC_AT_ONCE; i++) {
-        struct msghdr *h = &c->msg[i].msg_hdr;
-        memset(h, 0, sizeof *h);
-        memset(c->from[i], 0, LC_ADDRESS);
-        c->iov[i].iov_base = c->room + (size_t)i * LC_ROOM;
-        c->iov[i].iov_len = LC_ROOM;
-        h->msg_iov = &c->iov[i];
-        h->msg_iovlen = 1;
-        h->msg_name = c->from[i];
-        h->msg_namelen = LC_ADDRESS;
+        iov[i].iov_base = c->room + (size_t)i * LC_ROOM;
+        iov[i].iov_len = LC_ROOM;
+        msg[i].msg_hdr.msg_iov = &iov[i];
+        msg[i].msg_hdr.msg_iovlen = 1;
+        msg[i].msg_hdr.msg_name = c->from[i];
+        msg[i].msg_hdr.msg_namelen = LC_ADDRESS;
     }
-    n = recvmmsg(fd, c->msg, LC_AT_ONCE, MSG_DONTWAIT, NULL);
+    n = recvmmsg(fd, msg, LC_AT_ONCE, MSG_DONTWAIT, NULL);
+    for (i = 0; i < n; i++) c->size[i] = msg[i].msg_len;
     if (n >= 0) return n;
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNREFUSED
         ? 0 : -errno;
 #else
     (void)fd; (void)c;
     return -ENOSYS;
-#endif
-}
-static inline size_t lc_received(lc_receive_call *c, int i) {
-#ifdef __linux__
-    return c->msg[i].msg_len;
-#else
-    (void)c; (void)i;
-    return 0;
 #endif
 }
 /* Sleep until one of the descriptors is readable. */

@@ -7,9 +7,11 @@ cdef extern from "libraries.h":
     int lc_deflate_sync(lc_zstream *s) noexcept nogil
 
 cdef enum:
-    PIECE = 1 << 24              # bytes that zlib gets at once: its counts have 32 bits
+    MOST = 1 << 30               # bytes that zlib gets at once: its counts have 32 bits
     TAIL = 4
-    UNPACK_BITS = 15             # of the window
+    # Of the window, which suits every server: with less, what zlib accepts of one that exceeds its window
+    # depends on how the bytes arrive.
+    UNPACK_BITS = 15
 
 cdef const uint8_t *TAIL_BYTES = <const uint8_t *> b"\x00\x00\xff\xff"
 
@@ -17,7 +19,7 @@ cdef const uint8_t *TAIL_BYTES = <const uint8_t *> b"\x00\x00\xff\xff"
 # Compress a message to `squeezed`; -1: memory is out.
 cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     cdef uint8_t *to
-    cdef size_t room, some
+    cdef size_t room = size + (size >> 8) + 64
     f.squeezed.size = 0
     if size == 0:                    # zlib writes nothing for nothing; an empty block stands for it
         to = wire_reserve(&f.squeezed, 1)
@@ -28,27 +30,20 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
         return 0
     if f.python != NULL:
         return python_pack(f, data, size)
-    if not f.keeps_sent and lc_deflate_reset(f.packer) != Z_OK:
+    if size >= MOST or not f.keeps_sent and lc_deflate_reset(f.packer) != Z_OK:
         return -1
     trim(&f.squeezed, ROOM_KEPT)
+    f.packer.next_in = data
+    f.packer.avail_in = <unsigned int> size
     while True:
-        some = min(size, <size_t> PIECE)
-        f.packer.next_in = data
-        f.packer.avail_in = <unsigned int> some
-        room = some + (some >> 8) + 64
-        while True:
-            to = wire_reserve(&f.squeezed, room)
-            if to == NULL:
-                return -1
-            f.packer.next_out = to
-            f.packer.avail_out = <unsigned int> room
-            lc_deflate_sync(f.packer)            # "no progress" once everything is written
-            f.squeezed.size += room - f.packer.avail_out
-            if f.packer.avail_out:
-                break
-        data += some
-        size -= some
-        if size == 0:
+        to = wire_reserve(&f.squeezed, room)
+        if to == NULL:
+            return -1
+        f.packer.next_out = to
+        f.packer.avail_out = <unsigned int> room
+        lc_deflate_sync(f.packer)                # "no progress" once everything is written
+        f.squeezed.size += room - f.packer.avail_out
+        if f.packer.avail_out:
             f.squeezed.size -= TAIL
             return 0
 
@@ -57,23 +52,19 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
 # A stream may end with a final block (section 7.2.3.4): another one follows then.
 cdef int unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     cdef lc_zstream *s = f.unpacker
-    cdef size_t some
-    cdef int done
+    cdef int done = 0
     if f.python != NULL:
         return python_unpack(f, data, size)
-    while size:
-        some = min(size, <size_t> PIECE)
-        s.next_in = data
-        s.avail_in = <unsigned int> some
-        data += some
-        size -= some
-        done = 0
-        while done == 0 or done == INFLATE_END and s.avail_in:
-            done = inflate_more(s, &f.message, f.max_message)
-            if done < 0:
-                return done
-            if done == INFLATE_END and lc_inflate_reset(s) != Z_OK:
-                return INFLATE_MEMORY
+    if size >= MOST:
+        return INFLATE_MEMORY
+    s.next_in = data
+    s.avail_in = <unsigned int> size
+    while done == 0 or done == INFLATE_END and s.avail_in:
+        done = inflate_more(s, &f.message, f.max_message)
+        if done < 0:
+            return done
+        if done == INFLATE_END and lc_inflate_reset(s) != Z_OK:
+            return INFLATE_MEMORY
     return 0
 
 
@@ -82,13 +73,10 @@ cdef int begin_unpack(lc_frames *f) noexcept nogil:
     if f.keeps_received:
         return 0
     if f.python != NULL:
-        return python_forget(f)
+        with gil:
+            (<ClientFrames> f.python).python_unpacker = None
+        return 0
     return 0 if lc_inflate_reset(f.unpacker) == Z_OK else INFLATE_MEMORY
-
-
-cdef int python_forget(lc_frames *f) noexcept with gil:
-    (<ClientFrames> f.python).python_unpacker = None
-    return 0
 
 
 cdef int python_pack(lc_frames *f, const uint8_t *data, size_t size) noexcept with gil:

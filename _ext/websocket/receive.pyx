@@ -26,6 +26,16 @@ cdef int not_unpacked(lc_frames *f, int why) noexcept nogil:
     return -1
 
 
+# Take bytes of a head until it has so many; return whether it has.
+cdef inline bint fill_head(lc_frames *f, const uint8_t **at, const uint8_t *end,
+                           uint32_t size) noexcept nogil:
+    while f.head_size < size and at[0] < end:
+        f.head[f.head_size] = at[0][0]
+        f.head_size += 1
+        at[0] += 1
+    return f.head_size >= size
+
+
 # Check the first two bytes of a head; return the bytes of the whole, or -1.
 cdef int head_length(lc_frames *f) noexcept nogil:
     cdef int opcode = f.head[0] & 15
@@ -89,48 +99,29 @@ cdef int begin_payload(lc_frames *f) noexcept nogil:
     return 0
 
 
-# Find text that is no UTF-8. Return its place, with the words that Python has for it, or -1.
-cdef int find_invalid(const uint8_t *p, int size, const char **words) noexcept nogil:
-    cdef int i = 0, k, more
-    cdef uint8_t c, low, high
-    while i < size:
-        c = p[i]
-        if c < 0x80:
-            i += 1
-            continue
-        if c < 0xC2 or c > 0xF4:
-            words[0] = b"invalid start byte"
-            return i
-        more = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
-        low = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80
-        high = 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
-        for k in range(1, more + 1):
-            if i + k == size:
-                words[0] = b"unexpected end of data"
-                return i
-            if not low <= p[i + k] <= high:
-                words[0] = b"invalid continuation byte"
-                return i
-            low = 0x80
-            high = 0xBF
-        i += more + 1
-    return -1
+# Check that the reason of the peer's close frame is text. Return 0 or -1.
+cdef int check_reason(lc_frames *f) noexcept with gil:
+    cdef bytes words
+    try:
+        (<bytes> f.control[2:f.control_size]).decode()
+        return 0
+    except UnicodeDecodeError as error:
+        words = f"{error.reason} at position {error.start}".encode()
+        return fail(f, OVER_BROKEN, INVALID_DATA, words, len(words))
+    except BaseException:
+        f.over = OVER_MEMORY
+        return -1
 
 
 # Take the peer's close frame (section 5.5.1). Always returns -1.
 cdef int take_close(lc_frames *f) noexcept nogil:
-    cdef const char *words = NULL
-    cdef char text[64]
-    cdef int place
     cdef uint16_t code = NO_STATUS
     if f.control_size == 1:
         return violated(f, b"close frame too short")
     if f.control_size:
         code = <uint16_t> (f.control[0] << 8 | f.control[1])
-        place = find_invalid(f.control + 2, <int> f.control_size - 2, &words)
-        if place >= 0:
-            snprintf(text, sizeof(text), b"%s at position %d", words, place)
-            return fail(f, OVER_BROKEN, INVALID_DATA, text, strlen(text))
+        if check_reason(f) < 0:
+            return -1
         if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code < 5000):
             return violated(f, b"invalid status code")
     if f.unfinished:
@@ -200,6 +191,8 @@ cdef int take_payload(lc_frames *f, const uint8_t *data, size_t size, const uint
     return 1
 
 
+# Take the bytes from `at` on, and move `at`. Return 1 with a message, valid until the next call; 0 when
+# all bytes are taken; -1 when the connection is over.
 cdef int frames_next(lc_frames *f, const uint8_t **at, const uint8_t *end, const uint8_t **message,
                      size_t *size) noexcept nogil:
     cdef size_t n
@@ -210,20 +203,12 @@ cdef int frames_next(lc_frames *f, const uint8_t **at, const uint8_t *end, const
         trim(&f.message, ROOM_KEPT)
     while f.over == OVER_NOT:
         if not f.in_payload:
-            while f.head_size < 2 and at[0] < end:
-                f.head[f.head_size] = at[0][0]
-                f.head_size += 1
-                at[0] += 1
-            if f.head_size < 2:
+            if not fill_head(f, at, end, 2):
                 return 0
             done = head_length(f)
             if done < 0:
                 return -1
-            while f.head_size < <uint32_t> done and at[0] < end:
-                f.head[f.head_size] = at[0][0]
-                f.head_size += 1
-                at[0] += 1
-            if f.head_size < <uint32_t> done:
+            if not fill_head(f, at, end, <uint32_t> done):
                 return 0
             if begin_payload(f) < 0:
                 return -1

@@ -1,16 +1,20 @@
 # Frames to send (RFC 6455, section 5).
 
-cdef extern from "websocket/masks.h":
-    int lc_random_bytes(uint8_t *to, size_t size) noexcept nogil
+cdef int new_keys(lc_frames *f) noexcept with gil:
+    cdef bytes keys
+    try:
+        keys = os.urandom(KEYS)
+        memcpy(f.keys, <const uint8_t *> keys, KEYS)
+    except BaseException:            # the system has no generator, or memory is out
+        return -1
+    f.key = 0
+    return 0
 
 
-# Return an unpredictable mask (section 10.3); NULL: the system has no generator. It is asked for many at
-# a time.
+# Return an unpredictable mask (section 10.3); NULL: there is none.
 cdef inline const uint8_t *next_key(lc_frames *f) noexcept nogil:
-    if f.key == KEYS:
-        if lc_random_bytes(f.keys, KEYS) < 0:
-            return NULL
-        f.key = 0
+    if f.key == KEYS and new_keys(f) < 0:
+        return NULL
     f.key += 4
     return &f.keys[f.key - 4]
 
@@ -36,23 +40,16 @@ cdef inline void copy_masked(uint8_t *to, const uint8_t *data, size_t size,
 cdef int add_frame(lc_frames *f, uint8_t first, const uint8_t *data, size_t size) noexcept nogil:
     cdef const uint8_t *key = next_key(f)
     cdef size_t head = 2 if size < 126 else 4 if size < 65536 else 10
-    cdef int i
+    cdef size_t i
     if key == NULL:
         return -1
     cdef uint8_t *to = wire_reserve(&f.out, head + 4 + size)
     if to == NULL:
         return -1
     to[0] = first
-    if head == 2:
-        to[1] = <uint8_t> (MASKED | size)
-    elif head == 4:
-        to[1] = MASKED | 126
-        to[2] = <uint8_t> (size >> 8)
-        to[3] = <uint8_t> size
-    else:
-        to[1] = MASKED | 127
-        for i in range(8):
-            to[2 + i] = <uint8_t> (<uint64_t> size >> (56 - 8 * i))
+    to[1] = <uint8_t> (MASKED | (size if head == 2 else 126 if head == 4 else 127))
+    for i in range(2, head):
+        to[i] = <uint8_t> (<uint64_t> size >> 8 * (head - 1 - i))
     memcpy(to + head, key, 4)
     copy_masked(to + head + 4, data, size, key)
     f.out.size += head + 4 + size
@@ -83,6 +80,7 @@ cdef int add_close(lc_frames *f, uint16_t code, const uint8_t *reason, size_t si
     return add_frame(f, FIN | CLOSE, data, size + 2)
 
 
+# Frame a text message, to be sent. After the end it is discarded. Return -1 when memory or randomness is out.
 cdef int frames_add(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     if f.close_sent or f.over != OVER_NOT:
         return 0
@@ -93,6 +91,7 @@ cdef int frames_add(lc_frames *f, const uint8_t *data, size_t size) noexcept nog
     return add_frame(f, FIN | PACKED | TEXT, f.squeezed.data, f.squeezed.size)
 
 
+# Find the bytes to send, among them the answer to the last ping; return their number, or -1 as above.
 cdef Py_ssize_t frames_output(lc_frames *f, const uint8_t **data) noexcept nogil:
     if f.sent == f.out.size and f.pong_size >= 0 and add_pong(f) < 0:
         return -1
@@ -100,6 +99,7 @@ cdef Py_ssize_t frames_output(lc_frames *f, const uint8_t **data) noexcept nogil
     return <Py_ssize_t> (f.out.size - f.sent)
 
 
+# Note that so many of them are sent.
 cdef void frames_taken(lc_frames *f, size_t size) noexcept nogil:
     f.sent += size
     if f.sent == f.out.size:

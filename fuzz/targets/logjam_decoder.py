@@ -70,7 +70,7 @@ _BOUNDED = """        room = lc_get32(data)
 PLANTS = (
     Plant("length", "_ext/logjam/decoder.pyx", "    if meta.size != META_SIZE or not has_tag(meta.at):",
           "    if meta.size + 1 < META_SIZE or not has_tag(meta.at):", (ASAN,)),
-    Plant("allocation", "_ext/blocks.pxd", _BOUNDED, _BOUNDED.replace(":\n", " and False:\n"),
+    Plant("allocation", "_ext/logjam/blocks.pyx", _BOUNDED, _BOUNDED.replace(":\n", " and False:\n"),
           (MEMORY, "a body over the bound", "the reference says too_large")),
     Plant("inflate", "_ext/deflate.pxd", "    return INFLATE_ALL if s.avail_out else 0",
           "    return INFLATE_ALL if s.avail_out and s.avail_in else 0", (TIMEOUT,)),

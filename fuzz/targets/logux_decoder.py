@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, exact, use_compiled_hashes
 from logclient._ext.hash import xxh64
-from logclient._ext.logux import MAX_DEPTH, STATUS_NAMES, Decoder, expand
+from logclient._ext.logux import STATUS_NAMES, Decoder, expand
 from tests.oracle import logux_decoder as oracle
 from tests.support import recordings
 
@@ -120,7 +120,7 @@ def seeds() -> Iterator[bytes]:
     for unit in WRONG:
         yield bytes([IDENTITY, 0]) + unit
         yield bytes([IDENTITY | BODY, 0]) + unit
-    for levels in (3, MAX_DEPTH - 1, MAX_DEPTH):
+    for levels in (3, oracle.MAX_DEPTH - 1, oracle.MAX_DEPTH):
         for opens, closes in ((b"[", b"]"), (b'{"":', b"}")):
             if len(opens) * levels < MAX_LEN - 8:
                 yield bytes([IDENTITY, 0]) + opens * levels + b"0" + closes * levels

@@ -42,8 +42,8 @@ PLANTS = (
           (ASAN, TIMEOUT, "outcomes")),
     Plant("allocation", "_ext/lumberjack/writer.pyx", _NUMBER,
           _NUMBER.replace("if", "if wire_reserve(&w.raw, number) == NULL and False or"), (MEMORY,)),
-    Plant("endless", "_ext/lumberjack/writer.pyx", "            data += 6\n",
-          "            data += 6 if data[5] else 0\n",
+    Plant("endless", "_ext/lumberjack/writer.pyx", "        data += some\n",
+          "        data += some if w.partial[5] else 0\n",
           (TIMEOUT,)),
 )  # fmt: skip
 

@@ -68,8 +68,9 @@ PLANTS = (
           "            if left + 1 - FRAME_HEAD < size:\n                return add_fault",
           (ASAN, "AssertionError: rows", "AssertionError: a row")),
     Plant("allocation", "_ext/lumberjack/reader.pyx",
-          "        capacity = r.capacity * 2 if r.capacity else 64\n        e = <lc_entry *>",
-          "        capacity = r.n * 64\n        e = <lc_entry *>", (MEMORY,)),
+          "        self.inside = True\n",
+          "        self.inside = wire_reserve(&self.inflated[0], 2048 * <size_t> self.n) != NULL\n",
+          (MEMORY,)),
     Plant("inflate", "_ext/deflate.pxd", "    return INFLATE_ALL if s.avail_out else 0",
           "    return INFLATE_ALL if s.avail_out and s.avail_in else 0", (TIMEOUT,)),
 )  # fmt: skip

@@ -52,7 +52,7 @@ PLANTS = (
     Plant("allocation", "_ext/plog/client.pyx", _RESERVE,
           "wire_reserve(wire, (size << 16) + TAIL_SIZE + SCAN_PAD + 1)", (MEMORY,)),
     Plant("line_end", "_ext/plog/client.pyx", _LINE_END, "memchr(p, c'\\n', done - 1)", (ASAN, "outcomes")),
-    Plant("endless", "_ext/sent_tracker.pxd", _TAKEN, "        h.head += 0\n        h.count -= 0\n",
+    Plant("endless", "_ext/codec.pxd", _TAKEN, "        h.head += 0\n        h.count -= 0\n",
           (TIMEOUT, MEMORY)),
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from logclient.files.ledger import History, Ledger, Ranges, merged
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
-    from logclient._ext.pump.group import PumpGroup
+    from logclient._ext.pump import PumpGroup
     from logclient.config import Config
 
 

@@ -12,7 +12,7 @@ from logclient.delivery.attempt import STOP_CHECK_S, Attempt
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
-    from logclient._ext.pump.base import CompiledPump
+    from logclient._ext.pump import CompiledPump
     from logclient._ext.queue import EventQueue
     from logclient.delivery.contract import Link
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from logclient import threads
 from logclient._ext.constants import PUT_FORKED, PUT_FULL, PUT_UNOPENED, R_CLOSED
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.pump.group import PumpGroup
+from logclient._ext.pump import PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
+from logclient._ext.pump import CompiledPump, CoreCodec, LinkPump
 from logclient.delivery.backoff import random
 from logclient.delivery.connection import ConnectionRecord, LaneAttempt
 from logclient.delivery.contract import FOREVER, GOES_ON, Core, Fatal, Link, Transport
@@ -42,8 +43,7 @@ from logclient.delivery.trials import Trials
 from logclient.errors import ConfigError, CredentialError, describe_error, is_shortage
 
 if TYPE_CHECKING:
-    from logclient._ext.pump.base import CompiledPump
-    from logclient._ext.pump.group import PumpGroup
+    from logclient._ext.pump import PumpGroup
     from logclient.config import Config
     from logclient.delivery.books import Books
     from logclient.delivery.sender import Sender
@@ -442,15 +442,11 @@ def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, lim
     why = ""
     codec: Any = core
     if core.codec is None:
-        from logclient._ext.pump.adapters import CoreCodec
-
         codec = CoreCodec(core, in_flight)
         why = "the protocol's core has no compiled half"
     try:
         pump: CompiledPump = transport.load_pump()(in_flight, codec, **sizes)
     except ImportError as error:
-        from logclient._ext.pump.adapters import LinkPump
-
         pump = LinkPump(in_flight, codec, **sizes)
         why = why or str(error)
     pump.why = why

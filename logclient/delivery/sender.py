@@ -19,7 +19,7 @@ from logclient.delivery import lifecycle
 from logclient.delivery.contract import FOREVER, LONGEST
 
 if TYPE_CHECKING:
-    from logclient._ext.pump.group import PumpGroup
+    from logclient._ext.pump import PumpGroup
     from logclient._ext.queue import EventQueue
     from logclient.delivery.books import Books
     from logclient.delivery.ending import Ending

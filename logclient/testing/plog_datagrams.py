@@ -10,7 +10,7 @@ import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate
 from operator import sub
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from logclient.testing.loop import bound_socket
 
 BESIDE = sys.platform == "linux"  # whether a thread without the GIL receives, beside the collector's
 _ROOM = 65536  # bytes of a datagram, at most
+_ADDRESS = 28  # bytes of a source
 _BATCH, _SIZE = 1024, 4 << 20  # datagrams and bytes of a batch
 _SO_MEMINFO = 55  # Linux; the socket module has no name for it
 _MEMINFO = struct.Struct("=9I")
@@ -135,16 +136,16 @@ class Datagrams:
         return batch
 
     @staticmethod
-    def _batches(data: bytes, ends: bytes, times: bytes, runs: list[tuple[bytes, int]]) -> Iterator[Batch]:
+    def _batches(data: bytes, ends: bytes, times: bytes, sources: bytes) -> Iterator[Batch]:
         view, stops, came = memoryview(data), array("q", ends), array("q", times)
-        sources = chain.from_iterable(repeat(_name(raw), count) for raw, count in runs)
+        names = [_name(sources[at : at + _ADDRESS]) for at in range(0, len(sources), _ADDRESS)]
         begin = 0
         for first in range(0, len(stops), _BATCH):
             stop = stops[first : first + _BATCH]
             offsets = array("q", [begin]) + stop[:-1]
             lengths = array("q", map(sub, stop, offsets))
-            senders = list(islice(sources, len(stop)))
-            yield Batch(view, offsets, lengths, senders, came[first : first + _BATCH])
+            behind = first + _BATCH
+            yield Batch(view, offsets, lengths, names[first:behind], came[first:behind])
             begin = stop[-1]
 
     def _read(self) -> Batch | None:

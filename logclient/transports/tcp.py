@@ -242,7 +242,7 @@ class Tcp(Transport):
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
-        from logclient._ext.pump.tcp import TcpPump
+        from logclient._ext.pump import TcpPump
 
         return TcpPump
 

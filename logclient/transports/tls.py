@@ -200,7 +200,7 @@ class Tls(Tcp):
         """Import the factory of the compiled pump; see `Transport`."""
         if self._library is None:
             raise ImportError(self._why)
-        from logclient._ext.pump.tls import TlsPump
+        from logclient._ext.tls import TlsPump
 
         return TlsPump
 

@@ -104,7 +104,7 @@ class Udp(Transport):
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
-        from logclient._ext.pump.udp import UdpPump
+        from logclient._ext.pump import UdpPump
 
         return UdpPump
 

@@ -2,7 +2,7 @@
 
 ``websockets`` does the opening handshake, in its sans-IO form. Everything after it is done by
 ``_ext.websocket``. Its pump drives that object and the link below without the GIL
-(``_ext/pump/websocket.pyx``); the link here does so elsewhere, and closes the connection in both cases.
+(``_ext/websocket/pump.pyx``); the link here does so elsewhere, and closes the connection in both cases.
 
 Messages are written when there are many bytes of them, or when there is nothing else to do, so that many
 short messages cost one system call. If answers to pings cannot be written as fast as pings arrive, only the
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from logclient._ext.websocket import LINKED, ClientFrames
+from logclient._ext.websocket import LINKED, ClientFrames, WebSocketPump
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Link, Transport
@@ -209,8 +209,6 @@ class WebSocket(Transport):
         if self._extensions and not LINKED:
             raise ImportError("deflate=on needs a build that is linked to zlib")
         carrier = self._carrier.load_pump()
-        from logclient._ext.pump.websocket import WebSocketPump
-
         return partial(WebSocketPump.over, carrier)
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:

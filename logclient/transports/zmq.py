@@ -433,7 +433,7 @@ class Zmq(Transport):
         """Import the factory of the compiled pump; see `Transport`."""
         from zmq.backend import cython
 
-        from logclient._ext.pump.zmq import ZmqPump
+        from logclient._ext.pump import ZmqPump
 
         # pyzmq's extension, through which its copy of libzmq is found.
         return partial(ZmqPump.find, library=str(getattr(cython._zmq, "__file__", "")))

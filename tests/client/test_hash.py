@@ -1,12 +1,11 @@
 """XXH64: the compiled implementation, the reference in Python and the reference library agree."""
 
-from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient._ext.hash import xxh64, xxh64_many
+from logclient._ext.hash import xxh64
 from tests import support
 from tests.oracle.xxh64 import xxh64 as oracle
 
@@ -42,23 +41,3 @@ def test_xxh64_equals_the_xxhash_library(data: bytes, seed: int) -> None:
 
 def test_default_seed_is_42() -> None:
     assert xxh64(b"body") == xxh64(b"body", 42)
-
-
-@given(st.lists(st.binary(max_size=50), max_size=20))
-def test_xxh64_many_equals_the_python_reference(parts: list[bytes]) -> None:
-    lengths = array("q", map(len, parts))
-    offsets = array("q", (sum(lengths[:i]) for i in range(len(parts))))
-    out = array("Q", bytes(8 * len(parts)))
-    xxh64_many(b"".join(parts), offsets, lengths, out)
-    assert list(out) == [oracle(p) for p in parts]
-
-
-@pytest.mark.parametrize(("at", "size"), [(-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)])
-def test_xxh64_many_refuses_slices_outside_the_data(at: int, size: int) -> None:
-    with pytest.raises(ValueError, match="slice 1 leaves the data of 4 bytes"):
-        xxh64_many(b"four", array("q", [0, at]), array("q", [4, size]), array("Q", [0, 0]))
-
-
-def test_xxh64_many_refuses_unequal_columns() -> None:
-    with pytest.raises(ValueError, match="equally many"):
-        xxh64_many(b"", array("q", [0]), array("q"), array("Q", [0]))

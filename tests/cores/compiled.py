@@ -71,7 +71,7 @@ def _locked(path: Path) -> Iterator[None]:
 @functools.cache
 def load(name: str) -> ModuleType:
     """Load the extension `name` of this folder, built once for each state of its sources."""
-    if importlib.util.find_spec("logclient._ext.pump.tcp") is None:
+    if importlib.util.find_spec("logclient._ext.pump") is None:
         pytest.skip("no compiled pump on this system")
     compiled = support.ROOT / "_ext"
     headers = [compiled / name for name in ("constants.pxd", "codec.pxd", "hash.pxd")]

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.pump.adapters import LinkPump
-from logclient._ext.pump.tcp import TcpPump
+from logclient._ext.pump import LinkPump, TcpPump
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Alive, Fatal, Progress, Retry, Settled
 from logclient.transports.tcp import Tcp

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.pump.adapters import CoreCodec, LinkPump
-from logclient._ext.pump.group import PumpGroup
+from logclient._ext.pump import CoreCodec, LinkPump, PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import FOREVER, Link
 from tests.cores.plain import Fifo

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.logjam import LINKED, MAX_BODY, pack
+from logclient._ext.logjam import LINKED, pack
 from logclient.files.capture import CaptureWriter
 from logclient.logjam import core as logjam_core
 from logclient.logjam.core import AUTO, Logjam
@@ -185,7 +185,7 @@ def test_importers_accept_every_body_we_send(method: int, over: int, sent: list[
 def test_no_body_unpacks_to_more_than_64_mib(method: int) -> None:
     """Beyond 64 MiB an importer loops for ever or aborts, depending on the compression."""
     need(method)
-    most = MAX_BODY - 49  # room for the id
+    most = oracle.MAX_BODY - 49  # room for the id
     core = Logjam(config_for("logjam", f"/{APP_ENV.decode()}", compression=COMPRESSIONS[method]), bytes(10))
     core.connected(0.0)
     in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * (most - 8 + n)), RAW) for n in (1, 0)])
@@ -196,7 +196,7 @@ def test_no_body_unpacks_to_more_than_64_mib(method: int) -> None:
     ((*_, payload, meta),) = oracle.split(data)
     assert meta[2] == method
     content = oracle.unpack(method, payload)
-    assert MAX_BODY - 1 <= len(content) <= MAX_BODY
+    assert oracle.MAX_BODY - 1 <= len(content) <= oracle.MAX_BODY
     assert content.count(b"x") == most - 8
 
 

@@ -24,7 +24,6 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.logjam import (
     LINKED,
-    MAX_BODY,
     STATUS_NAMES,
     Codec,
     Decoder,
@@ -417,7 +416,7 @@ class TestCredit:
             in_flight.encoded(batch)
 
     def test_body_beyond_the_maximum_fails_alone(self) -> None:
-        body = b'{"a":"' + b"x" * (MAX_BODY - 8) + b'"}'
+        body = b'{"a":"' + b"x" * (oracle.MAX_BODY - 8) + b'"}'
         in_flight, batch = inflight_of([(body, RAW), (b"{}", RAW)])
         assert connected_core().encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}

@@ -21,7 +21,6 @@ from logclient._ext.logux import (
     BAD_SYNC,
     CONTROL,
     FOREIGN,
-    MAX_DEPTH,
     NO_ID,
     NOT_JSON,
     OK,
@@ -279,9 +278,9 @@ def test_nesting_is_limited_to_max_depth(brackets: tuple[bytes, bytes]) -> None:
         inner = brackets[0] * levels + b"0" + brackets[1] * levels
         return b'["sync",1,{"type":"x","data":%b},{"id":1,"time":1}]' % inner
 
-    assert row_of(unit(MAX_DEPTH - 2)).status == NO_ID
-    assert row_of(unit(MAX_DEPTH - 1)).status == BAD_JSON
-    assert row_of(b"[" * 1_000_000) == oracle.Row(BAD_JSON, MAX_DEPTH, 1_000_000 - MAX_DEPTH)
+    assert row_of(unit(oracle.MAX_DEPTH - 2)).status == NO_ID
+    assert row_of(unit(oracle.MAX_DEPTH - 1)).status == BAD_JSON
+    assert row_of(b"[" * 1_000_000) == oracle.Row(BAD_JSON, oracle.MAX_DEPTH, 1_000_000 - oracle.MAX_DEPTH)
 
 
 def test_bodies_without_messages_are_decoded() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import readable
-from logclient._ext.logux import MAX_DEPTH
 from logclient.config import Secret
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.frames import Probe, frames
 from tests.lumberjack_inputs import damaged, randoms
+from tests.oracle.logux_decoder import MAX_DEPTH
 from tests.support import recordings
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from logclient._ext.lumberjack import MAX_DEPTH, MAX_DIGITS, check_json, check_pairs
+from logclient._ext.lumberjack import check_json, check_pairs
 from tests.lumberjack_inputs import near_objects, objects, plain_objects
 from tests.oracle import lumberjack as oracle
 
@@ -134,7 +134,7 @@ class TestBounds:
             for inner in ("", "1"):
                 if opening != "[" and not inner:
                     continue
-                levels = MAX_DEPTH - 1
+                levels = oracle.MAX_DEPTH - 1
                 assert check_json(f'{{"a":{opening * levels}{inner}{closing * levels}}}'.encode())
                 levels += 1
                 assert check_json(f'{{"a":{opening * levels}{inner}{closing * levels}}}'.encode()) is None
@@ -177,8 +177,8 @@ class TestBounds:
 
     def test_digits_of_a_number_are_limited(self) -> None:
         for lead in ("0.", "-0."):
-            assert check_json(f'{{"a":{lead}{"1" * (MAX_DIGITS - len(lead))}}}'.encode())
-            assert check_json(f'{{"a":{lead}{"1" * (MAX_DIGITS - len(lead) + 1)}}}'.encode()) is None
+            assert check_json(f'{{"a":{lead}{"1" * (oracle.MAX_DIGITS - len(lead))}}}'.encode())
+            assert check_json(f'{{"a":{lead}{"1" * (oracle.MAX_DIGITS - len(lead) + 1)}}}'.encode()) is None
 
 
 class TestCarriers:

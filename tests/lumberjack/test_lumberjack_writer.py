@@ -17,7 +17,7 @@ from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.lumberjack import MAX_WINDOW, Codec, Reader
+from logclient._ext.lumberjack import Codec, Reader
 from logclient._ext.queue import EventQueue
 from tests.lumberjack_inputs import near_objects, objects, pair_block
 from tests.oracle import lumberjack as oracle
@@ -135,23 +135,19 @@ class TestWindow:
         assert codec.encode(batch.capsule, 100, 0.0) == 0  # refused without credit, too
         assert codec.windows == 2
 
-    def test_exported_bytes_stay_unchanged_while_viewed(self) -> None:
+    def test_bytes_are_kept_until_they_are_sent(self) -> None:
         codec = connected_codec()
         in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(3000)])
         codec.encode(batch.capsule, 1, 0.0)
         in_flight.encoded(batch)
-        (held,) = codec.buffers()
-        first = bytes(held)
-        assert held.readonly
+        first = wire(codec)
         codec.encode(batch.capsule, 2048, 0.0)
-        assert bytes(held) == first
-        assert [len(b) for b in codec.buffers()] == [len(first), len(wire(codec)) - len(first)]
+        assert wire(codec).startswith(first) and len(wire(codec)) > len(first)
         codec.sent()
         assert codec.buffers() == []
-        assert bytes(held) == first
 
     @pytest.mark.parametrize(("name", "value"), [
-        ("version", 3), ("window", 0), ("window", MAX_WINDOW + 1), ("inflight", 0), ("compression", 10),
+        ("version", 3), ("window", 0), ("window", 10_001), ("inflight", 0), ("compression", 10),
         ("silence", 0.0), ("silence", float("nan")), ("window_bytes", 0),
     ])  # fmt: skip
     def test_codec_asserts_its_options(self, name: str, value: object) -> None:

@@ -22,6 +22,7 @@ OK, FOREIGN, NO_ID, NOT_JSON = range(4)
 MORE = 0x80000000
 META = struct.Struct(">HBBIQQ")
 MAX_DEPTH = 1000
+MAX_BODY = 64 << 20
 SPACE = b" \t\n\r"
 TOPICS = (b"logs", b"events", b"frontend.page", b"frontend.ajax", b"javascript", b"mobile")
 

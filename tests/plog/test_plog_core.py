@@ -27,8 +27,6 @@ from logclient._ext.plog import (
     FRAGMENT,
     HEADER,
     MAX_DATAGRAM,
-    MAX_FRAGMENTS,
-    MAX_ID,
     MAX_MESSAGE,
     MESSAGE,
     OUT_OF_BOUNDS,
@@ -171,11 +169,12 @@ class TestFragments:
     def test_limits_of_fragments_ids_and_datagrams(self) -> None:
         with pytest.raises(ValueError, match="65536 bytes need more than 65535 fragments in datagrams of 25"):
             fragments(bytes(65536), 1, datagram=25)
-        assert len(fragments(bytes(65535), 1, datagram=25)) == MAX_FRAGMENTS
-        for wrong in ({"id": -1}, {"id": MAX_ID + 1}, {"datagram": 24}, {"datagram": MAX_DATAGRAM + 1}):
+        assert len(fragments(bytes(65535), 1, datagram=25)) == 65535
+        sizes = {"datagram": 24}, {"datagram": MAX_DATAGRAM + 1}
+        for wrong in ({"id": -1}, {"id": oracle.ID_MOST + 1}, *sizes):
             with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
                 fragments(b"x", **{"id": 1, **wrong})
-        assert struct.unpack_from(">i", fragments(b"x", MAX_ID)[0], 8) == (MAX_ID,)
+        assert struct.unpack_from(">i", fragments(b"x", oracle.ID_MOST)[0], 8) == (oracle.ID_MOST,)
 
     def test_long_tags_may_need_one_more_fragment(self) -> None:
         """Where no even division leaves room for the tags, one more fragment does."""
@@ -280,13 +279,13 @@ class TestMessages:
         assert [one[8:12] for one in found if len(one) > 1] == [b"\0\0\0\1", b"\0\0\0\2"]
 
     def test_message_numbers_wrap_to_1(self) -> None:
-        codec = Codec(PRODUCER, packets=0, size=0, number=MAX_ID - 1, datagram=60)
+        codec = Codec(PRODUCER, packets=0, size=0, number=oracle.ID_MOST - 1, datagram=60)
         codec.connected(1.0)
         in_flight, batch = inflight_of([(b"x" * 50, BYTES)] * 4)
         assert codec.encode(batch.capsule, 4, 1.0) == 4
         found = datagrams(b"".join(map(bytes, codec.buffers())))
         numbers = [struct.unpack_from(">i", one, 8)[0] for one in found]
-        assert numbers == [MAX_ID - 1] * 2 + [MAX_ID] * 2 + [1] * 2 + [2] * 2
+        assert numbers == [oracle.ID_MOST - 1] * 2 + [oracle.ID_MOST] * 2 + [1] * 2 + [2] * 2
         del in_flight
 
     def test_message_numbers_restart_with_the_socket(self) -> None:

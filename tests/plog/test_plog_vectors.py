@@ -19,7 +19,6 @@ from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import (
     COMMAND,
-    MAX_ID,
     MESSAGE,
     SIMPLE,
     TOO_LARGE,
@@ -236,12 +235,12 @@ def test_text_arrives_unchanged() -> None:
 
 def test_message_ids_are_never_below_0() -> None:
     """The Java fragmenter accepts any id."""
-    codec = Codec(bytes(10), number=MAX_ID, packets=0, size=0)
+    codec = Codec(bytes(10), number=oracle.ID_MOST, packets=0, size=0)
     codec.connected(1.0)
     in_flight, batch = inflight_of([(b"x", BYTES)] * 3)
     codec.encode(batch.capsule, 3, 1.0)
     sent = oracle.split(b"".join(map(bytes, codec.buffers())))
-    assert [int.from_bytes(one[8:12], "big", signed=True) for one in sent] == [MAX_ID, 1, 2]
+    assert [int.from_bytes(one[8:12], "big", signed=True) for one in sent] == [oracle.ID_MOST, 1, 2]
     with pytest.raises(ValueError, match="id: 0 to"):
         fragments(b"x", -5)
     del in_flight

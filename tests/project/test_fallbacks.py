@@ -44,7 +44,7 @@ LONG = {
 HAS = """
 from importlib.util import find_spec
 from logclient._ext import capture, queue, logjam, lumberjack
-pump = find_spec("logclient._ext.pump.tcp") is not None
+pump = find_spec("logclient._ext.pump") is not None
 compressor = lumberjack.Codec(bytes(10), compression=9).compressor
 print(queue.WAKE, pump, capture.CRC_FOLDS, compressor, logjam.LINKED)
 """

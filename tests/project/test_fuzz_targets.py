@@ -123,16 +123,16 @@ REACHED = [
     (
         "lumberjack_frames",
         {
-            "reader_step",
-            "reader_step_literal",
-            "reader_pairs",
+            "_read",
+            "_inflate",
+            "_walk_pairs",
             "decode_region",
             "scan_pairs",
             "expand_region",
         },
     ),
     ("lumberjack_acks", {"writer_receive", "take_ack", "take_running_ack", "give_acked", "outcome_add"}),
-    ("websocket_frames", {"take_payload", "take_close", "find_invalid", "unpack", "pack", "add_close"}),
+    ("websocket_frames", {"take_payload", "take_close", "check_reason", "unpack", "pack", "add_close"}),
     ("tls_records", {"read", "write", "flush", "_fill", "_explain"}),
     (
         "records",

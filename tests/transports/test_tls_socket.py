@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient.transports import tls
+from tests.support import ROOT
 from tests.support.tls import HOST, Authority
 from tests.support.tls_records import RecordServer, connect_client, receive_all
 from tests.support.tls_server import Server
@@ -253,6 +255,15 @@ def test_names_of_the_server_must_be_text(ours: Authority) -> None:
     for name in (b"", b"a\0b", b"x" * 300):
         with socket.socket() as plain, pytest.raises(ValueError, match="is no name of a server"):
             TlsSocket(context, plain, name)
+
+
+@pytest.mark.tree
+def test_functions_are_looked_up_in_the_order_of_their_declarations() -> None:
+    from logclient._ext.tls import FUNCTIONS
+
+    source = (ROOT / "_ext" / "tls" / "openssl.pyx").read_text()
+    declared = re.findall(r"^    \S.*\(\*(\w+)\)\(", source, re.MULTILINE)
+    assert [name.decode() for name in FUNCTIONS] == declared
 
 
 def test_a_library_of_another_kind_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -247,13 +247,13 @@ def test_masks_are_unpredictable() -> None:
     masks = []
     for _ in range(2):
         near = ClientFrames(1)
-        for _ in range(3000):
+        for _ in range(5000):
             near.send(b"x")
         masks += [key for _, _, key in frames_of(near.data_to_send())]
-    assert len(set(masks)) > 5990
+    assert len(set(masks)) > 9985
     numbers = [int.from_bytes(key, "big") for key in masks]
     for bit in range(32):
-        assert 2600 < sum(number >> bit & 1 for number in numbers) < 3400
+        assert 4500 < sum(number >> bit & 1 for number in numbers) < 5500
 
 
 def test_only_the_last_ping_is_answered() -> None:

@@ -23,13 +23,10 @@ from tests.support import need, transports
 from tests.support.patience import PATIENCE
 
 need("websockets")
-pump = pytest.importorskip("logclient._ext.pump.websocket", reason="no compiled pump on this system")
 
 from logclient._ext import websocket  # noqa: E402
 from logclient._ext.inflight import InflightBatches  # noqa: E402
-from logclient._ext.pump.adapters import LinkPump  # noqa: E402
-from logclient._ext.pump.group import PumpGroup  # noqa: E402
-from logclient._ext.pump.tcp import TcpPump  # noqa: E402
+from logclient._ext.pump import LinkPump, PumpGroup, TcpPump  # noqa: E402
 from logclient._ext.queue import EventQueue  # noqa: E402
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.websocket import WebSocket  # noqa: E402
@@ -73,7 +70,7 @@ def running(
     more = {name: options.pop(name) for name in ("deflate", "max_message") if name in options}
     transport = transports.websocket(carrier, KINDS[kind], **more)
     rig = Rig(Setup("by_message", True), ledger, server=server, transport=transport, **options)
-    assert isinstance(rig.engine.pump.pumps[0], LinkPump if kind == "python" else pump.WebSocketPump)
+    assert isinstance(rig.engine.pump.pumps[0], LinkPump if kind == "python" else websocket.WebSocketPump)
     try:
         yield rig
     finally:
@@ -259,7 +256,7 @@ class TestTheEnd:
         queue = EventQueue()
         in_flight = InflightBatches(queue)
         core = Compiled("by_message", bytes(10))
-        driven = pump.WebSocketPump.over(TcpPump, in_flight, core)
+        driven = websocket.WebSocketPump.over(TcpPump, in_flight, core)
         group = PumpGroup()
         group.add(driven)
         with socket.create_server((HOST, 0)) as listener:

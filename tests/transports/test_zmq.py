@@ -346,7 +346,7 @@ def test_a_forked_child_has_its_own_sockets(make: Callable[..., Rig]) -> None:
 
 
 def test_the_compiled_pump_needs_the_same_libzmq() -> None:
-    from logclient._ext.pump.zmq import ZmqPump
+    from logclient._ext.pump import ZmqPump
 
     with pytest.raises(ImportError, match="cannot be reached"):
         ZmqPump.find(None, None, "/no/such/library.so")  # type: ignore[arg-type]

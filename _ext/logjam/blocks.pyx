@@ -3,29 +3,9 @@
 #
 # A build that is linked to LZ4 and snappy (libraries.h) calls them without the GIL. In other builds the
 # packages lz4 and python-snappy stand in. A codec that needs the GIL takes it once for each encode call (see
-# `packer_needs_gil`), not for each message. With four busy Python threads that has a fifth of the throughput
-# of a compressor without the GIL.
+# `packer_needs_gil`), not for each message.
 #
 # The announced size of a body is believed only as far as its compressed bytes can hold that much.
-
-from libc.stdint cimport uint8_t, uint32_t
-
-from logclient._ext.deflate cimport (
-    INFLATE_BAD,
-    INFLATE_MEMORY,
-    INFLATE_TOO_LARGE,
-    deflate_window,
-    deflater_close,
-    deflater_open,
-    inflate_frame,
-    inflater_close,
-    inflater_open,
-    lc_deflater,
-    lc_inflater,
-)
-from logclient._ext.codec cimport lc_wire, wire_reserve
-from logclient._ext.ids cimport lc_get32, lc_put32
-
 
 cdef enum Compression:
     NO_COMPRESSION = 0
@@ -59,12 +39,11 @@ ctypedef struct lc_packer:
 
 ctypedef struct lc_unpacker:
     lc_inflater inflater
-    void *snappy                 # borrowed; NULL: the linked library, or not installed
-    void *lz4_block
+    void *python[COMPRESSIONS]   # borrowed; NULL: the linked library, or not installed
 
 
 # The package for a method, or None.
-cdef inline object block_module(int method):
+cdef object block_module(int method):
     try:
         if method == SNAPPY:
             import snappy
@@ -76,12 +55,12 @@ cdef inline object block_module(int method):
 
 
 # Whether this build is linked to the library of a method.
-cdef inline bint is_linked(int method) noexcept nogil:
+cdef bint is_linked(int method) noexcept nogil:
     return LC_HAS_SNAPPY if method == SNAPPY else LC_HAS_LZ4
 
 
 # The owner must keep the returned package, or None.
-cdef inline object packer_open(lc_packer *k, int method, int level):
+cdef object packer_open(lc_packer *k, int method, int level):
     memset(k, 0, sizeof(lc_packer))
     k.method = method
     if method == ZLIB:
@@ -95,32 +74,27 @@ cdef inline object packer_open(lc_packer *k, int method, int level):
     return module
 
 
-cdef inline void packer_close(lc_packer *k) noexcept:
+cdef void packer_close(lc_packer *k) noexcept:
     deflater_close(&k.deflater)
     memset(k, 0, sizeof(lc_packer))
 
 
-cdef inline bint packer_needs_gil(lc_packer *k) noexcept nogil:
+cdef bint packer_needs_gil(lc_packer *k) noexcept nogil:
     return k.python != NULL or k.deflater.python != NULL
 
 
-cdef inline int python_pack(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept with gil:
+cdef int python_pack(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept with gil:
     cdef bytes small
     cdef dict options = {} if k.method == SNAPPY else {"store_size": False}
     try:
         small = (<object> k.python).compress(<bytes> data[:size], **options)
     except BaseException:            # out of memory, or an interrupt
         return -1
-    cdef uint8_t *to = wire_reserve(out, len(small) + 1)
-    if to == NULL:
-        return -1
-    memcpy(to, <const uint8_t *> small, len(small))
-    out.size += len(small)
-    return 0
+    return append_bytes(out, small, len(small))
 
 
 # Append a packed body. -1: out of memory; out.size is then undefined.
-cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept nogil:
+cdef int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept nogil:
     cdef uint8_t *to
     cdef size_t room
     cdef int done
@@ -152,32 +126,32 @@ cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wir
 
 
 # The owner must keep the returned packages.
-cdef inline object unpacker_open(lc_unpacker *k):
+cdef object unpacker_open(lc_unpacker *k):
+    cdef int method
     memset(k, 0, sizeof(lc_unpacker))
-    zlib = inflater_open(&k.inflater)
+    packages = [inflater_open(&k.inflater)]
     k.inflater.whole = True
-    snappy = None if LC_HAS_SNAPPY else block_module(SNAPPY)
-    lz4_block = None if LC_HAS_LZ4 else block_module(LZ4)
-    if snappy is not None:
-        k.snappy = <void *> snappy
-    if lz4_block is not None:
-        k.lz4_block = <void *> lz4_block
-    return zlib, snappy, lz4_block
+    for method in (SNAPPY, LZ4):
+        module = None if is_linked(method) else block_module(method)
+        if module is not None:
+            packages.append(module)
+            k.python[method] = <void *> module
+    return packages
 
 
-cdef inline void unpacker_close(lc_unpacker *k) noexcept:
+cdef void unpacker_close(lc_unpacker *k) noexcept:
     inflater_close(&k.inflater)
     memset(k, 0, sizeof(lc_unpacker))
 
 
-cdef inline int python_unpack(lc_unpacker *k, int method, const uint8_t *data, size_t size, uint8_t *to,
+cdef int python_unpack(lc_unpacker *k, int method, const uint8_t *data, size_t size, uint8_t *to,
                               size_t room) noexcept with gil:
     cdef bytes large
     try:
         if method == SNAPPY:
-            large = (<object> k.snappy).uncompress(<bytes> data[:size])
+            large = (<object> k.python[method]).uncompress(<bytes> data[:size])
         else:
-            large = (<object> k.lz4_block).decompress(<bytes> data[:size], uncompressed_size=room)
+            large = (<object> k.python[method]).decompress(<bytes> data[:size], uncompressed_size=room)
     except MemoryError:
         return INFLATE_MEMORY
     except BaseException:            # each package has errors of its own
@@ -190,7 +164,7 @@ cdef inline int python_unpack(lc_unpacker *k, int method, const uint8_t *data, s
 
 # Append an unpacked body. 0, or INFLATE_BAD, INFLATE_TOO_LARGE (more than limit), INFLATE_MEMORY,
 # UNPACK_MISSING.
-cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, size_t size, lc_wire *out,
+cdef int unpack_body(lc_unpacker *k, int method, const uint8_t *data, size_t size, lc_wire *out,
                             size_t limit) noexcept nogil:
     cdef size_t room = 0, at = 0
     cdef int shift = 0, done
@@ -220,7 +194,7 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
         size -= 4
         if room // LZ4_RATIO > size:
             return INFLATE_BAD
-    if not is_linked(method) and (k.snappy if method == SNAPPY else k.lz4_block) == NULL:
+    if not is_linked(method) and k.python[method] == NULL:
         return UNPACK_MISSING
     cdef uint8_t *to = wire_reserve(out, room + 1)
     if to == NULL:
@@ -237,6 +211,3 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
     if done == 0:
         out.size += room
     return done
-
-
-from libc.string cimport memcpy, memset

@@ -1,36 +1,14 @@
-"""The pump for WebSocket: messages of a codec as frames, over the pump of the connection below.
-
-The codec gives its messages each behind its length (``codec.pxd``), and gets each received message by itself,
-an empty one as a space. The frames are in a ``ClientFrames`` of the link, which goes on with it when the
-connection is closed. The bytes move through another pump, the *carrier*, of which only the methods for bytes
-are used.
-
-Short messages are gathered and written when nothing else is to be done, or when there are many. The peer's
-answers may gather for a moment, too, unless events wait, and answers come so fast that the peer would soon
-wait for us. When a write fails, what the peer had sent is received first: it may explain the end.
-"""
-
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-
-from logclient._ext.codec cimport lc_get_frame
-from logclient._ext.constants cimport END_CLOSED, END_ERROR, END_MEMORY, FRAME_SIZE
-from logclient._ext.pump.base cimport LINK_CLOSED, MAX_READS_PER_TURN, RECEIVE, CompiledPump, pollfd
-from logclient._ext.websocket cimport (
-    NO_STATUS,
-    OVER_CLOSED,
-    OVER_MEMORY,
-    OVER_NOT,
-    ClientFrames,
-    frames_add,
-    frames_ended,
-    frames_next,
-    frames_output,
-    frames_taken,
-)
-
+# The pump for WebSocket: messages of a codec as frames, over the pump of the connection below.
+#
+# The codec gives its messages each behind its length (codec.pxd), and gets each received message by itself,
+# an empty one as a space. The frames are in a `ClientFrames` of the link, which goes on with it when the
+# connection is closed. The bytes move through another pump, the carrier.
+#
+# Short messages are gathered and written when nothing else is to be done, or when there are many. The peer's
+# answers may gather for a moment, too, unless events wait, and answers come so fast that the peer would soon
+# wait for us. When a write fails, what the peer had sent is received first: it may explain the end.
 
 cdef enum:
-    HEAD = 4                     # bytes of a message's length
     MAX_BUFFERED = 65536         # bytes of frames that are gathered for one write
     GATHER_MS = 1                # for answers to gather
 
@@ -48,14 +26,7 @@ cdef class WebSocketPump(CompiledPump):
     @classmethod
     def over(cls, carrier: Callable[..., Any], in_flight: InflightBatches, core: Any,
              **limits: Any) -> Self:
-        """Make a pump over a carrier.
-
-        Args:
-            carrier: makes the pump of the connection below.
-            in_flight: the batches.
-            core: see `CompiledPump`.
-            **limits: see `CompiledPump`.
-        """
+        """Make a pump over that of the connection below, which `carrier` makes."""
         cdef WebSocketPump pump = cls(in_flight, core, **limits)
         pump.carrier = carrier(in_flight, core, **limits)
         pump.gather_ms = GATHER_MS
@@ -103,10 +74,10 @@ cdef class WebSocketPump(CompiledPump):
             return 0
         while done < size and not self.broken and self.frames.f.out.size < MAX_BUFFERED:
             length = lc_get_frame(data + done) & <uint32_t> FRAME_SIZE
-            if frames_add(&self.frames.f, data + done + HEAD, length) < 0:
+            if frames_add(&self.frames.f, data + done + MESSAGE_HEAD, length) < 0:
                 self.broken = True
                 break
-            done += HEAD + length
+            done += MESSAGE_HEAD + length
         return <ssize_t> (size if self.broken else done)    # the rest is discarded: its events are sent again
 
     cdef int _send(self, double now, uint64_t batches) noexcept nogil:
@@ -118,8 +89,11 @@ cdef class WebSocketPump(CompiledPump):
     cdef int _receive(self, double now) noexcept nogil:
         cdef ssize_t n
         cdef int end = 0, _reads
-        if self.frames.input_at < self.frames.input_size:
-            end = self._take_input(now)
+        cdef const uint8_t *begin = self.frames.input_data
+        cdef const uint8_t *at = begin + self.frames.input_at
+        if self.frames.input_at < self.frames.input_size:    # what came with the answer to the handshake
+            end = self._take(&at, begin + self.frames.input_size, now)
+            self.frames.input_at = <size_t> (at - begin)
         elif self.rest < self.rest_end:
             end = self._take(&self.rest, self.rest_end, now)
         for _reads in range(MAX_READS_PER_TURN):
@@ -139,16 +113,6 @@ cdef class WebSocketPump(CompiledPump):
             end = self._take(&self.rest, self.rest_end, now)
         return end
 
-    cdef bint _has_rest(self) noexcept nogil:
-        return self.rest < self.rest_end or self.frames.input_at < self.frames.input_size
-
-    cdef int _take_input(self, double now) noexcept nogil:
-        # Take what came with the answer to the opening handshake.
-        cdef const uint8_t *at = self.frames.input_data + self.frames.input_at
-        cdef int end = self._take(&at, self.frames.input_data + self.frames.input_size, now)
-        self.frames.input_at = <size_t> (at - self.frames.input_data)
-        return end
-
     cdef int _take(self, const uint8_t **at, const uint8_t *end, double now) noexcept nogil:
         # Give the messages in these bytes to the codec, up to one that it leaves to the core: unpacked, the
         # others may be much longer. Return 0, or a negative end.
@@ -161,7 +125,7 @@ cdef class WebSocketPump(CompiledPump):
                 return 0
             if done < 0:
                 break
-            done = self._give(message, size, now)
+            done = self._feed(message, size, now)
             if done < 0 or self.has_events:
                 return done
         if self.frames.f.over == OVER_MEMORY:
@@ -172,4 +136,5 @@ cdef class WebSocketPump(CompiledPump):
         return -END_ERROR
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
-        return self.carrier._interest(full, fds, limit) or self.broken or self._has_rest()
+        return (self.carrier._interest(full, fds, limit) or self.broken or self.rest < self.rest_end
+                or self.frames.input_at < self.frames.input_size)

@@ -12,8 +12,17 @@ cdef enum:
     LINK_CLOSED = -2         # by the peer
 
 cdef enum:
+    MESSAGE_HEAD = 4         # bytes of a message's or frame's length
     RECEIVE = 65536          # bytes of one receive
     MAX_READS_PER_TURN = 16  # receives between two checks of stop and clock
+
+cdef extern from "dlfcn.h" nogil:
+    void *dlopen(const char *name, int flags)
+    void *dlsym(void *library, const char *name)
+    int RTLD_NOLOAD, RTLD_NOW
+
+# Look functions up in a library, for the pointers from `to` on. Return the name of a missing one, or None.
+cdef object find_functions(void *library, names, void **to)
 
 cdef extern from "poll.h" nogil:
     cdef struct pollfd:
@@ -22,16 +31,6 @@ cdef extern from "poll.h" nogil:
         short revents
     int poll(pollfd *fds, unsigned long n, int timeout)
     int POLLIN, POLLOUT
-
-cdef enum:
-    NO_END = -2              # of `_look` and `_plan`: the connection goes on
-    AGAIN = -3               # there may be something to send: look again at once
-    ALL = -1                 # of `_send`: as many batches as the credit allows
-    MORE = 2                 # of `_send`: it has sent so many batches, and the link may take another
-    PUMP_FDS = 2             # descriptors that a link waits for, at most
-
-
-cdef int append_ready(core, lc_wire *wire) except -1
 
 
 cdef class CompiledPump:
@@ -84,10 +83,9 @@ cdef class CompiledPump:
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil
     cdef int _send(self, double now, uint64_t batches) noexcept nogil
     cdef int _receive(self, double now) noexcept nogil
-    cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil
+    cdef int _feed(self, const uint8_t *data, size_t size, double now) noexcept nogil
     cdef bint _gathers(self, const pollfd *fds, int timeout) noexcept nogil
     cdef bint _is_fast(self) noexcept nogil
-    cdef bint _is_behind(self) noexcept nogil
-    cdef int _look(self, double now, int common) noexcept nogil
-    cdef int _plan(self, double now, bint full, bint *takes, double *limit) noexcept nogil
+    cdef int _check_end(self, double now, int common) noexcept nogil
+    cdef int _sleep_until(self, double now, bint full, bint *takes, double *limit) noexcept nogil
     cdef int _finish(self, int end) except -1

@@ -1,13 +1,10 @@
-"""The pump for TLS: encrypts and moves bytes over links that have a ``tls_socket``."""
-
-from libc.stdint cimport uint8_t
-
-from logclient._ext.pump.base cimport POLLIN, POLLOUT, CompiledPump, pollfd
-from logclient._ext.tls cimport TO_READ, TO_WRITE
-
+# The pump for TLS: encrypts and moves bytes over links that have a ``tls_socket``.
 
 cdef class TlsPump(CompiledPump):
     """Pumps over links of ``transports.tls_pump``; see ``CompiledPump``."""
+
+    cdef object link
+    cdef TlsSocket tls
 
     cdef int _use_link(self, link) except -1:
         self.tls = link.tls_socket
@@ -24,7 +21,6 @@ cdef class TlsPump(CompiledPump):
         return self.tls.read(data, size)
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
-        cdef int wanted = self.tls.interest(full)
         fds[0].fd = self.tls.fd
-        fds[0].events = <short> ((POLLIN if wanted & TO_READ else 0) | (POLLOUT if wanted & TO_WRITE else 0))
-        return self.tls.unread
+        fds[0].events = <short> self.tls.interest(full)
+        return self.tls.has_unread

@@ -1,0 +1,28 @@
+"""The pumps: each drives the codec of one connection, and moves its bytes without the GIL; and their loop.
+
+`CompiledPump` detaches, encodes, writes the ledger, sends and receives; `PumpGroup` is the loop. Subclasses
+move the bytes: they implement four methods. The pumps for TLS and WebSocket are in ``tls`` and ``websocket``.
+"""
+
+from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+from posix.unistd cimport write
+
+from logclient._ext.codec cimport *
+from logclient._ext.inflight cimport *
+from logclient._ext.queue cimport *
+from logclient._ext.sockets cimport *
+
+from logclient._ext.constants import ENDS, UDP_METHODS
+
+include "pump/base.pyx"
+include "pump/group.pyx"
+include "pump/tcp.pyx"
+include "pump/udp.pyx"
+include "pump/zmq.pyx"
+include "pump/adapters.pyx"

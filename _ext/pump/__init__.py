@@ -1,1 +1,0 @@
-"""Pumps, which move bytes between a codec and a connection without the GIL."""
