@@ -14,32 +14,13 @@ from collections import namedtuple
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_New
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
-from libc.string cimport memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
 
-from logclient._ext.constants cimport (
-    ACKED,
-    DROPPED,
-    FAILED,
-    HANDED,
-    INFLIGHT,
-    PENDING,
-    R_NONE,
-    SETTLED,
-    WITHHELD,
-)
-from logclient._ext.queue cimport (
-    JOURNAL,
-    EventQueue,
-    lc_chunk,
-    lc_free_chunks,
-    lc_journal,
-    lc_queue,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-)
-from logclient._ext.codec cimport lc_batch, lc_outcome, lc_outcomes, outcome_add
+from logclient._ext.codec cimport *
+from logclient._ext.queue cimport *
 
 from logclient._ext.constants import REASONS, STATUSES
 
@@ -544,7 +525,7 @@ cdef class InflightBatches:
         """
         cdef lc_journal *journal = self.f.queue.spool.journal if self.f.queue.spool != NULL else NULL
         if journal != NULL:
-            self.f.journal_base = <uint32_t> min(journal.n, <uint64_t> JOURNAL)
+            self.f.journal_base = <uint32_t> min(journal.n, <uint64_t> OUTCOMES)
         self.f.adopted = True
         self.f.listed_before = listed_before
 

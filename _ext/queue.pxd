@@ -52,7 +52,7 @@ cdef enum:
     PLACES = 64              # of a segment
     SEGMENT_HEAD = 4096      # bytes before its first place
     JOURNAL_AT = 1024        # where its journal begins
-    JOURNAL = 120            # outcomes in the journal
+    OUTCOMES = 120           # that a journal has room for
     EVENT_SETTLED = 0x80     # a flag of an event's level: it has its outcome
 
 # The header of each body in a chunk. Bodies are padded to 8 bytes, the last one of a full chunk to its end:
@@ -108,7 +108,7 @@ ctypedef struct lc_journal:
     uint64_t n               # stored last
     uint64_t full            # some outcomes found no room
     uint64_t unspooled       # 1: some events are in memory only
-    lc_journal_item items[JOURNAL]
+    lc_journal_item items[OUTCOMES]
 
 # The memory of a queue in mapped files (spool.pyx). Protected by the queue's mutex.
 ctypedef struct lc_spool:

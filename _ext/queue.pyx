@@ -19,20 +19,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from logclient._ext.constants cimport (
-    FILTER_COUNT,
-    K_MASK,
-    K_TOMB,
-    PUT_DROPPED,
-    PUT_FORKED,
-    PUT_FULL,
-    PUT_MEMORY,
-    PUT_UNOPENED,
-    R_CLOSED,
-    R_COUNT,
-    R_OVERFLOW,
-    R_TOO_LARGE,
-)
+from logclient._ext.constants cimport *
 
 from logclient._ext.constants import FILTERS, REASONS
 

@@ -14,45 +14,9 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcpy, memset, strcpy, strerror
 
-from logclient._ext.constants cimport R_COUNT, R_SPOOL_FULL, STORED
-from logclient._ext.queue cimport (
-    EVENT_SETTLED,
-    JOURNAL_AT,
-    PLACE,
-    PLACES,
-    SEGMENT_HEAD,
-    SIZE_CLASSES,
-    EventQueue,
-    chunk_at,
-    chunk_data,
-    event_room,
-    event_takes,
-    lc_begin_to_log,
-    lc_chunk,
-    lc_cond_init,
-    lc_cond_wait,
-    lc_cond_wake_all,
-    lc_correct_claim,
-    lc_end_to_log,
-    lc_event,
-    lc_forks,
-    lc_grant_room,
-    lc_journal,
-    lc_journal_item,
-    lc_list,
-    lc_monotonic,
-    lc_mutex,
-    lc_mutex_init,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-    lc_publish,
-    lc_put,
-    lc_queue,
-    lc_segment,
-    lc_spool,
-    lc_wall_us,
-)
-from logclient._ext.codec cimport lc_outcome, lc_wire, wire_reserve
+from logclient._ext.codec cimport *
+from logclient._ext.queue cimport *
+from logclient._ext.queue cimport EventQueue
 from logclient._ext.hash cimport xxh64_of
 
 cdef extern from "spool.h" nogil:

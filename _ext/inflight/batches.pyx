@@ -1,54 +1,6 @@
 # Batches: detach events from the queue, count the effects of encode, apply outcomes, commit. Included by
 # inflight.pyx. Everything here runs without the GIL, in the sender.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
-
-from logclient._ext.constants cimport (
-    ACKED,
-    DROPPED,
-    FAILED,
-    HANDED,
-    INFLIGHT,
-    K_MASK,
-    K_TOMB,
-    PENDING,
-    R_CLOSED,
-    R_COUNT,
-    R_MAX_AGE,
-    R_NONE,
-    R_UNENCODABLE,
-    SETTLED,
-    STORED,
-    WITHHELD,
-)
-from logclient._ext.queue cimport (
-    EVENT_SETTLED,
-    JOURNAL,
-    chunk_data,
-    event_room,
-    event_takes,
-    lc_chunk,
-    lc_cond_wake_all,
-    lc_correct_claim,
-    lc_event,
-    lc_free_chunks,
-    lc_grant_room,
-    lc_journal,
-    lc_keep_chunk,
-    lc_queue,
-    lc_list,
-    lc_monotonic,
-    lc_publish,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-    lc_release_chunk,
-    lc_take_surplus,
-    lc_trim_free,
-)
-from logclient._ext.codec cimport lc_batch, lc_outcome, lc_outcomes, outcome_add
-
 cdef const uint64_t NO_SEQ = <uint64_t> -1
 cdef const uint64_t NO_LIMIT = <uint64_t> -1
 
@@ -450,7 +402,7 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
     if j == NULL:
         return False
     while i < f.report.n:
-        if f.journal_base + i >= JOURNAL:
+        if f.journal_base + i >= OUTCOMES:
             j.full = 1
             break
         o = &f.report.items[i]
@@ -461,7 +413,7 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
         i += 1
     f.mirrored = i
     lc_publish(&j.n, <uint64_t> (f.journal_base + i))
-    return f.journal_base + i > JOURNAL // 2
+    return f.journal_base + i > OUTCOMES // 2
 
 
 cdef void _pass_to_log(lc_inflight *f) noexcept nogil:

@@ -1,12 +1,5 @@
 # The lines of the ledger that are written before events are sent (docs/formats.md). Included by inflight.pyx.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
-from libc.string cimport memcpy
-
-from logclient._ext.constants cimport HANDED, INFLIGHT, SETTLED
-from logclient._ext.codec cimport lc_batch, lc_wire, wire_reserve
-
 cdef enum:
     SPAN_US = 0x3FFFFFFF      # microseconds either way from a line's first event: differences fit 32 bits
 
