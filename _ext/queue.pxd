@@ -144,16 +144,15 @@ ctypedef struct lc_spool:
     lc_cond more             # `asked` or `closed` was set
 
 # The place of a caller that waits for room. Granted room counts as held.
-ctypedef struct lc_turn:
-    lc_turn *before
-    lc_turn *behind
+ctypedef struct lc_ticket:
+    lc_ticket *behind
     uint64_t room
     uint8_t state
 
 cdef enum:
-    TURN_NONE = 0
-    TURN_WAITS = 1
-    TURN_GRANTED = 2
+    TICKET_NONE = 0
+    TICKET_WAITS = 1
+    TICKET_GRANTED = 2
 
 cdef enum:
     AWAIT_NOTHING = 0
@@ -225,8 +224,7 @@ ctypedef struct lc_queue:
     uint64_t settled         # every event up to this sequence has its outcome
     uint64_t flush_target    # a caller waits until settled >= flush_target; 0: none does
     uint32_t waiters         # callers that wait for outcomes; the target is the lowest of theirs
-    lc_turn *first_turn      # callers that wait for room, in the order of arrival
-    lc_turn *last_turn
+    lc_ticket *first_ticket      # callers that wait for room, in the order of arrival
     uint64_t inflight        # of the held: sent, without an outcome
     uint64_t acked
     uint64_t handed
@@ -240,7 +238,7 @@ ctypedef struct lc_queue:
     uint64_t dropped[24]
 
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                    int64_t created_us, lc_turn *turn) noexcept nogil
+                    int64_t created_us, lc_ticket *ticket) noexcept nogil
 cdef bint lc_grant_room(lc_queue *h) noexcept nogil
 cdef void lc_correct_claim(lc_queue *h) noexcept nogil
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *chunk) noexcept nogil
@@ -259,6 +257,22 @@ cdef inline lc_chunk *chunk_at(lc_spool *s, uint32_t place) noexcept nogil:
 
 cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
     return <uint8_t *> (c + 1)
+
+# Take the first chunk out of a list.
+cdef inline lc_chunk *take_chunk(lc_list *list) noexcept nogil:
+    cdef lc_chunk *c = list.head
+    list.head = c.next
+    if list.head == NULL:
+        list.tail = NULL
+    c.next = NULL
+    return c
+
+cdef inline void append_chunk(lc_list *list, lc_chunk *c) noexcept nogil:
+    if list.tail == NULL:
+        list.head = c
+    else:
+        list.tail.next = c
+    list.tail = c
 
 cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
     return sizeof(lc_event) + ((<uint64_t> size + 7) & ~(<uint64_t> 7))
@@ -281,11 +295,3 @@ cdef class EventQueue:
     cdef int sender_needed(self) noexcept nogil
     cdef int _make(self, lc_queue *like) except -1
     cdef void _share(self) noexcept
-
-
-cdef class Turn:
-    cdef EventQueue queue     # keeps `h` alive, which after a fork is the parent's
-    cdef lc_queue *h
-    cdef lc_turn turn
-    cdef void _give_up(self) noexcept nogil
-    cdef bint _try(self) noexcept nogil

@@ -425,7 +425,7 @@ cdef class Segments:
         cdef bint free_
         lc_mutex_lock(&h.mutex)
         free_ = (self.s.free_places == self.s.mapped * PLACES and h.queued_events == 0 and h.held_events == 0
-                 and h.first_turn == NULL)
+                 and h.first_ticket == NULL)
         if free_:
             h.unopened = True
         lc_mutex_unlock(&h.mutex)
@@ -685,11 +685,7 @@ cdef class Segments:
         while at < c.used:
             c.last = <uint32_t> at
             at += event_takes(<lc_event *> (chunk_data(c) + at))
-        if list.tail == NULL:
-            list.head = c
-        else:
-            list.tail.next = c
-        list.tail = c
+        append_chunk(list, c)
         h.queued_events += c.count
         h.queued_bytes += c.used - c.read
         if c.kept:

@@ -24,17 +24,9 @@ cdef void _disown(lc_inflight *f, lc_chunk *c) noexcept nogil:
 
 cdef void _move_chunk(lc_list *source, lc_list *target) noexcept nogil:
     # Move the first chunk of one list to the end of another.
-    cdef lc_chunk *c = source.head
-    source.head = c.next
-    if source.head == NULL:
-        source.tail = NULL
-    c.next = NULL
+    cdef lc_chunk *c = take_chunk(source)
     c.owners = 1             # of the staging list
-    if target.tail == NULL:
-        target.head = c
-    else:
-        target.tail.next = c
-    target.tail = c
+    append_chunk(target, c)
 
 
 cdef inline uint64_t _first_seq(lc_list *list) noexcept nogil:
@@ -194,10 +186,7 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
         c.read += <uint32_t> room
         c.count -= 1
         if c.read == c.used:
-            source.head = c.next
-            if source.head == NULL:
-                source.tail = NULL
-            _disown(f, c)
+            _disown(f, take_chunk(source))
         e = _next_event(m, &source)
     b.n = n
     b.pending = n
@@ -538,7 +527,7 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
         reached = True
     # Callers that wait for room get an eighth of the queue at once, because a wake-up costs more than a put.
     # If the first of them needs more, the others wait for it.
-    if h.first_turn != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
+    if h.first_ticket != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
             8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
         granted = lc_grant_room(h)
     lc_correct_claim(h)
