@@ -152,7 +152,7 @@ cdef class BatchDecoder:
 
     # To be called by __cinit__. `codes`: a struct code for each column that the protocol adds.
     cdef int begin(self, type result, const char *codes, producers, bint identity) except -1:
-        open_rows(&self.rows, codes)
+        open_rows(&self.rows, b"BiQHqQiqi", codes)
         self.result = result
         self.identity = identity
         self.producers = checked_names(&self.names, producers)

@@ -185,38 +185,22 @@ cdef inline const uint8_t *line_of_id(const lc_names *d, const uint8_t *p) noexc
     return line_of(d, lc_read_hex16(p, &bad))
 
 
+cdef inline bint is_producer(const uint8_t *p, uint64_t high, uint64_t low) noexcept nogil:
+    return lc_get64(p) == high and (<uint64_t> p[8] << 8 | p[9]) == low
+
+
 cdef inline int32_t find_producer(lc_names *d, uint64_t high, uint64_t low) noexcept nogil:
     cdef const uint8_t *line = line_of(d, high)
-    cdef const uint8_t *p = line + 4
-    cdef uint32_t begin, end, middle
-    cdef uint64_t other
-    cdef int i
+    cdef uint32_t begin, end, i
     memcpy(&begin, line, 4)
     for i in range(_LINE_NAMES):
-        if lc_get64(p) == high and (<uint64_t> p[8] << 8 | p[9]) == low:
-            return <int32_t> (begin & ~LC_MORE) + i
-        p += 10
-    if not begin & LC_MORE:
-        return -1
-    memcpy(&end, line + _LINE, 4)
-    begin = (begin & ~LC_MORE) + _LINE_NAMES
-    end &= ~LC_MORE
-    while begin < end:
-        middle = begin + (end - begin) // 2
-        p = d.producers + 10 * <size_t> middle
-        other = lc_get64(p)
-        if other == high:
-            other = <uint64_t> p[8] << 8 | p[9]
-            if other == low:
-                return <int32_t> middle
-            if other < low:
-                begin = middle + 1
-            else:
-                end = middle
-        elif other < high:
-            begin = middle + 1
-        else:
-            end = middle
+        if is_producer(line + 4 + 10 * i, high, low):
+            return <int32_t> ((begin & ~LC_MORE) + i)
+    if begin & LC_MORE:          # the few others with these bits
+        memcpy(&end, line + _LINE, 4)
+        for i in range((begin & ~LC_MORE) + _LINE_NAMES, end & ~LC_MORE):
+            if is_producer(d.producers + 10 * <size_t> i, high, low):
+                return <int32_t> i
     return -1
 
 
@@ -282,14 +266,13 @@ cdef inline size_t item_size(char code) noexcept nogil:
     return 1 if code == c'B' else 2 if code == c'H' else 4 if code == c'i' or code == c'I' else 8
 
 
-# `own`: the struct codes of the columns that the protocol adds.
-cdef inline void open_rows(lc_rows *r, const char *own) noexcept nogil:
-    cdef const char *common = b"BiQHqQiqi"
-    cdef size_t i
+# `common`, `own`: the struct codes of the columns.
+cdef inline void open_rows(lc_rows *r, const char *common, const char *own) noexcept nogil:
+    cdef size_t i, n = strlen(common)
     memset(r, 0, sizeof(lc_rows))
-    r.columns = <int> (C_OWN + strlen(own))
+    r.columns = <int> (n + strlen(own))
     for i in range(<size_t> r.columns):
-        r.code[i] = common[i] if i < C_OWN else own[i - C_OWN]
+        r.code[i] = common[i] if i < n else own[i - n]
         r.item[i] = item_size(r.code[i])
 
 

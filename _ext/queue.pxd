@@ -50,6 +50,7 @@ cdef uint64_t lc_forks
 cdef enum:
     PLACE = 65536            # bytes of a place in a spool
     PLACES = 64              # of a segment
+    CHUNK_HEAD = 64          # bytes of a place that are no event's
     SEGMENT_HEAD = 4096      # bytes before its first place
     JOURNAL_AT = 1024        # where its journal begins
     OUTCOMES = 120           # that a journal has room for
@@ -249,6 +250,7 @@ cdef void lc_leave_fork_safe(lc_queue *h) noexcept nogil
 
 cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
+cdef void lc_free_places(lc_spool *s, uint32_t first, uint32_t n) noexcept nogil
 cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil
 
 # Return the chunk that begins at a place, counted over all segments from 0.

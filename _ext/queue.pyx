@@ -359,10 +359,7 @@ cdef class EventQueue:
         self.wake()
 
     def release(self):
-        """Give back the descriptor and the free memory, when there will be no sender any more.
-
-        Events that are put later are dropped and counted.
-        """
+        """Give back the descriptor and the free memory; later events are dropped and counted."""
         cdef lc_chunk *surplus
         cdef lc_queue *h = _lock(self)
         h.closed = True
@@ -407,11 +404,7 @@ cdef class EventQueue:
             lc_mutex_unlock(&h.mutex)
 
     def pause_for_fork(self) -> bool:
-        """Keep a sender that sleeps fork-safe from going on before ``resume_after_fork``.
-
-        Returns:
-            False when the sender is working: then nothing is paused.
-        """
+        """Keep a fork-safe sender asleep until ``resume_after_fork``; return False if it is working."""
         cdef bint safe
         cdef lc_queue *h = _lock(self)
         safe = h.fork_paused = h.fork_safe
@@ -430,14 +423,10 @@ cdef class EventQueue:
         return -1 if self.h.released else lc_wake_fd(&self.h.wake)
 
     def prepare_wait(self, bint idle) -> bool:
-        """Announce that the sender will sleep on ``fileno()``.
+        """Announce that the sender will sleep on ``fileno()``; return False if it must not: there is work.
 
         Args:
-            idle: whether the next event is to wake it at once; else it lingers, and only an error or a full
-                window wakes it.
-
-        Returns:
-            False when there is work already: then it must not sleep.
+            idle: whether the next event is to wake it at once; else only an error or a full window does.
         """
         cdef bint sleep
         cdef lc_queue *h = _lock(self)
@@ -465,15 +454,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
 
     def wait_settled(self, uint64_t seq, double seconds) -> bool:
-        """Sleep, without the GIL, until every event up to `seq` has its outcome.
-
-        Args:
-            seq: a sequence.
-            seconds: how long to wait at most.
-
-        Returns:
-            Whether all of them have one.
-        """
+        """Sleep, without the GIL, until events up to `seq` have outcomes; return False when time is up."""
         cdef lc_queue *h = self.h
         cdef double end = lc_monotonic() + seconds
         cdef double left
@@ -498,14 +479,9 @@ cdef class EventQueue:
             PyErr_CheckSignals()
 
     def wait_stored(self, uint64_t seq, double seconds) -> bool:
-        """Sleep, without the GIL, until the disk has every event up to `seq`.
+        """Sleep, without the GIL, until the disk has every event up to `seq`, or their outcomes are there.
 
-        Args:
-            seq: a sequence.
-            seconds: how long to wait at most.
-
-        Returns:
-            Whether it has, or their outcomes are there. False at once if no log is written.
+        Return False when time is up, and at once if no log is written.
         """
         cdef lc_queue *h = self.h
         cdef lc_spool *s = h.spool
@@ -532,12 +508,7 @@ cdef class EventQueue:
             PyErr_CheckSignals()
 
     def count_changed(self, uint64_t sanitized=0, uint64_t moved=0):
-        """Count changes that encoding made necessary.
-
-        Args:
-            sanitized: values that were replaced, such as a NaN or a lone surrogate.
-            moved: fields that were renamed or left out.
-        """
+        """Count the values that encoding replaced, and the fields that it renamed or left out."""
         if self.h.generation != lc_forks:
             return           # these are the parent's counters, and its mutex may be held for ever
         cdef lc_queue *h = _lock(self)
@@ -554,11 +525,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
 
     def count_filtered(self, int why):
-        """Count an event that a filter of the client held back; it gets no sequence.
-
-        Args:
-            why: the place of the filter's name in ``FILTERS``.
-        """
+        """Count an event that a filter held back, by its place in ``FILTERS``; it gets no sequence."""
         if not 0 <= why < <int> FILTER_COUNT:
             raise ValueError(f"why: must be from 0 to {FILTER_COUNT - 1}")
         if self.h.generation != lc_forks:

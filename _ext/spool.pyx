@@ -8,11 +8,13 @@ process ends. docs/formats.md describes the file; ``logclient/delivery/spool`` n
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.errno cimport EIO, ENOENT, ENOSPC, errno
+from libc.errno cimport EINTR, EIO, ENOENT, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcpy, memset, strcpy, strerror
+from posix.mman cimport munmap
+from posix.unistd cimport F_OK, access, close, unlink, write
 
 from logclient._ext.codec cimport *
 from logclient._ext.queue cimport *
@@ -23,17 +25,11 @@ cdef extern from "spool.h" nogil:
     const int LC_MAPS
     int lc_allocate(int fd, size_t size)
     void *lc_map(int fd, size_t size)
-    void *lc_map_read(int fd, size_t size)
     int lc_touch(uint8_t *p, size_t size)
     void lc_touch_to_read(uint8_t *p, size_t size)
-    void lc_unmap(void *p, size_t size)
     int lc_create(const char *path, uint64_t *device, uint64_t *inode)
-    void lc_close(int fd)
-    ssize_t lc_write(int fd, const void *data, size_t size)
     int lc_sync(int fd)
     uint64_t lc_salt()
-    void lc_remove(const char *path)
-    int lc_exists(const char *path)
     void lc_static_assert(bint holds)
     ctypedef struct lc_head:
         uint8_t magic[8]
@@ -54,7 +50,6 @@ cdef extern from "spool.h" nogil:
         uint64_t sum
 
 cdef enum:
-    CHUNK_HEAD = 64          # bytes of a place that are no event's
     LEVELS = 5               # the highest level of an event
     SEQUENCE_BITS = 48       # what an id has room for
     FILE_SIZE = SEGMENT_HEAD + PLACES * PLACE
@@ -89,15 +84,6 @@ lc_static_assert(sizeof(lc_event) == 24)
 lc_static_assert(sizeof(lc_journal_item) == 24)
 lc_static_assert(sizeof(lc_block) == 16)
 lc_static_assert(sizeof(lc_outcome) == 24)
-
-
-cdef int _by_first(const void *one, const void *other) noexcept nogil:
-    # Compare two chunks by the sequence of their first pending event.
-    cdef lc_chunk *a = (<lc_chunk **> one)[0]
-    cdef lc_chunk *b = (<lc_chunk **> other)[0]
-    cdef uint64_t x = (<lc_event *> (chunk_data(a) + a.read)).seq
-    cdef uint64_t y = (<lc_event *> (chunk_data(b) + b.read)).seq
-    return (x > y) - (x < y)
 
 
 cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept nogil:
@@ -197,7 +183,7 @@ cdef class Segments:
         cdef lc_head head = self.head
         cdef uint8_t *base = NULL
         cdef int error, fd
-        if not lc_exists(self.lock_path):
+        if access(self.lock_path, F_OK):
             return ENOENT
         snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, number)
         fd = lc_create(path, &head.device, &head.inode)
@@ -207,11 +193,11 @@ cdef class Segments:
         if error == 0:
             base = <uint8_t *> lc_map(fd, FILE_SIZE)
             error = errno if base == NULL else lc_touch(base, SEGMENT_HEAD)
-        lc_close(fd)
+        close(fd)
         if error:
             if base != NULL:
-                lc_unmap(base, FILE_SIZE)
-            lc_remove(path)
+                munmap(base, FILE_SIZE)
+            unlink(path)
             return error
         head.number = number
         head.created_us = <uint64_t> lc_wall_us()
@@ -317,7 +303,7 @@ cdef class Segments:
 
         Args:
             seconds: how long.
-            trim_every: seconds from one removal of a segment that was not needed to the next.
+            trim_every: seconds between two looks for a segment that is not needed.
 
         Raises:
             OSError: see ``grow``.
@@ -405,9 +391,9 @@ cdef class Segments:
                     s.untouched -= 1
             lc_mutex_unlock(&self.h.mutex)
             if base != NULL:
-                lc_unmap(base, FILE_SIZE)
+                munmap(base, FILE_SIZE)
                 snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, i)
-                lc_remove(path)
+                unlink(path)
                 most -= 1
 
     def shrink(self):
@@ -495,7 +481,7 @@ cdef class Segments:
         for i in range(s.most):
             s.segments[i].free = 0
             if s.segments[i].base != NULL:
-                lc_unmap(s.segments[i].base, FILE_SIZE)
+                munmap(s.segments[i].base, FILE_SIZE)
                 s.segments[i].base = NULL
         s.mapped = 0
         s.first_to_log = s.last_to_log = 0
@@ -528,10 +514,7 @@ cdef class Segments:
         """
         cdef lc_spool *s = self.s
         cdef lc_queue *h = self.h
-        cdef lc_chunk **found = NULL
-        cdef lc_chunk **more
-        cdef size_t n = 0
-        cdef size_t room = 0
+        cdef list found = []         # first sequence and place of each chunk
         cdef uint32_t damaged = 0
         cdef bint good
         cdef uint32_t i, p, k
@@ -562,7 +545,7 @@ cdef class Segments:
                     s.journal = <lc_journal *> (base + JOURNAL_AT)
                 p = 0
                 while p < PLACES:
-                    c = <lc_chunk *> (base + SEGMENT_HEAD + <size_t> p * PLACE)
+                    c = chunk_at(s, i * PLACES + p)
                     k = (c.capacity + CHUNK_HEAD) // PLACE
                     good = False
                     if c.live == 0:
@@ -574,43 +557,22 @@ cdef class Segments:
                         self._read_chunk(c, 1 + i * PLACES + p, ranges, count, &last, oldest_us, pending,
                                          expired)
                         good = c.count > 0
-                    if not good:
-                        self._free(c, i, p, k)
+                    if good:
+                        found.append(((<lc_event *> (chunk_data(c) + c.read)).seq, i * PLACES + p))
                     else:
-                        if n == room:
-                            room = 2 * room + 64
-                            more = <lc_chunk **> realloc(found, room * sizeof(lc_chunk *))
-                            if more == NULL:
-                                raise MemoryError
-                            found = more
-                        found[n] = c
-                        n += 1
+                        lc_free_places(s, i * PLACES + p, k)
                     p += k
-            if n:
-                qsort(found, n, sizeof(lc_chunk *), &_by_first)
-            lc_mutex_lock(&h.mutex)
-            for p in range(<uint32_t> n):
-                c = found[p]
+            for _, p in sorted(found):
+                c = chunk_at(s, p)
+                lc_mutex_lock(&h.mutex)
                 if not self._link(c):
                     damaged += 1
-                    k = (c.capacity + CHUNK_HEAD) // PLACE
-                    self._free(c, (c.place - 1) // PLACES, (c.place - 1) % PLACES, k)
+                    lc_free_places(s, p, (c.capacity + CHUNK_HEAD) // PLACE)
+                lc_mutex_unlock(&h.mutex)
             h.next_seq = last + 1
-            lc_mutex_unlock(&h.mutex)
             return pending, expired, damaged
         finally:
-            free(found)
             free(ranges)
-
-    cdef void _free(self, lc_chunk *c, uint32_t segment, uint32_t place, uint32_t n) noexcept nogil:
-        # Give up the places of a chunk with nothing to send. Bodies lay where other chunks may begin.
-        cdef uint32_t i
-        for i in range(1, n):
-            chunk_at(self.s, segment * PLACES + place + i).live = 0
-        if c.live:
-            lc_publish(&c.live, 0)
-        self.s.segments[segment].free |= (~(<uint64_t> 0) >> (PLACES - n)) << place
-        self.s.free_places += n
 
     cdef int _read_chunk(self, lc_chunk *c, uint32_t place, const uint64_t *ranges, Py_ssize_t n,
                          uint64_t *last, int64_t oldest_us, list pending, list expired) except -1:

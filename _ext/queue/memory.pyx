@@ -7,16 +7,16 @@
 # KEPT_FREE.
 
 cdef enum:
-    CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
+    CHUNK = PLACE - CHUNK_HEAD    # bytes of events in a chunk of 64 KiB
     KEPT_FREE = 1 << 22       # bytes of free chunks that are never freed
-    BODIES = PLACES * PLACE - (PLACE - CHUNK)    # bytes of events that a segment has room for, in one chunk
+    BODIES = PLACES * PLACE - CHUNK_HEAD    # bytes of events that a segment has room for, in one chunk
     AHEAD = 8 << 20           # bytes before memory is full at which a spool prepares its files, and beyond
 
 
 cdef inline uint32_t _class_of(uint64_t room, uint64_t *size) noexcept nogil:
     # Return the size class of a chunk with so much room; size[0] is the size of a chunk of the class.
     # SIZE_CLASSES means that the chunk is not reused.
-    cdef uint64_t last = room + (65536 - CHUNK) - 1
+    cdef uint64_t last = room + CHUNK_HEAD - 1
     cdef uint32_t step = 12
     if last < 65536:
         size[0] = 65536
@@ -196,8 +196,10 @@ cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
     if h.spool != NULL:
         h.spool.awaited = AWAIT_NOTHING
     if c.place:
+        if c.to_log and not c.stays:
+            lc_end_to_log(h.spool, c)
         if not c.stays:
-            _free_places(h, c)
+            lc_free_places(h.spool, c.place - 1, (c.capacity + CHUNK_HEAD) // PLACE)
         return
     free_ = h.free_bytes + _size_of(c)
     if h.spool != NULL:

@@ -9,7 +9,7 @@ cdef extern from "bits.h":
 
 
 cdef inline uint32_t _places_of(uint64_t room) noexcept nogil:
-    return <uint32_t> ((room + (PLACE - CHUNK) + PLACE - 1) // PLACE)
+    return <uint32_t> ((room + CHUNK_HEAD + PLACE - 1) // PLACE)
 
 
 cdef inline uint64_t _runs(uint64_t free_, uint32_t n) noexcept nogil:
@@ -61,7 +61,7 @@ cdef lc_chunk *_take_places(lc_queue *h, uint64_t room, bint kept) noexcept nogi
         _ask(s)
     c = chunk_at(s, i * PLACES + first)
     c.size_class = <uint8_t> SIZE_CLASSES
-    c.capacity = n * PLACE - (PLACE - CHUNK)
+    c.capacity = n * PLACE - CHUNK_HEAD
     c.place = 1 + i * PLACES + first
     _begin_chunk(c, kept)
     c.logged = 0
@@ -97,18 +97,14 @@ cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
         s.last_to_log = c.log_before
 
 
-cdef void _free_places(lc_queue *h, lc_chunk *c) noexcept nogil:
-    # Give back the places of a chunk. Mutex held.
-    cdef lc_spool *s = h.spool
-    cdef uint32_t n = (c.capacity + (PLACE - CHUNK)) // PLACE
-    cdef uint32_t first = c.place - 1
+cdef void lc_free_places(lc_spool *s, uint32_t first, uint32_t n) noexcept nogil:
+    # Give back the places of a chunk, of which the first is counted over all segments. Mutex held.
     cdef uint32_t i
-    if c.to_log:
-        lc_end_to_log(s, c)
     # Bodies lay where other chunks may begin: there is none, for whoever reads the file.
     for i in range(1, n):
         chunk_at(s, first + i).live = 0
-    lc_publish(&c.live, 0)
+    if chunk_at(s, first).live:
+        lc_publish(&chunk_at(s, first).live, 0)
     s.segments[first // PLACES].free |= _mask(first % PLACES, n)
     s.free_places += n
     if s.segments[first // PLACES].whole:

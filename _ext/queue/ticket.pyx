@@ -67,14 +67,7 @@ cdef class Ticket:
         return self.wait(0)
 
     def wait(self, double seconds) -> bool:
-        """Sleep, without the GIL, until `is_ready` or until `seconds` are over.
-
-        Args:
-            seconds: how long to wait at most.
-
-        Returns:
-            The last answer of `is_ready`.
-        """
+        """Sleep, without the GIL, until `is_ready` or `seconds` are over; return the last `is_ready`."""
         cdef lc_queue *h = self.h
         cdef double end = lc_monotonic() + seconds
         cdef double left

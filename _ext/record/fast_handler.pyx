@@ -265,9 +265,6 @@ cdef class FastHandler:
         if status == 0:
             if doc.sanitized or doc.moved:
                 self.queue.count_changed(doc.sanitized, doc.moved)
-            if doc.heap == NULL:
-                return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
-                                 <uint8_t> K_DOCUMENT | doc.flags, created_us)
             try:
                 return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
                                  <uint8_t> K_DOCUMENT | doc.flags, created_us)

@@ -459,10 +459,8 @@ cdef bint _has_surrogate(PyObject *text) noexcept nogil:
 
 cdef str _clean_key(Document *doc, object key):
     cdef str text
-    if type(key) is str:
-        text = key
-    elif isinstance(key, str):
-        text = PyUnicode_FromObject(key)
+    if isinstance(key, str):
+        text = _exact_str(key)
     else:
         doc.sanitized += 1
         try:

@@ -53,7 +53,7 @@ cdef class Encoder:
     cdef bint checks_names           # some names need a check
     cdef bint lumberjack             # `@metadata` is not the application's
     cdef bint sets_event_id          # ... and `event.id` may be ours
-    cdef bint reserves_carriers      # another protocol: the fields that may carry the id are ours
+    cdef dict reserved               # another protocol: its carriers, which are ours; or None
     cdef CachedName cache[CACHE_SLOTS]
     cdef object text
     cdef object complete
@@ -94,8 +94,9 @@ cdef class Encoder:
         self.fingerprint = fingerprint
         self.lumberjack = "@metadata" in carriers
         self.sets_event_id = self.lumberjack and identity != "none"
-        self.reserves_carriers = len(carriers) and not self.lumberjack and identity == "id"
-        self.checks_names = ecs or self.reserves_carriers
+        if carriers and not self.lumberjack and identity == "id":
+            self.reserved = dict.fromkeys(carriers)
+        self.checks_names = ecs or self.reserved is not None
         self.queue = queue
         self.max_event_bytes = max_event_bytes
         self.truncate = truncate
@@ -158,7 +159,7 @@ cdef class Encoder:
             cached = uncached
         cached.what = <uint8_t> _classify_name(key)
         cached.redacted = self.entries != NULL and _covers(self.entries, key)
-        if self.reserves_carriers and _is_among(key, <PyObject *> self.carriers):
+        if self.reserved is not None and lc_find(<PyObject *> self.reserved, key) != NULL:
             cached.what = NAME_CARRIER
         if self.ecs:
             _set_bits(cached, key)
@@ -742,18 +743,18 @@ cpdef uint8_t failure_reason(object error: BaseException | None) except 255:
 cpdef uint8_t level_index(object level: int | str) except 255:
     """Return a level of ``logging``, a number or a name, as the queue keeps it: 0 to 5."""
     cdef int overflow = 0
+    cdef bint known = False
     if isinstance(level, str):
         names = logging.getLevelNamesMapping()
         level = names.get(level, names.get(level.upper()))
-    if not isinstance(level, int) or isinstance(level, bool):
+    if isinstance(level, int) and not isinstance(level, bool):
+        PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
+        known = overflow == 0
+    if not known:
         from logclient.errors import ConfigError
 
-        raise ConfigError("level: must be a number, or the name of a level such as ERROR")
-    PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
-    if overflow:
-        from logclient.errors import ConfigError
-
-        raise ConfigError("level: must be a number of 64 bits, or the name of a level such as ERROR")
+        number = "a number of 64 bits" if overflow else "a number"
+        raise ConfigError(f"level: must be {number}, or the name of a level such as ERROR")
     return _level_index(<PyObject *> level)
 
 

@@ -1,10 +1,5 @@
 # Recovery from a log, after the end of the machine: only what a checksum confirms. Included by spool.pyx.
 
-ctypedef struct lc_file_view:
-    const uint8_t *data
-    size_t size
-
-
 cdef int _by_seq(const void *one, const void *other) noexcept nogil:
     cdef uint64_t x = (<lc_event **> one)[0].seq
     cdef uint64_t y = (<lc_event **> other)[0].seq
@@ -28,37 +23,24 @@ cdef class LogReader:
     cdef readonly list settled
     settled: list[tuple[int, int, int, int]]
     cdef readonly bint whole
-    cdef lc_file_view *views
-    cdef uint32_t count
+    cdef list maps           # keep the files mapped
     cdef const lc_event **found
     cdef size_t n
     cdef size_t room
 
     def __cinit__(self, list files not None: list[tuple[int, int, int]]):
-        cdef int fd
-        cdef size_t size
-        cdef uint64_t salt
+        from mmap import ACCESS_READ, mmap
+        cdef const uint8_t[::1] view
         self.settled = []
+        self.maps = []
         self.whole = True
-        self.views = <lc_file_view *> calloc(len(files) + 1, sizeof(lc_file_view))
-        if self.views == NULL:
-            raise MemoryError
         for fd, size, salt in files:
-            if size <= sizeof(lc_head):
-                continue
-            self.views[self.count].data = <const uint8_t *> lc_map_read(fd, size)
-            if self.views[self.count].data == NULL:
-                raise OSError(errno, strerror(errno).decode())
-            self.views[self.count].size = size
-            self.count += 1
-            self._read(self.views[self.count - 1].data, size, salt)
+            if size > <Py_ssize_t> sizeof(lc_head):
+                view = mmap(fd, size, access=ACCESS_READ)
+                self.maps.append(view)
+                self._read(&view[0], size, salt)
 
     def __dealloc__(self):
-        cdef uint32_t i
-        if self.views != NULL:
-            for i in range(self.count):
-                lc_unmap(<void *> self.views[i].data, self.views[i].size)
-        free(self.views)
         free(self.found)
 
     cdef int _read(self, const uint8_t *data, size_t size, uint64_t salt) except -1:

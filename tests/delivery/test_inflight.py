@@ -592,20 +592,20 @@ def test_withheld_events_come_back_in_order() -> None:
 
 def test_the_allowance_limits_the_events_sent() -> None:
     _, in_flight = with_quarantine([b"%d" % n for n in range(10)], 1)
-    in_flight.allowance = 3
+    in_flight.allow(3)
     assert send_pending(in_flight, 9) == [2, 3, 4]
     assert in_flight.limit_credit(9) == 0
     in_flight.send_alone(1)
     assert in_flight.limit_credit(9) == 9, "a suspect needs none"
     in_flight.send_alone(0)
-    in_flight.allowance = None
+    in_flight.allow(None)
     assert len(send_pending(in_flight, 9)) == 6
 
 
 def test_draining_ends_with_the_last_acknowledgement() -> None:
     _, in_flight = with_quarantine([b"one", b"two", b"three"], 1)
     assert send_pending(in_flight) == [2]
-    in_flight.draining = True
+    in_flight.drain()
     assert in_flight.limit_credit(9) == 0 and not in_flight.drained
     in_flight.apply([(2, 2)], ACKED)
     assert in_flight.drained
