@@ -6,6 +6,13 @@ tests is tests/oracle/arrivals.py.
 
 All functions run without the GIL. They raise ValueError for columns of other lengths, for an index outside
 of a column, for starts out of order, and for a number out of its range. Columns may then be changed in part.
+
+=============== ==============================================================================================
+``first``       of each event the lowest position of its arrivals; ``2**63 - 1``: it did not arrive
+``received``    of each event when it arrived, in microseconds since 1970; ``2**63 - 1``: unknown
+``judgements``  of each event, see ``logclient/verify/rules.py``
+``starts``      where the events of each producer begin, ascending from 0
+=============== ==============================================================================================
 """
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -35,8 +42,6 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
 
     Args:
         places: of each arrival its event.
-        hashes: of their bodies.
-        positions: of the arrivals.
         after: when they arrived: at ``received_us + (after << shift)``. ``2**32 - 1`` stands for an unknown
             time.
         received_us: microseconds since 1970.
@@ -44,8 +49,8 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
         expected: of each event the hash of its body.
         listed: whether the ledger lists the event.
         copies: how often each event arrived; counted up.
-        first: the lowest position of each event; lowered.
-        received: when each event arrived first; lowered.
+        first: lowered.
+        received: lowered.
         wrong: with room for all arrivals; filled with the indices of those whose hash differs.
 
     Returns:
@@ -92,13 +97,11 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
 
     Args:
         producers: of each event its producer; none where it is no row of the tables.
-        sequences: of the events.
         last: of each producer, its highest sequence.
         bases: of each producer, the bucket of its first sequence.
         starts: of each producer, the place of that sequence.
         bits: a bucket has ``2**bits`` sequences of a producer; from 0 to 30.
         buckets: filled; -1 where the producer has no such sequence.
-        places: filled.
 
     Returns:
         How many events have a bucket.
@@ -132,7 +135,6 @@ def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not
 
     Args:
         buckets: of each event; -1: it does not count.
-        received: when each arrived; ``2**63 - 1``: unknown.
         low: the lowest bucket, which is row 0 of the tables.
         counts: of each bucket; counted up.
         first: of each bucket the first time; lowered.
@@ -173,17 +175,10 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
 
     Args:
         buckets: of each event; -1: it is left out.
-        places: a column.
-        hashes: a column.
-        positions: a column.
-        received: when each event arrived; ``2**63 - 1``: unknown.
         low: the lowest bucket, which is row 0 of the tables.
         edges: where the rows of each bucket begin in the columns to fill; moved to their ends.
         base: of each bucket, its first time.
         shift: of each bucket, from 0 to 63.
-        to_places: filled.
-        to_hashes: filled.
-        to_positions: filled.
         after: filled with ``(received - base) >> shift``, which must be below ``2**32 - 1``; that number
             stands for an unknown time.
     """
@@ -303,7 +298,6 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
     Args:
         copies: how often each event arrived.
         marks: of each event, see ``logclient/verify/rules.py``.
-        starts: where the events of each producer begin, ascending from 0.
         common: of each producer, marks of all its events.
         newer: of each producer, the place from which on its events have the mark ``NEW``.
         rules: for each combination of marks the judgement.
@@ -365,9 +359,7 @@ def find_late(const int64_t[::1] first not None, uint8_t[::1] judgements not Non
     """Find the events that arrived after a later event of their producer.
 
     Args:
-        first: the position at which each event arrived; ``2**63 - 1``: it did not.
-        judgements: of each event; those with ``ORDERED`` are compared, and late ones get ``LATE``.
-        starts: where the events of each producer begin, ascending from 0.
+        judgements: those with ``ORDERED`` are compared, and late ones get ``LATE``.
 
     Returns:
         How many of the compared events arrived, how many of these are late, and the lowest position.
@@ -402,8 +394,6 @@ def find_last(const int64_t[::1] first not None,
     """Find the last events of a producer that arrived before all later ones.
 
     Args:
-        first: the position at which each event arrived; ``2**63 - 1``: it did not.
-        judgements: of each event.
         places: with room for the most events; the end is filled with their indices, ascending.
         positions: likewise, with their positions.
 
@@ -434,10 +424,7 @@ def count_arrived(const int64_t[::1] first not None,
     """Count the events of each producer that arrived at a listener.
 
     Args:
-        first: the position at which each event arrived; ``2**63 - 1``: it did not.
-        judgements: of each event; those with ``COUNTED`` count.
-        starts: where the events of each producer begin, ascending from 0.
-        counts: of each producer; counted up.
+        counts: of each producer, those with ``COUNTED``; counted up.
     """
     cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high
     cdef int64_t arrived
@@ -471,15 +458,12 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
                     int64_t[:, :, ::1] latency not None, int64_t[:, ::1] extremes not None,
                     int32_t[::1] owners not None, int32_t[::1] cells not None,
                     int64_t[::1] counts not None) -> int:
-    """Count the latencies of events, over time and by producer.
+    """Count the latencies of events with ``TIMED``, over time and by producer.
 
     A latency has one of 4,096 cells: 0 for less than 1 µs, and 64 for each octave above.
 
     Args:
         created: when each event was made, microseconds since 1970.
-        received: when it arrived; ``2**63 - 1``: unknown.
-        judgements: of each event; those with ``TIMED`` count.
-        starts: where the events of each producer begin, ascending from 0.
         families: of each producer, its row in `words` and `latency`.
         start_us: the begin of the first time step.
         width_us: the length of a step.
@@ -487,9 +471,9 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
         latency: by family, step and cell; counted up.
         extremes: of each producer a row of three; filled with the longest latency, the number of events that
             arrived before they were made, and the longest such time. These events have no latency.
-        owners: with room for all events; filled with producers.
-        cells: likewise; filled with the cells that have latencies of these.
-        counts: likewise; filled with their number.
+        owners: with room for all events, as the next two; filled with producers.
+        cells: filled with the cells that have latencies of these.
+        counts: filled with their number.
 
     Returns:
         How many rows `owners`, `cells` and `counts` have.

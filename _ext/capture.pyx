@@ -93,8 +93,7 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
     cdef size_t at = position[0]
     cdef uint32_t length
     cdef const uint8_t *payload
-    cdef int kind
-    cdef int result = 0
+    cdef int kind, result = 0
     while True:
         position[0] = at
         if size - at < _HEAD:
@@ -191,8 +190,7 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     cdef const uint8_t *p = &data[0] if size else NULL
     cdef size_t most = <size_t> limit if limit > 0 else size
     cdef size_t at = <size_t> start
-    cdef size_t others_count = 0
-    cdef size_t i
+    cdef size_t others_count = 0, i
     cdef lc_rows t
     cdef int stop
     cdef Walk result

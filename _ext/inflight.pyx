@@ -226,8 +226,7 @@ cdef class InflightBatches:
     def inflight_range(self) -> tuple[int, int, int]:
         """(first sequence, last sequence, number) of the events in flight; zeros when there are none."""
         cdef lc_batch *b = self.f.head
-        cdef uint64_t first = 0
-        cdef uint64_t last = 0
+        cdef uint64_t first = 0, last = 0
         cdef uint32_t i
         if self.f.alone != NULL and self.f.alone.inflight:
             first = last = self.f.alone.seq[0]
@@ -508,8 +507,7 @@ cdef class InflightBatches:
         """The events of its batches to send or resend, as (first, last), merged."""
         cdef lc_batch *b = self.f.head
         cdef list found = []
-        cdef uint64_t first = 0
-        cdef uint64_t last = 0
+        cdef uint64_t first = 0, last = 0
         cdef uint32_t i
         while b != NULL:
             for i in range(b.cursor, b.n if b.pending else 0):

@@ -37,7 +37,7 @@ cdef void _count_fork() noexcept nogil:
 lc_at_fork(&_count_fork)
 
 include "queue/memory.pyx"
-include "queue/places.pyx"
+include "queue/slots.pyx"
 include "queue/put.pyx"
 include "queue/ticket.pyx"
 
@@ -496,7 +496,7 @@ cdef class EventQueue:
                 waits = not done and s != NULL and s.logs
                 if waits:
                     s.log_asked = True       # without time, for whoever looks again
-                    lc_cond_wake_all(&s.log_more)
+                    lc_cond_wake_all(&s.more)
                 if waits and left > 0:
                     s.log_waiters += 1
                     lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))

@@ -1,7 +1,7 @@
 """A spool: the memory of a queue in mapped files, so that events outlive the process that queued them.
 
-A segment is a file of 4 MiB and a head. It has 64 places of 64 KiB, into which the queue puts its chunks
-(``queue/places.pyx``). What a caller stored there is in the page cache: the kernel writes it, however the
+A segment is a file of 4 MiB and a head. It has 64 slots of 64 KiB, into which the queue puts its chunks
+(``queue/slots.pyx``). What a caller stored there is in the page cache: the kernel writes it, however the
 process ends. docs/formats.md describes the file; ``logclient/delivery/spool`` names, locks and removes it.
 """
 
@@ -52,27 +52,27 @@ cdef extern from "spool.h" nogil:
 cdef enum:
     LEVELS = 5               # the highest level of an event
     SEQUENCE_BITS = 48       # what an id has room for
-    FILE_SIZE = SEGMENT_HEAD + PLACES * PLACE
-    TOUCHED = 4 * PLACE      # bytes that are touched at a time
+    FILE_SIZE = SEGMENT_HEAD + SLOTS * SLOT
+    TOUCHED = 4 * SLOT      # bytes that are touched at a time
     PATH = 4096              # bytes of a path at most
-    READY = 4 * PLACES       # free touched places below which more are prepared
+    READY = 4 * SLOTS       # free touched slots below which more are prepared
     VERSION = 1
     BYTE_ORDER = 0x01020304
 
 
 CHUNK_STRUCT = sizeof(lc_chunk)
-"""Bytes before the first event of a place."""
+"""Bytes before the first event of a slot."""
 
 HEAD = SEGMENT_HEAD
-"""Bytes before the first place of a segment."""
+"""Bytes before the first slot of a segment."""
 
-SEGMENT = HEAD + PLACES * PLACE
+SEGMENT = HEAD + SLOTS * SLOT
 """Bytes of a segment."""
 
 JOURNAL = JOURNAL_AT
 """Where the journal begins in the first segment."""
 
-LARGEST_EVENT = PLACES * PLACE - 4096
+LARGEST_EVENT = SLOTS * SLOT - 4096
 """Bytes of an event that fits into a segment, with some room for its header."""
 
 SUPPORTED = LC_MAPS != 0
@@ -156,7 +156,6 @@ cdef class Segments:
         s.always = always
         s.memory_bytes = memory_bytes
         lc_cond_init(&s.more)
-        lc_cond_init(&s.log_more)
         lc_mutex_lock(&self.h.mutex)
         self.h.spool = s
         self.h.max_events = <uint64_t> 1 << 62
@@ -166,17 +165,17 @@ cdef class Segments:
         lc_mutex_unlock(&self.h.mutex)
 
     cdef void _set_bounds(self) noexcept nogil:
-        # Bound the events by what the segments and the memory may hold. A few places are left for the ends of
+        # Bound the events by what the segments and the memory may hold. A few slots are left for the ends of
         # both lists, and for chunks that one event holds. Mutex held.
         cdef lc_spool *s = self.s
-        cdef uint64_t places = <uint64_t> s.limit * PLACES
-        cdef uint64_t size = (places - min(places // 8, <uint64_t> 8)) * (PLACE - CHUNK_HEAD)
+        cdef uint64_t slots = <uint64_t> s.limit * SLOTS
+        cdef uint64_t size = (slots - min(slots // 8, <uint64_t> 8)) * (SLOT - CHUNK_HEAD)
         if not s.always or s.limit < s.most:
             size += s.memory_bytes
         self.h.max_bytes = size
 
     cdef int _add(self, uint32_t number) noexcept nogil:
-        # Make, allocate and map a segment, and give its places to the queue; return 0, or an errno. Pages are
+        # Make, allocate and map a segment, and give its slots to the queue; return 0, or an errno. Pages are
         # touched later: callers that come first do that themselves, 2 us for each.
         cdef lc_spool *s = self.s
         cdef char path[PATH]
@@ -210,7 +209,7 @@ cdef class Segments:
         s.segments[number].touched = SEGMENT_HEAD
         s.segments[number].whole = False
         s.mapped += 1
-        s.free_places += PLACES
+        s.free_slots += SLOTS
         s.untouched += 1
         if number == 0:
             s.journal = <lc_journal *> (base + JOURNAL_AT)
@@ -230,7 +229,7 @@ cdef class Segments:
             lc_correct_claim(self.h)
 
     cdef void _touch(self) noexcept nogil:
-        # Touch the pages of the lowest segment that is not whole, as long as callers find a place.
+        # Touch the pages of the lowest segment that is not whole, as long as callers find a slot.
         cdef lc_spool *s = self.s
         cdef lc_segment *g
         cdef uint32_t i
@@ -239,7 +238,7 @@ cdef class Segments:
             g = &s.segments[i]
             if g.base == NULL or g.whole:
                 continue
-            while g.touched < FILE_SIZE and (s.free_places >= PLACES or s.mapped >= s.limit):
+            while g.touched < FILE_SIZE and (s.free_slots >= SLOTS or s.mapped >= s.limit):
                 lc_touch(g.base + g.touched, TOUCHED)
                 g.touched += TOUCHED
             if g.touched >= FILE_SIZE:
@@ -257,7 +256,7 @@ cdef class Segments:
         # Do a part of what callers asked for; return 0, or an errno.
         cdef lc_spool *s = self.s
         cdef int error = 0
-        if s.mapped < s.limit and (s.untouched == 0 or s.free_places < PLACES):
+        if s.mapped < s.limit and (s.untouched == 0 or s.free_slots < SLOTS):
             error = self._grow()
         elif s.untouched:
             self._touch()
@@ -339,28 +338,27 @@ cdef class Segments:
         lc_mutex_lock(&self.h.mutex)
         self.s.woken = True
         lc_cond_wake_all(&self.s.more)
-        lc_cond_wake_all(&self.s.log_more)
         lc_mutex_unlock(&self.h.mutex)
 
-    def places_for(self, uint64_t size) -> int:
-        """Return how many segments are to be added so that events in memory of `size` bytes find places."""
+    def slots_for(self, uint64_t size) -> int:
+        """Return how many segments are to be added so that events in memory of `size` bytes find slots."""
         cdef lc_spool *s = self.s
-        cdef uint64_t wanted = size // (PLACE - CHUNK_HEAD) * 9 // 8 + 4
+        cdef uint64_t wanted = size // (SLOT - CHUNK_HEAD) * 9 // 8 + 4
         cdef uint64_t there, left
         lc_mutex_lock(&self.h.mutex)
-        there = s.free_places
+        there = s.free_slots
         left = s.limit - s.mapped
         lc_mutex_unlock(&self.h.mutex)
-        return min(left, (wanted - there + PLACES - 1) // PLACES) if wanted > there else 0
+        return min(left, (wanted - there + SLOTS - 1) // SLOTS) if wanted > there else 0
 
     cdef void _trim(self) noexcept nogil:
-        # Remove a segment that was not needed since the last call. As many free places as a burst needs stay,
+        # Remove a segment that was not needed since the last call. As many free slots as a burst needs stay,
         # and the first segment always. In the mode `always` all stay.
         cdef lc_spool *s = self.s
         cdef bint more
         lc_mutex_lock(&self.h.mutex)
-        more = not s.always and s.least_free >= READY + 2 * PLACES
-        s.least_free = s.free_places
+        more = not s.always and s.least_free >= READY + 2 * SLOTS
+        s.least_free = s.free_slots
         lc_mutex_unlock(&self.h.mutex)
         if more:
             self._remove_free(1)
@@ -383,10 +381,10 @@ cdef class Segments:
                 g.base = NULL
                 g.free = 0
                 s.mapped -= 1
-                s.free_places -= PLACES
-                s.least_free = min(s.least_free, s.free_places)
+                s.free_slots -= SLOTS
+                s.least_free = min(s.least_free, s.free_slots)
                 if g.whole:
-                    s.free_touched -= PLACES
+                    s.free_touched -= SLOTS
                 else:
                     s.untouched -= 1
             lc_mutex_unlock(&self.h.mutex)
@@ -410,7 +408,7 @@ cdef class Segments:
         cdef lc_queue *h = self.h
         cdef bint free_
         lc_mutex_lock(&h.mutex)
-        free_ = (self.s.free_places == self.s.mapped * PLACES and h.queued_events == 0 and h.held_events == 0
+        free_ = (self.s.free_slots == self.s.mapped * SLOTS and h.queued_events == 0 and h.held_events == 0
                  and h.first_ticket == NULL)
         if free_:
             h.unopened = True
@@ -436,7 +434,7 @@ cdef class Segments:
     @property
     def is_used(self) -> bool:
         """Whether any chunk lies in the segments."""
-        return self.s.free_places < self.s.mapped * PLACES
+        return self.s.free_slots < self.s.mapped * SLOTS
 
     @property
     def memory_used(self) -> int:
@@ -457,7 +455,7 @@ cdef class Segments:
             for k in range(2):
                 c = h.kept.head if k else h.ordinary.head
                 while c != NULL:
-                    n += c.count if c.place else 0
+                    n += c.count if c.slot else 0
                     c = c.next
         lc_mutex_unlock(&h.mutex)
         return n
@@ -477,7 +475,7 @@ cdef class Segments:
         s.closed = True
         s.awaited = 0
         s.journal = NULL
-        s.free_places = 0
+        s.free_slots = 0
         for i in range(s.most):
             s.segments[i].free = 0
             if s.segments[i].base != NULL:
@@ -489,7 +487,6 @@ cdef class Segments:
             # Of what is left there, nothing may be touched any more.
             self.h.ordinary.head = self.h.ordinary.tail = NULL
             self.h.kept.head = self.h.kept.tail = NULL
-            lc_cond_wake_all(&s.log_more)
             lc_cond_wake_all(&s.more)
             lc_mutex_unlock(&self.h.mutex)
 
@@ -514,7 +511,7 @@ cdef class Segments:
         """
         cdef lc_spool *s = self.s
         cdef lc_queue *h = self.h
-        cdef list found = []         # first sequence and place of each chunk
+        cdef list found = []         # first sequence and slot of each chunk
         cdef uint32_t damaged = 0
         cdef bint good
         cdef uint32_t i, p, k
@@ -544,37 +541,37 @@ cdef class Segments:
                 if i == 0:
                     s.journal = <lc_journal *> (base + JOURNAL_AT)
                 p = 0
-                while p < PLACES:
-                    c = chunk_at(s, i * PLACES + p)
-                    k = (c.capacity + CHUNK_HEAD) // PLACE
+                while p < SLOTS:
+                    c = chunk_at(s, i * SLOTS + p)
+                    k = (c.capacity + CHUNK_HEAD) // SLOT
                     good = False
                     if c.live == 0:
                         k = 1
-                    elif k == 0 or k > PLACES - p or (c.capacity + CHUNK_HEAD) % PLACE:
+                    elif k == 0 or k > SLOTS - p or (c.capacity + CHUNK_HEAD) % SLOT:
                         damaged += 1
                         k = 1
                     else:
-                        self._read_chunk(c, 1 + i * PLACES + p, ranges, count, &last, oldest_us, pending,
+                        self._read_chunk(c, 1 + i * SLOTS + p, ranges, count, &last, oldest_us, pending,
                                          expired)
                         good = c.count > 0
                     if good:
-                        found.append(((<lc_event *> (chunk_data(c) + c.read)).seq, i * PLACES + p))
+                        found.append(((<lc_event *> (chunk_data(c) + c.read)).seq, i * SLOTS + p))
                     else:
-                        lc_free_places(s, i * PLACES + p, k)
+                        lc_free_slots(s, i * SLOTS + p, k)
                     p += k
             for _, p in sorted(found):
                 c = chunk_at(s, p)
                 lc_mutex_lock(&h.mutex)
                 if not self._link(c):
                     damaged += 1
-                    lc_free_places(s, p, (c.capacity + CHUNK_HEAD) // PLACE)
+                    lc_free_slots(s, p, (c.capacity + CHUNK_HEAD) // SLOT)
                 lc_mutex_unlock(&h.mutex)
             h.next_seq = last + 1
             return pending, expired, damaged
         finally:
             free(ranges)
 
-    cdef int _read_chunk(self, lc_chunk *c, uint32_t place, const uint64_t *ranges, Py_ssize_t n,
+    cdef int _read_chunk(self, lc_chunk *c, uint32_t slot, const uint64_t *ranges, Py_ssize_t n,
                          uint64_t *last, int64_t oldest_us, list pending, list expired) except -1:
         # Find the events of a chunk that have no outcome and are not too old, and make its head anew: of what
         # the file has there only `capacity`, which is checked, `kept` and `live` are used. The room of the
@@ -590,7 +587,7 @@ cdef class Segments:
         cdef bint settled
         memset(&head, 0, sizeof(lc_chunk))
         head.capacity = c.capacity
-        head.place = place
+        head.slot = slot
         head.size_class = <uint8_t> SIZE_CLASSES
         head.kept = c.kept != 0
         head.live = c.live

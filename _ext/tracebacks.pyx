@@ -198,11 +198,6 @@ cdef class ExceptionFormatter:
     cdef dict sources                # linecache.cache
     cdef dict interactive            # sources of what was typed; empty in programs
     cdef dict system                 # vars(sys)
-    cdef object check_source
-    cdef object add_lazily
-    cdef object get_source
-    cdef object extract
-    cdef object summarize            # TracebackException
 
     def __cinit__(self):
         self.formatter = logging.Formatter()
@@ -335,7 +330,7 @@ cdef class ExceptionFormatter:
                 one = context
                 links.append(CONTEXT)
         if manner == SPECIAL:
-            summary = self.summarize(type(value), value, tb, limit=0, compact=True)
+            summary = traceback.TracebackException(type(value), value, tb, limit=0, compact=True)
         for i in range(len(chain)):
             one = chain[i]
             if i:
@@ -388,8 +383,7 @@ cdef class ExceptionFormatter:
         cdef list nodes = []
         cdef list stack = []
         cdef dict files = {}         # name -> whether a frame of it was found; then its lines
-        cdef list missing = None
-        cdef list lines = None
+        cdef list missing = None, lines = None
         cdef str file, last = None
         cdef Frame frame
         cdef Py_ssize_t i
@@ -410,13 +404,13 @@ cdef class ExceptionFormatter:
             if frame is not None:
                 files[file] = True
             if PyDict_GetItem(self.sources, file) is NULL:
-                self.add_lazily(file, lc_globals_of(tb))
+                linecache.lazycache(file, lc_globals_of(tb))
             nodes.append(tb)
             stack.append(frame)
             tb = <object> lc_next_of(tb) if lc_next_of(tb) != NULL else None
         for name in list(files):
             if files[name] and PyDict_GetItem(self.sources, name) is not NULL:
-                self.check_source(name)
+                linecache.checkcache(name)
         for name in files:
             files[name] = None
         last = None
@@ -454,7 +448,7 @@ cdef class ExceptionFormatter:
         """Return the lines of a file as they are now; None: not as a list."""
         lines = self._lines(file)
         if lines is None:
-            lines = self.get_source(file)
+            lines = linecache.getlines(file)
         return lines if type(lines) is list else None
 
     cdef bint _is_still(self, str file, list lines):
@@ -475,7 +469,7 @@ cdef class ExceptionFormatter:
             chosen.setdefault(keys[len(keys) - 1], tb)
         for tb in reversed(chosen.values()):
             only = TracebackType(only, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
-        summaries = self.extract(only)
+        summaries = traceback.extract_tb(only)
         if len(summaries) != len(chosen):
             return False
         for key, summary in zip(list(chosen), summaries):
@@ -645,11 +639,6 @@ cdef class ExceptionFormatter:
                 found = STANDARD
             else:
                 self.sources = linecache.cache
-                self.check_source = linecache.checkcache
-                self.add_lazily = linecache.lazycache
-                self.get_source = linecache.getlines
-                self.extract = traceback.extract_tb
-                self.summarize = traceback.TracebackException
                 if self._agrees():
                     found = CACHED
         finally:

@@ -155,8 +155,7 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
     cdef lc_list *source = NULL
     cdef lc_event *e
     cdef lc_chunk *c
-    cdef uint64_t taken = 0
-    cdef uint64_t room
+    cdef uint64_t taken = 0, room
     cdef uint32_t n = 0
     _stage(m, events, size)
     e = _next_event(m, &source)
@@ -282,11 +281,7 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
 
 cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
     # Recount the batch after encode or take, and settle the events that encode gave an outcome.
-    cdef uint32_t i
-    cdef uint32_t pending = 0
-    cdef uint32_t inflight = 0
-    cdef uint32_t new = 0
-    cdef uint32_t cursor = b.n
+    cdef uint32_t i, pending = 0, inflight = 0, new = 0, cursor = b.n
     cdef uint8_t status
     for i in range(b.low, b.n):
         status = b.status[i]
@@ -317,9 +312,7 @@ cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
 
 cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
     # Apply one outcome to the events of one batch.
-    cdef uint32_t i, mid
-    cdef uint32_t lo = b.low
-    cdef uint32_t hi = b.n
+    cdef uint32_t i, mid, lo = b.low, hi = b.n
     if b.inflight == 0 or b.seq[b.n - 1] < o.first:
         return
     while lo < hi:                       # the first event at or after o.first
@@ -492,8 +485,7 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     cdef lc_chunk *surplus
     cdef uint64_t first, untaken
     cdef double now = lc_monotonic()
-    cdef bint reached = False
-    cdef bint granted = False
+    cdef bint reached = False, granted = False
     if h.spool != NULL:
         if f.alone != NULL and f.alone.low == f.alone.n:
             _free_settled_suspects(f)

@@ -232,11 +232,11 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
         c = _new_chunk(h, room, keep)
         while c == NULL and h.spool != NULL and h.policy == DROP_OLDEST and (
                 _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
-            # There is room, but no place: none is large enough, or chunks are held by their last event.
+            # There is room, but no slot: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)
         if c == NULL and waits and h.spool != NULL:
-            if _is_place_coming(h.spool, room):
-                h.spool.awaited = AWAIT_PLACE
+            if _is_slot_coming(h.spool, room):
+                h.spool.awaited = AWAIT_SLOT
             elif not _claim_chunk(h, room, 0):
                 h.spool.awaited = AWAIT_SHARED
             else:
@@ -259,7 +259,7 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
     c.last = c.used
     memcpy(<uint8_t *> (e + 1), body, size)
     c.used += <uint32_t> room
-    if c.place:
+    if c.slot:
         if c.capacity - c.used >= 8:
             (<lc_event *> (chunk_data(c) + c.used)).seq = 0
     elif h.spool != NULL:

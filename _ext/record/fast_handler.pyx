@@ -201,8 +201,7 @@ cdef class FastHandler:
 
     cdef int _ship_formatted(self, object record) except -1:
         # Ship a record with the application's formatter, or the format() of a subclass.
-        cdef object name
-        cdef object made = None
+        cdef object name, made = None
         if self.encoder is None:
             return 0
         if self.user_formatter is None and not self.own_format or lc_this_thread.own:

@@ -119,8 +119,7 @@ cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
     cdef lc_block *b
-    cdef uint32_t at = s.first_to_log
-    cdef uint32_t following
+    cdef uint32_t at = s.first_to_log, following
     g.buffer.size = 0
     if s.to_log.n:
         b = _begin_block(g, s.to_log.n * sizeof(lc_outcome), BLOCK_OUTCOMES)
@@ -170,15 +169,15 @@ cdef void _log_all_again(lc_spool *s) noexcept nogil:
     cdef lc_chunk *c
     for i in range(s.most):
         p = 0
-        while s.segments[i].base != NULL and p < PLACES:
+        while s.segments[i].base != NULL and p < SLOTS:
             if s.segments[i].free >> p & 1:
                 p += 1
                 continue
-            c = chunk_at(s, i * PLACES + p)
+            c = chunk_at(s, i * SLOTS + p)
             c.logged = 0
             if not c.to_log:
                 lc_begin_to_log(s, c)
-            p += (c.capacity + CHUNK_HEAD) // PLACE
+            p += (c.capacity + CHUNK_HEAD) // SLOT
 
 
 cdef int _log_up_to_now(lc_log *g) noexcept nogil:
@@ -187,9 +186,7 @@ cdef int _log_up_to_now(lc_log *g) noexcept nogil:
     cdef lc_spool *s = h.spool
     cdef uint64_t target, settled, size
     cdef uint32_t i, old
-    cdef bint more = True
-    cdef bint anew = False
-    cdef bint some = False
+    cdef bint more = True, anew = False, some = False
     cdef int error = 0
     size = _log_size(g)
     if g.fd < 0 or g.file[g.files - 1].size > g.rotate or size > g.bound:
@@ -327,7 +324,7 @@ cdef class Log:
                     now = lc_monotonic()
                     if now >= begun + every:
                         break
-                    lc_cond_wait(&s.log_more, &h.mutex, begun + every - now)
+                    lc_cond_wait(&s.more, &h.mutex, begun + every - now)
                 lc_mutex_unlock(&h.mutex)
                 now = lc_monotonic()
         if error > 0:

@@ -70,8 +70,7 @@ cdef class LogReader:
         # Find the events of a block, which lie there as in their chunk.
         cdef const lc_event **more
         cdef lc_event *e
-        cdef uint64_t at = 0
-        cdef uint64_t last = 0
+        cdef uint64_t at = 0, last = 0
         while at + sizeof(lc_event) <= size:
             e = <lc_event *> (data + at)
             if e.seq <= last or e.seq >> SEQUENCE_BITS or event_room(e.size) > size - at or (
@@ -106,9 +105,7 @@ cdef class LogReader:
         """
         cdef lc_queue *h = segments.h
         cdef const lc_event *e
-        cdef uint64_t last = 0
-        cdef uint64_t first_settled = 0
-        cdef uint64_t last_settled = 0
+        cdef uint64_t last = 0, first_settled = 0, last_settled = 0
         cdef size_t i
         cdef uint64_t count = 0
         cdef uint32_t need
@@ -122,8 +119,8 @@ cdef class LogReader:
             if e.seq == last or e.seq >= first_settled:
                 continue
             last = e.seq
-            need = <uint32_t> (event_room(e.size) // PLACE + 2)
-            while segments.s.free_places < need and segments.s.mapped < segments.s.most:
+            need = <uint32_t> (event_room(e.size) // SLOT + 2)
+            while segments.s.free_slots < need and segments.s.mapped < segments.s.most:
                 segments.grow()
             h.next_seq = e.seq
             if lc_put(h, <const uint8_t *> (e + 1), e.size, e.level, e.kind, e.created_us, NULL) <= 0:

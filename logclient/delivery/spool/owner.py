@@ -2,7 +2,7 @@
 
 A thread of its own adds segments ahead of need, because that makes system calls; it does without the GIL.
 Another looks for dead owners, and a third one writes the log, if there is one. The sender marks outcomes and
-frees places (``_ext/inflight``); callers only store (``_ext/queue``).
+frees slots (``_ext/inflight``); callers only store (``_ext/queue``).
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class Spool:
     # -- the end -----------------------------------------------------------------------------------
 
     def make_room(self) -> None:
-        """Add segments until all events in memory find places there, as far as possible: delivery ends."""
+        """Add segments until all events in memory find slots there, as far as possible: delivery ends."""
         segments = self._segments
         if segments is None:
             return
@@ -335,7 +335,7 @@ class Spool:
         segments.wake()
         with self._growing:
             try:
-                for _ in range(segments.places_for(segments.memory_used)):
+                for _ in range(segments.slots_for(segments.memory_used)):
                     segments.grow()
             except OSError as error:
                 self._complain(describe_error(error))
