@@ -6,9 +6,11 @@ reference of the tests.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
+from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
+from logclient._ext.codec cimport append_bytes, lc_wire
 from logclient._ext.ids cimport free_rows, grow_rows, lc_rows, open_rows
 
 cdef extern from "processor.h":
@@ -89,16 +91,17 @@ cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexc
 # position[0] is where it stopped. `skip`: pass over units without looking at them. `streams`: list the
 # records of streams; those behind the end are always listed.
 cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, lc_rows *t,
-               Other *others, size_t *others_count, bint skip, bint streams) noexcept nogil:
+               lc_wire *others, bint skip, bint streams) noexcept nogil:
     cdef size_t at = position[0]
     cdef uint32_t length
     cdef const uint8_t *payload
     cdef int kind, result = 0
+    cdef Other other
     while True:
         position[0] = at
         if size - at < _HEAD:
             break
-        if t.n == limit or others_count[0] == _OTHERS:
+        if t.n == limit or others.size == _OTHERS * sizeof(Other):
             result = 1
             break
         length = lc_le32(data + at)
@@ -130,10 +133,11 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
         elif kind != 2 or streams:
             if kind == 4:
                 streams = True
-            others[others_count[0]].kind = kind
-            others[others_count[0]].offset = <int64_t> at
-            others[others_count[0]].length = length
-            others_count[0] += 1
+            other.kind = kind
+            other.offset = <int64_t> at
+            other.length = length
+            if append_bytes(others, <const uint8_t *> &other, sizeof(Other)) < 0:
+                return -1
         at += _HEAD + length
     return result
 
@@ -190,19 +194,19 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     cdef const uint8_t *p = &data[0] if size else NULL
     cdef size_t most = <size_t> limit if limit > 0 else size
     cdef size_t at = <size_t> start
-    cdef size_t others_count = 0, i
+    cdef size_t i
+    cdef lc_wire wire
+    cdef Other *others
     cdef lc_rows t
     cdef int stop
     cdef Walk result
     if start < 0 or at > size:
         raise ValueError(f"start: {start} must lie in the data, 0 to {size}")
-    cdef Other *others = <Other *> malloc(_OTHERS * sizeof(Other))
-    if others == NULL:
-        raise MemoryError
+    memset(&wire, 0, sizeof(wire))
     open_rows(&t, b"QQQQqB", b"")
     try:
         with nogil:
-            stop = _walk(p, size, &at, most, &t, others, &others_count, skip, streams)
+            stop = _walk(p, size, &at, most, &t, &wire, skip, streams)
         if stop < 0:
             raise MemoryError
         result = Walk.__new__(Walk)
@@ -212,8 +216,10 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
         (result.offset, result.length, result.arrival, result.stream, result.received_us,
          result.direction) = [
             PyBytes_FromStringAndSize(<char *> t.at[i], <Py_ssize_t> (t.n * t.item[i])) for i in range(6)]
-        result.others = [(others[i].kind, others[i].offset, others[i].length) for i in range(others_count)]
+        others = <Other *> wire.data
+        result.others = [(others[i].kind, others[i].offset, others[i].length)
+                         for i in range(wire.size // sizeof(Other))]
         return result
     finally:
-        free(others)
+        free(wire.data)
         free_rows(&t)

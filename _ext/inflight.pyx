@@ -399,7 +399,9 @@ cdef class InflightBatches:
         while inflight_take(f, 2048, 1 << 20) != NULL:
             pass
         while f != NULL:
-            count += _fail_all(f, reason)
+            count += _change(f, f.head, NO_LIMIT, NO_SEQ, UNSETTLED, FAILED, reason)
+            count += _change(f, f.quarantine, NO_LIMIT, NO_SEQ, UNSETTLED, FAILED, reason)
+            _free_settled_suspects(f)
             f = _beside(f, &self.f)
         self.report_gaps()
         return count

@@ -174,14 +174,17 @@ cdef class Segments:
             size += s.memory_bytes
         self.h.max_bytes = size
 
-    cdef int _add(self, uint32_t number) noexcept nogil:
-        # Make, allocate and map a segment, and give its slots to the queue; return 0, or an errno. Pages are
-        # touched later: callers that come first do that themselves, 2 us for each.
+    cdef int _grow(self) noexcept nogil:
+        # Make, allocate and map the segment with the lowest free number, and give its slots to the queue;
+        # return 0, or an errno. Pages are touched later: callers that come first touch them, 2 us for each.
         cdef lc_spool *s = self.s
+        cdef uint32_t number = 0
         cdef char path[PATH]
         cdef lc_head head = self.head
         cdef uint8_t *base = NULL
         cdef int error, fd
+        while s.segments[number].base != NULL:
+            number += 1
         if access(self.lock_path, F_OK):
             return ENOENT
         snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, number)
@@ -264,14 +267,6 @@ cdef class Segments:
         s.asked = s.free_touched < s.ready and (s.untouched or s.mapped < s.limit)
         lc_mutex_unlock(&self.h.mutex)
         return error
-
-    cdef int _grow(self) noexcept nogil:
-        # Add the segment with the lowest free number; return 0, or an errno.
-        cdef uint32_t i
-        for i in range(self.s.most):
-            if self.s.segments[i].base == NULL:
-                return self._add(i)
-        return 0
 
     def grow(self):
         """Add a segment. Its pages are touched later.

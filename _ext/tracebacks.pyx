@@ -303,9 +303,11 @@ cdef class ExceptionFormatter:
         cdef list texts = []
         cdef object summary = None
         cdef int how, manner = ORDINARY
+        cdef PyObject *found
         cdef Py_ssize_t i
         cdef str text
-        self.interactive = self._interactive()
+        found = PyDict_GetItem(<object> PyTuple_GET_ITEM(self.spaces, 0), "_interactive_cache")
+        self.interactive = <dict> found if found is not NULL and type(<object> found) is dict else {}
         one = value
         while True:
             how = self._manner(one)
@@ -520,10 +522,6 @@ cdef class ExceptionFormatter:
     cdef inline bint _is_typed(self, str file):
         # Whether there may be a source for this one code only, which somebody has typed.
         return len(self.interactive) != 0 and file[:1] == "<"
-
-    cdef dict _interactive(self):
-        cdef PyObject *found = PyDict_GetItem(<object> PyTuple_GET_ITEM(self.spaces, 0), "_interactive_cache")
-        return <dict> found if found is not NULL and type(<object> found) is dict else {}
 
     # The table.
 

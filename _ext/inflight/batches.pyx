@@ -3,6 +3,7 @@
 
 cdef enum:
     COLUMNS = 5 * 8 + 4 + 4  # bytes of an event's columns
+    UNSETTLED = 1 << PENDING | 1 << INFLIGHT | 1 << WITHHELD
 
 cdef const uint64_t NO_SEQ = <uint64_t> -1
 cdef const uint64_t NO_LIMIT = <uint64_t> -1
@@ -113,15 +114,6 @@ cdef void _free_batch(lc_inflight *f, lc_batch *b) noexcept nogil:
     f.spare = b
 
 
-cdef lc_batch *_new_batch(lc_inflight *f, uint32_t n) noexcept nogil:
-    cdef lc_batch *b = f.spare
-    if b == NULL or b.room < n:
-        return _allocate(n, 0)
-    f.spare = NULL
-    _lay_out(b, b.room)
-    return b
-
-
 cdef lc_batch *_allocate(uint32_t n, size_t behind) noexcept nogil:
     # Allocate a batch in one piece: the struct, then the columns, the widest first, and so many bytes.
     cdef lc_batch *b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * COLUMNS + behind)
@@ -161,9 +153,14 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
     e = _next_event(m, &source)
     if e == NULL:
         return NULL
-    b = _new_batch(f, events)
-    if b == NULL:
-        return NULL
+    b = f.spare
+    if b != NULL and b.room >= events:
+        f.spare = NULL
+        _lay_out(b, b.room)
+    else:
+        b = _allocate(events, 0)
+        if b == NULL:
+            return NULL
     while e != NULL and n < events:
         room = event_takes(e)
         if n and taken + room > size:
@@ -616,12 +613,3 @@ cdef lc_batch *_copy_to_quarantine(lc_inflight *f, lc_batch *b, uint32_t i) noex
     own.next = at[0]
     at[0] = own
     return own
-
-
-cdef uint64_t _fail_all(lc_inflight *f, uint8_t reason) noexcept nogil:
-    # Fail every event; return their number.
-    cdef uint32_t those = 1 << PENDING | 1 << INFLIGHT | 1 << WITHHELD
-    cdef uint64_t count = _change(f, f.head, NO_LIMIT, NO_SEQ, those, FAILED, reason)
-    count += _change(f, f.quarantine, NO_LIMIT, NO_SEQ, those, FAILED, reason)
-    _free_settled_suspects(f)
-    return count

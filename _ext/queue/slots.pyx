@@ -8,10 +8,6 @@ cdef extern from "bits.h":
     uint32_t lc_lowest_bit "lc_ctz64"(uint64_t v) nogil
 
 
-cdef inline uint32_t _slots_of(uint64_t room) noexcept nogil:
-    return <uint32_t> ((room + CHUNK_HEAD + SLOT - 1) // SLOT)
-
-
 cdef inline uint64_t _runs(uint64_t free_, uint32_t n) noexcept nogil:
     # Return the bits at which `n` free slots in a row begin.
     cdef uint32_t step
@@ -38,7 +34,7 @@ cdef lc_chunk *_take_slots(lc_queue *h, uint64_t room, bint kept) noexcept nogil
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
     cdef uint64_t found
-    cdef uint32_t n = _slots_of(room)
+    cdef uint32_t n = <uint32_t> ((room + CHUNK_HEAD + SLOT - 1) // SLOT)
     cdef uint32_t i, first
     if n > SLOTS:
         return NULL

@@ -50,9 +50,6 @@ cdef extern from "record/objects.h":
     uint32_t PyUnicode_READ(int kind, void *data, Py_ssize_t i) nogil
 
 cdef extern from "text.h" nogil:
-    """
-    static __thread lc_here lc_this_thread;
-    """
     enum: LC_SLACK
     enum: LC_WORST
     enum:

@@ -44,15 +44,6 @@ cdef object _attribute(object record, str name):
         return None
 
 
-cdef object _object_in(str text):
-    # Return a JSON object as bytes, or the text if it is none.
-    cdef bytes body = text.encode("utf-8", "replace")
-    cdef bytes padded = body + bytes(SCAN_PAD)
-    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(padded)
-    cdef lc_object found
-    return body if scan_object(p, p + PyBytes_GET_SIZE(body), &found) == 0 else text
-
-
 cdef class FastHandler:
     """Base of ``logclient.Handler`` with a compiled ``handle`` that takes no lock.
 
@@ -235,7 +226,11 @@ cdef class FastHandler:
             except ValueError:
                 return text
             return found if isinstance(found, dict) else text
-        return _object_in(text)
+        cdef bytes body = text.encode("utf-8", "replace")
+        cdef bytes padded = body + bytes(SCAN_PAD)
+        cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(padded)
+        cdef lc_object object_
+        return body if scan_object(p, p + PyBytes_GET_SIZE(body), &object_) == 0 else text
 
     cdef int _ship_bytes(self, object record, bytes body) except -1:
         cdef object level = _attribute(record, "levelno")

@@ -266,9 +266,8 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     cdef size_t start = <size_t> (doc.p - doc.base)
     if LC_SHARED:
         copy = dict(<object> d)
-        status = _write_items(doc, <PyObject *> copy, depth)
-    else:
-        status = _write_items(doc, d, depth)
+        d = <PyObject *> copy
+    status = _write_items(doc, d, depth)
     if status == 1:
         if doc.no_python:
             return -1
