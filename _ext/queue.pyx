@@ -277,14 +277,9 @@ cdef class EventQueue:
         """Whether this process was forked since the queue was made."""
         return self.h.generation != lc_forks
 
-    @property
-    def unopened(self) -> bool:
-        """Whether the spool is to be opened before the next event: a push returns ``PUT_UNOPENED``."""
-        return self.h.unopened != 0
-
-    @unopened.setter
-    def unopened(self, bint value):
-        self.h.unopened = value
+    def open_first(self, bint on):
+        """Say whether the spool is to be opened before the next event: a push returns ``PUT_UNOPENED``."""
+        self.h.unopened = on
 
     @property
     def needs_sender(self) -> bool:

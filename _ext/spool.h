@@ -5,35 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The first bytes of a segment, in the order of bytes of the machine (docs/formats.md). */
-typedef struct {
-    uint8_t magic[8]; /* stored last */
-    uint32_t order;
-    uint32_t version;
-    uint8_t boot[16];
-    uint8_t producer[16]; /* the last six are 0 */
-    uint64_t device;
-    uint64_t inode;
-    uint32_t number;
-    uint32_t head;
-    uint32_t size;
-    uint32_t chunk;
-    uint64_t always;
-    uint64_t pid;
-    uint64_t salt; /* of a log: the seed of its checksums */
-    uint64_t created_us;
-    uint64_t sum; /* XXH64 of all bytes before it, seed 42 */
-} lc_head;
-
 /* What is in files has its sizes from docs/formats.md. A statement, for structures that Cython defines. */
 #define lc_static_assert(holds) _Static_assert(holds, #holds)
-lc_static_assert(sizeof(lc_head) == 120 && offsetof(lc_head, salt) == 96 && offsetof(lc_head, sum) == 112);
 
 /* Make an empty file in place of one that a failed attempt left; return its descriptor, -1 with errno. */
 static inline int lc_create(const char *path, uint64_t *device, uint64_t *inode) {

@@ -31,31 +31,33 @@ cdef extern from "spool.h" nogil:
     int lc_sync(int fd)
     uint64_t lc_salt()
     void lc_static_assert(bint holds)
-    ctypedef struct lc_head:
-        uint8_t magic[8]
-        uint32_t order
-        uint32_t version
-        uint8_t boot[16]
-        uint8_t producer[16]
-        uint64_t device
-        uint64_t inode
-        uint32_t number
-        uint32_t head
-        uint32_t size
-        uint32_t chunk
-        uint64_t always
-        uint64_t pid
-        uint64_t salt
-        uint64_t created_us
-        uint64_t sum
+
+# The first bytes of a segment, in the order of bytes of the machine (docs/formats.md).
+ctypedef struct lc_head:
+    uint8_t magic[8]         # stored last
+    uint32_t order
+    uint32_t version
+    uint8_t boot[16]
+    uint8_t producer[16]     # the last six are 0
+    uint64_t device
+    uint64_t inode
+    uint32_t number
+    uint32_t head
+    uint32_t size
+    uint32_t chunk
+    uint64_t always
+    uint64_t pid
+    uint64_t salt            # of a log: the seed of its checksums
+    uint64_t created_us
+    uint64_t sum             # XXH64 of all bytes before it, seed 42
 
 cdef enum:
     LEVELS = 5               # the highest level of an event
     SEQUENCE_BITS = 48       # what an id has room for
     FILE_SIZE = SEGMENT_HEAD + SLOTS * SLOT
-    TOUCHED = 4 * SLOT      # bytes that are touched at a time
+    TOUCHED = 4 * SLOT       # bytes that are touched at a time
     PATH = 4096              # bytes of a path at most
-    READY = 4 * SLOTS       # free touched slots below which more are prepared
+    READY = 4 * SLOTS        # free touched slots below which more are prepared
     VERSION = 1
     BYTE_ORDER = 0x01020304
 
@@ -79,11 +81,18 @@ SUPPORTED = LC_MAPS != 0
 """Whether this system can map files for a spool."""
 
 # As in docs/formats.md.
+lc_static_assert(sizeof(lc_head) == 120)
 lc_static_assert(sizeof(lc_chunk) == CHUNK_HEAD)
 lc_static_assert(sizeof(lc_event) == 24)
 lc_static_assert(sizeof(lc_journal_item) == 24)
 lc_static_assert(sizeof(lc_block) == 16)
 lc_static_assert(sizeof(lc_outcome) == 24)
+
+
+cdef bint _makes_sense(const lc_event *e, uint64_t after, uint64_t left) noexcept nogil:
+    # Return whether it may be an event behind that sequence, in so many bytes.
+    return (e.seq > after and e.seq >> SEQUENCE_BITS == 0 and event_room(e.size) <= left
+            and (e.level & ~EVENT_SETTLED) <= LEVELS)
 
 
 cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept nogil:
@@ -591,8 +600,7 @@ cdef class Segments:
             e = <lc_event *> (chunk_data(c) + at)
             room = event_room(e.size)
             # The owner trusted its own memory, and so does this; but a file may be damaged.
-            if e.seq <= seq or e.seq >> SEQUENCE_BITS or room > c.capacity - at or (
-                    (e.level & ~EVENT_SETTLED) > LEVELS):
+            if not _makes_sense(e, seq, c.capacity - at):
                 break
             seq = e.seq
             last[0] = max(last[0], seq)

@@ -187,7 +187,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
             h.clock_ticks = ticks
             h.clock_us = lc_wall_us()
         created_us = h.clock_us
-    if ticket != NULL:
+    if ticket != NULL and not h.unopened:
         _leave_line(h, ticket)
     if h.unopened:
         result = PUT_UNOPENED

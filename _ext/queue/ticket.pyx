@@ -1,5 +1,6 @@
 # The place of a caller that waits for room. Included by queue.pyx.
 
+@cython.final
 @cython.no_gc_clear
 cdef class Ticket:
     """The place in line of a caller that waits for room.
@@ -25,9 +26,10 @@ cdef class Ticket:
         self.ticket.room = event_room(<uint32_t> min(size, <uint64_t> self.h.max_event_bytes))
 
     def __dealloc__(self):
-        self._give_up()
+        self.leave()
 
-    cdef void _give_up(self) noexcept nogil:
+    cpdef void leave(self) noexcept:
+        """Give up the place, or the room that was granted; do nothing if that is done, or after a push."""
         cdef lc_queue *h = self.h
         if h == NULL or self.ticket.state == TICKET_NONE or h.generation != lc_forks:
             return
@@ -37,10 +39,6 @@ cdef class Ticket:
             lc_cond_wake_all(&h.changed)
         lc_correct_claim(h)
         lc_mutex_unlock(&h.mutex)
-
-    def leave(self):
-        """Give up the place, or the room that was granted; do nothing if that is done, or after a push."""
-        self._give_up()
 
     cdef bint _try(self) noexcept nogil:
         # Get in line, and grant room if there is any; return whether to push now. Mutex held.
@@ -88,5 +86,5 @@ cdef class Ticket:
             try:
                 PyErr_CheckSignals()
             except BaseException:
-                self._give_up()
+                self.leave()
                 raise

@@ -73,8 +73,7 @@ cdef class LogReader:
         cdef uint64_t at = 0, last = 0
         while at + sizeof(lc_event) <= size:
             e = <lc_event *> (data + at)
-            if e.seq <= last or e.seq >> SEQUENCE_BITS or event_room(e.size) > size - at or (
-                    (e.level & ~EVENT_SETTLED) > LEVELS):
+            if not _makes_sense(e, last, size - at):
                 break                # the unused end of a chunk
             last = e.seq
             at += event_room(e.size)

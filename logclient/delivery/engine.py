@@ -648,7 +648,7 @@ class Engine:
             assert self._make_adopter is not None
             ledger = self._ledger_place[0] if self._ledger_place is not None else None
             self.spool = Spool(self.limits, self.queue, self.diagnostics, self._make_adopter, ledger)
-            self.queue.unopened = True
+            self.queue.open_first(True)
 
     def _open_spool(self) -> None:
         if self.spool is not None:

@@ -133,7 +133,7 @@ class Spool:
                 self._complain(describe_error(error) if isinstance(error, OSError) else str(error))
                 self._discard()
             finally:
-                self._queue.unopened = False
+                self._queue.open_first(False)
                 self._opener = 0
         if self._segments is not None and (self._always or self._has_others()):
             self.start()  # else the sender does
