@@ -3,6 +3,16 @@ events there, and judged (buckets.py).
 
 NumPy needs dozens of passes over the same columns, and more where events arrived twice. The reference of the
 tests is tests/oracle/arrivals.py.
+
+All functions run without the GIL. They raise ValueError for columns of other lengths, for an index outside
+of a column, for starts out of order, and for a number out of its range. Columns may then be changed in part.
+
+=============== ==============================================================================================
+``first``       of each event the lowest position of its arrivals; ``2**63 - 1``: it did not arrive
+``received``    of each event when it arrived, in microseconds since 1970; ``2**63 - 1``: unknown
+``judgements``  of each event, see ``logclient/verify/rules.py``
+``starts``      where the events of each producer begin, ascending from 0
+=============== ==============================================================================================
 """
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -28,12 +38,10 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
          const uint64_t[::1] expected not None, const uint8_t[::1] listed not None: npt.NDArray[np.uint8],
          int32_t[::1] copies not None, int64_t[::1] first not None, int64_t[::1] received not None,
          int32_t[::1] wrong not None) -> tuple[int, int]:
-    """Join arrivals with the events of a bucket, without the GIL.
+    """Join arrivals with the events of a bucket.
 
     Args:
         places: of each arrival its event.
-        hashes: of their bodies.
-        positions: of the arrivals.
         after: when they arrived: at ``received_us + (after << shift)``. ``2**32 - 1`` stands for an unknown
             time.
         received_us: microseconds since 1970.
@@ -41,16 +49,12 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
         expected: of each event the hash of its body.
         listed: whether the ledger lists the event.
         copies: how often each event arrived; counted up.
-        first: the lowest position of each event; lowered.
-        received: when each event arrived first; lowered.
+        first: lowered.
+        received: lowered.
         wrong: with room for all arrivals; filled with the indices of those whose hash differs.
 
     Returns:
         How many arrivals belong to listed events, and how many have another hash.
-
-    Raises:
-        ValueError: the columns differ in length, or an argument is out of range. Columns may then be changed
-            in part.
     """
     cdef Py_ssize_t n = places.shape[0], size = expected.shape[0], i
     cdef Py_ssize_t of_listed = 0, differing = 0
@@ -89,23 +93,18 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
            const int64_t[::1] last not None, const int64_t[::1] bases not None,
            const int32_t[::1] starts not None, int bits,
            int64_t[::1] buckets not None, int32_t[::1] places not None) -> int:
-    """Find the bucket of each event and its place there, without the GIL.
+    """Find the bucket of each event and its place there.
 
     Args:
         producers: of each event its producer; none where it is no row of the tables.
-        sequences: of the events.
         last: of each producer, its highest sequence.
         bases: of each producer, the bucket of its first sequence.
         starts: of each producer, the place of that sequence.
         bits: a bucket has ``2**bits`` sequences of a producer; from 0 to 30.
         buckets: filled; -1 where the producer has no such sequence.
-        places: filled.
 
     Returns:
         How many events have a bucket.
-
-    Raises:
-        ValueError: the columns differ in length, or `bits` is out of range.
     """
     cdef Py_ssize_t n = producers.shape[0], known = 0, i
     cdef int64_t size = last.shape[0], p, s
@@ -132,18 +131,14 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
 
 def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not None, int64_t low,
             int64_t[::1] counts not None, int64_t[::1] first not None, int64_t[::1] last not None):
-    """Count the events of each bucket, and find the range of their times, without the GIL.
+    """Count the events of each bucket, and find the range of their times.
 
     Args:
         buckets: of each event; -1: it does not count.
-        received: when each arrived; ``2**63 - 1``: unknown.
         low: the lowest bucket, which is row 0 of the tables.
         counts: of each bucket; counted up.
         first: of each bucket the first time; lowered.
         last: of each bucket the last time; raised.
-
-    Raises:
-        ValueError: the columns differ in length, or a bucket is not in the tables.
     """
     cdef Py_ssize_t n = buckets.shape[0], i
     cdef int64_t m = counts.shape[0], b, t, bad = -1
@@ -176,26 +171,16 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
            const int64_t[::1] base not None, const int32_t[::1] shift not None,
            int32_t[::1] to_places not None, uint64_t[::1] to_hashes not None,
            int64_t[::1] to_positions not None, uint32_t[::1] after not None):
-    """Sort columns by bucket, keeping the order in each, without the GIL.
+    """Sort columns by bucket, keeping the order in each.
 
     Args:
         buckets: of each event; -1: it is left out.
-        places: a column.
-        hashes: a column.
-        positions: a column.
-        received: when each event arrived; ``2**63 - 1``: unknown.
         low: the lowest bucket, which is row 0 of the tables.
         edges: where the rows of each bucket begin in the columns to fill; moved to their ends.
         base: of each bucket, its first time.
         shift: of each bucket, from 0 to 63.
-        to_places: filled.
-        to_hashes: filled.
-        to_positions: filled.
         after: filled with ``(received - base) >> shift``, which must be below ``2**32 - 1``; that number
             stands for an unknown time.
-
-    Raises:
-        ValueError: the columns differ in length, or there is no room for a bucket.
     """
     cdef Py_ssize_t n = buckets.shape[0], total = to_places.shape[0], i
     cdef int64_t m = edges.shape[0], b, j, bad = -1
@@ -241,15 +226,12 @@ cdef int check_ranges(const int64_t[:, ::1] ranges, Py_ssize_t n) except -1:
 
 def paint(const int64_t[:, ::1] ranges not None, const uint8_t[::1] values not None: npt.NDArray[np.uint8],
           uint8_t[::1] out not None: npt.NDArray[np.uint8]):
-    """Set ranges of a column to a value each, without the GIL. Where ranges overlap, the last one counts.
+    """Set ranges of a column to a value each. Where ranges overlap, the last one counts.
 
     Args:
         ranges: rows of a first and a last index, inclusive.
         values: one for each range.
         out: changed.
-
-    Raises:
-        ValueError: `values` has another length, or a range is empty or out of bounds.
     """
     cdef Py_ssize_t n = ranges.shape[0], i
     cdef int64_t first, last, reach = 0
@@ -272,16 +254,13 @@ def paint(const int64_t[:, ::1] ranges not None, const uint8_t[::1] values not N
 
 def copy_ranges(const int64_t[::1] source not None, const int64_t[::1] at not None,
                 const int64_t[:, ::1] ranges not None, int64_t[::1] out not None):
-    """Copy ranges of a column into another one, without the GIL.
+    """Copy ranges of a column into another one.
 
     Args:
         source: a column.
         at: where each range begins in it.
         ranges: rows of a first and a last index in `out`, inclusive.
         out: another column, changed.
-
-    Raises:
-        ValueError: `at` has another length, or a range is empty or out of bounds.
     """
     cdef Py_ssize_t n = ranges.shape[0], i
     cdef int64_t size
@@ -314,12 +293,11 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
           const int64_t[::1] newer not None, const uint8_t[::1] rules not None: npt.NDArray[np.uint8],
           uint8_t[::1] judgements not None: npt.NDArray[np.uint8], int64_t[:, ::1] counts not None,
           int64_t[::1] odd not None, int64_t[::1] repeated not None) -> tuple[int, int]:
-    """Judge the events of a bucket but for their order, without the GIL.
+    """Judge the events of a bucket but for their order.
 
     Args:
         copies: how often each event arrived.
         marks: of each event, see ``logclient/verify/rules.py``.
-        starts: where the events of each producer begin, ascending from 0.
         common: of each producer, marks of all its events.
         newer: of each producer, the place from which on its events have the mark ``NEW``.
         rules: for each combination of marks the judgement.
@@ -331,10 +309,6 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
 
     Returns:
         How many are in `odd`, and how many in `repeated`.
-
-    Raises:
-        ValueError: the columns differ in length, `starts` is out of order, or a rule names a state that
-            `counts` has no column for. Columns may then be changed in part.
     """
     cdef Py_ssize_t n = copies.shape[0], m = starts.shape[0], i, o, high
     cdef Py_ssize_t odds = 0, several = 0
@@ -382,18 +356,13 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
 
 def find_late(const int64_t[::1] first not None, uint8_t[::1] judgements not None: npt.NDArray[np.uint8],
               const int64_t[::1] starts not None) -> tuple[int, int, int]:
-    """Find the events that arrived after a later event of their producer, without the GIL.
+    """Find the events that arrived after a later event of their producer.
 
     Args:
-        first: the position at which each event arrived; ``2**63 - 1``: it did not.
-        judgements: of each event; those with ``ORDERED`` are compared, and late ones get ``LATE``.
-        starts: where the events of each producer begin, ascending from 0.
+        judgements: those with ``ORDERED`` are compared, and late ones get ``LATE``.
 
     Returns:
         How many of the compared events arrived, how many of these are late, and the lowest position.
-
-    Raises:
-        ValueError: the columns differ in length, or `starts` is out of order.
     """
     cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high = n
     cdef Py_ssize_t arrived = 0, late = 0
@@ -422,19 +391,14 @@ def find_late(const int64_t[::1] first not None, uint8_t[::1] judgements not Non
 def find_last(const int64_t[::1] first not None,
               const uint8_t[::1] judgements not None: npt.NDArray[np.uint8], int64_t[::1] places not None,
               int64_t[::1] positions not None) -> int:
-    """Find the last events of a producer that arrived before all later ones, without the GIL.
+    """Find the last events of a producer that arrived before all later ones.
 
     Args:
-        first: the position at which each event arrived; ``2**63 - 1``: it did not.
-        judgements: of each event.
         places: with room for the most events; the end is filled with their indices, ascending.
         positions: likewise, with their positions.
 
     Returns:
         How many there are.
-
-    Raises:
-        ValueError: the columns differ in length.
     """
     cdef Py_ssize_t n = first.shape[0], room = places.shape[0], at = room, i
     cdef int64_t earliest = INT64_MAX
@@ -457,16 +421,10 @@ def find_last(const int64_t[::1] first not None,
 def count_arrived(const int64_t[::1] first not None,
                   const uint8_t[::1] judgements not None: npt.NDArray[np.uint8],
                   const int64_t[::1] starts not None, int64_t[::1] counts not None):
-    """Count the events of each producer that arrived at a listener, without the GIL.
+    """Count the events of each producer that arrived at a listener.
 
     Args:
-        first: the position at which each event arrived; ``2**63 - 1``: it did not.
-        judgements: of each event; those with ``COUNTED`` count.
-        starts: where the events of each producer begin, ascending from 0.
-        counts: of each producer; counted up.
-
-    Raises:
-        ValueError: the columns differ in length, or `starts` is out of order.
+        counts: of each producer, those with ``COUNTED``; counted up.
     """
     cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high
     cdef int64_t arrived
@@ -500,15 +458,12 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
                     int64_t[:, :, ::1] latency not None, int64_t[:, ::1] extremes not None,
                     int32_t[::1] owners not None, int32_t[::1] cells not None,
                     int64_t[::1] counts not None) -> int:
-    """Count the latencies of events, over time and by producer, without the GIL.
+    """Count the latencies of events with ``TIMED``, over time and by producer.
 
     A latency has one of 4,096 cells: 0 for less than 1 µs, and 64 for each octave above.
 
     Args:
         created: when each event was made, microseconds since 1970.
-        received: when it arrived; ``2**63 - 1``: unknown.
-        judgements: of each event; those with ``TIMED`` count.
-        starts: where the events of each producer begin, ascending from 0.
         families: of each producer, its row in `words` and `latency`.
         start_us: the begin of the first time step.
         width_us: the length of a step.
@@ -516,16 +471,12 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
         latency: by family, step and cell; counted up.
         extremes: of each producer a row of three; filled with the longest latency, the number of events that
             arrived before they were made, and the longest such time. These events have no latency.
-        owners: with room for all events; filled with producers.
-        cells: likewise; filled with the cells that have latencies of these.
-        counts: likewise; filled with their number.
+        owners: with room for all events, as the next two; filled with producers.
+        cells: filled with the cells that have latencies of these.
+        counts: filled with their number.
 
     Returns:
         How many rows `owners`, `cells` and `counts` have.
-
-    Raises:
-        ValueError: the columns differ in length, `starts` is out of order, or an event was made in none of
-            the steps. Columns may then be changed in part.
     """
     cdef Py_ssize_t n = created.shape[0], m = starts.shape[0], i, j, o, high, used = 0, begun
     cdef int64_t steps = words.shape[1], step = 0, low_us, high_us, at = 0

@@ -6,10 +6,12 @@ reference of the tests.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
+from logclient._ext.codec cimport append_bytes, lc_wire
+from logclient._ext.ids cimport free_rows, grow_rows, lc_rows, open_rows
 
 cdef extern from "processor.h":
     int lc_has_clmul() noexcept nogil
@@ -48,7 +50,7 @@ cdef enum:
 
 # The columns of units.
 cdef enum:
-    OFFSET, LENGTH_OF, ARRIVAL, STREAM_OF, RECEIVED, DIRECTION, COLUMNS
+    OFFSET, LENGTH_OF, ARRIVAL, STREAM_OF, RECEIVED, DIRECTION
 
 # Written once, at import.
 lc_crc_init()
@@ -68,34 +70,10 @@ def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True)
     return crc
 
 
-cdef struct Table:
-    void *at[COLUMNS]
-    size_t count
-    size_t capacity
-
-
 cdef struct Other:
     int64_t offset
     int64_t length
     int kind
-
-
-# Bytes of a value.
-cdef inline size_t _width(int column) noexcept nogil:
-    return 1 if column == DIRECTION else 8
-
-
-cdef int _grow(Table *t) noexcept nogil:
-    cdef size_t capacity = t.capacity * 2 if t.capacity else 1024
-    cdef void *p
-    cdef int i
-    for i in range(<int> COLUMNS):
-        p = realloc(t.at[i], capacity * _width(i))
-        if p == NULL:
-            return -1
-        t.at[i] = p
-    t.capacity = capacity
-    return 0
 
 
 # Return whether a record may have this type and length. Arrivals are from 1 to 2 ** 63 - 1.
@@ -112,18 +90,18 @@ cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexc
 # Scan the records of data[start:size]. Returns 0 (MORE), 1 (LIMIT), 2 (LENGTH) or -1 without memory;
 # position[0] is where it stopped. `skip`: pass over units without looking at them. `streams`: list the
 # records of streams; those behind the end are always listed.
-cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, Table *t,
-               Other *others, size_t *others_count, bint skip, bint streams) noexcept nogil:
+cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, lc_rows *t,
+               lc_wire *others, bint skip, bint streams) noexcept nogil:
     cdef size_t at = position[0]
     cdef uint32_t length
     cdef const uint8_t *payload
-    cdef int kind
-    cdef int result = 0
+    cdef int kind, result = 0
+    cdef Other other
     while True:
         position[0] = at
         if size - at < _HEAD:
             break
-        if t.count == limit or others_count[0] == _OTHERS:
+        if t.n == limit or others.size == _OTHERS * sizeof(Other):
             result = 1
             break
         length = lc_le32(data + at)
@@ -143,22 +121,23 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
             if not _sound(kind, payload, length):
                 kind = -2
         if kind == 3:
-            if t.count == t.capacity and _grow(t) < 0:
+            if t.n == t.capacity and grow_rows(t) < 0:
                 return -1
-            (<uint64_t *> t.at[OFFSET])[t.count] = at + _HEAD + _UNIT_HEAD
-            (<uint64_t *> t.at[LENGTH_OF])[t.count] = length - _UNIT_HEAD
-            (<uint64_t *> t.at[STREAM_OF])[t.count] = lc_le64(payload + 3)
-            (<uint64_t *> t.at[ARRIVAL])[t.count] = lc_le64(payload + 11)
-            (<uint64_t *> t.at[RECEIVED])[t.count] = lc_le64(payload + 19)
-            (<uint8_t *> t.at[DIRECTION])[t.count] = payload[1]
-            t.count += 1
+            (<uint64_t *> t.at[OFFSET])[t.n] = at + _HEAD + _UNIT_HEAD
+            (<uint64_t *> t.at[LENGTH_OF])[t.n] = length - _UNIT_HEAD
+            (<uint64_t *> t.at[STREAM_OF])[t.n] = lc_le64(payload + 3)
+            (<uint64_t *> t.at[ARRIVAL])[t.n] = lc_le64(payload + 11)
+            (<uint64_t *> t.at[RECEIVED])[t.n] = lc_le64(payload + 19)
+            (<uint8_t *> t.at[DIRECTION])[t.n] = payload[1]
+            t.n += 1
         elif kind != 2 or streams:
             if kind == 4:
                 streams = True
-            others[others_count[0]].kind = kind
-            others[others_count[0]].offset = <int64_t> at
-            others[others_count[0]].length = length
-            others_count[0] += 1
+            other.kind = kind
+            other.offset = <int64_t> at
+            other.length = length
+            if append_bytes(others, <const uint8_t *> &other, sizeof(Other)) < 0:
+                return -1
         at += _HEAD + length
     return result
 
@@ -215,33 +194,32 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     cdef const uint8_t *p = &data[0] if size else NULL
     cdef size_t most = <size_t> limit if limit > 0 else size
     cdef size_t at = <size_t> start
-    cdef size_t others_count = 0
     cdef size_t i
-    cdef Table t
+    cdef lc_wire wire
+    cdef Other *others
+    cdef lc_rows t
     cdef int stop
     cdef Walk result
     if start < 0 or at > size:
         raise ValueError(f"start: {start} must lie in the data, 0 to {size}")
-    cdef Other *others = <Other *> realloc(NULL, _OTHERS * sizeof(Other))
-    if others == NULL:
-        raise MemoryError
-    memset(&t, 0, sizeof(t))
+    memset(&wire, 0, sizeof(wire))
+    open_rows(&t, b"QQQQqB", b"")
     try:
         with nogil:
-            stop = _walk(p, size, &at, most, &t, others, &others_count, skip, streams)
+            stop = _walk(p, size, &at, most, &t, &wire, skip, streams)
         if stop < 0:
             raise MemoryError
         result = Walk.__new__(Walk)
-        result.count = <Py_ssize_t> t.count
+        result.count = <Py_ssize_t> t.n
         result.end = <Py_ssize_t> at
         result.stop = stop
         (result.offset, result.length, result.arrival, result.stream, result.received_us,
          result.direction) = [
-            PyBytes_FromStringAndSize(<char *> t.at[i], result.count * <Py_ssize_t> _width(i))
-            for i in range(<size_t> COLUMNS)]
-        result.others = [(others[i].kind, others[i].offset, others[i].length) for i in range(others_count)]
+            PyBytes_FromStringAndSize(<char *> t.at[i], <Py_ssize_t> (t.n * t.item[i])) for i in range(6)]
+        others = <Other *> wire.data
+        result.others = [(others[i].kind, others[i].offset, others[i].length)
+                         for i in range(wire.size // sizeof(Other))]
         return result
     finally:
-        free(others)
-        for i in range(<size_t> COLUMNS):
-            free(t.at[i])
+        free(wire.data)
+        free_rows(&t)

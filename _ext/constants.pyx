@@ -10,8 +10,9 @@ REASONS = (
     "fatal", "poison", "denied", "unknown_type", "error", "doubt",
     "spool_full", "purged",
 )
-FILTERS = ("before_send", "sample", "rate_limit", "dedupe")
 """Names of the reasons of an outcome, by number; the first is empty."""
+FILTERS = ("before_send", "sample", "rate_limit", "dedupe")
+"""Names of the filters that hold events back, by number."""
 ENDS = (
     "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
 )

@@ -41,6 +41,7 @@ cdef class Events:
 
     # Make the columns, which take over the memory of the rows. Returns those that the protocol adds.
     cdef list take_rows(self, lc_rows *r):
+        cdef const uint64_t *foreign = <const uint64_t *> r.foreign.data
         cdef size_t i
         cdef int k
         cdef list columns = [make_column(&r.at[k], r.n, r.item[k], r.code[k]) for k in range(r.columns)]
@@ -48,9 +49,9 @@ cdef class Events:
         cdef uint64_t *hashes = <uint64_t *> calloc(r.n + 1, 2 * sizeof(uint64_t))
         if hashes == NULL:
             raise MemoryError()
-        for i in range(r.foreigners):
-            hashes[2 * r.foreign[3 * i]] = r.foreign[3 * i + 1]
-            hashes[2 * r.foreign[3 * i] + 1] = r.foreign[3 * i + 2]
+        for i in range(r.foreign.size // 24):
+            hashes[2 * foreign[3 * i]] = foreign[3 * i + 1]
+            hashes[2 * foreign[3 * i] + 1] = foreign[3 * i + 2]
         self.id_hash = make_column(<void **> &hashes, 2 * r.n, 8, c'Q')
         (self.status, self.producer, self.prefix_high, self.prefix_low, self.sequence, self.hash, self.unit,
          self.offset, self.length) = columns[:<int> C_OWN]
@@ -131,7 +132,7 @@ cdef class BatchDecoder:
 
     # To be called by __cinit__. `codes`: a struct code for each column that the protocol adds.
     cdef int begin(self, type result, const char *codes, producers, bint identity) except -1:
-        open_rows(&self.rows, codes)
+        open_rows(&self.rows, b"BiQHqQiqi", codes)
         self.result = result
         self.identity = identity
         self.producers = checked_names(&self.names, producers)

@@ -13,18 +13,7 @@ from logclient._ext.codec cimport lc_wire, wire_reserve
 from logclient._ext.decoder cimport BorrowedBuffer, count_units, make_column
 from logclient._ext.hash cimport xxh64_of
 from logclient._ext.ids cimport lc_get32
-from logclient._ext.jsonscan cimport (
-    SCAN_PAD,
-    copy_object,
-    hex_value,
-    lc_member,
-    lc_object,
-    lc_span,
-    next_member,
-    space_after,
-    utf8_end,
-    value_after,
-)
+from logclient._ext.jsonscan cimport *
 
 cdef extern from "text.h" nogil:
     uint8_t *lc_put_wide(uint8_t *to, uint32_t c, int *bad)

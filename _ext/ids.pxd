@@ -6,7 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_lanes, xxh64_of
-from logclient._ext.codec cimport STOP_MEMORY, lc_batch, lc_wire
+from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_wire
 from logclient._ext.jsonscan cimport lc_span
 
 
@@ -185,63 +185,43 @@ cdef inline const uint8_t *line_of_id(const lc_names *d, const uint8_t *p) noexc
     return line_of(d, lc_read_hex16(p, &bad))
 
 
+cdef inline bint is_producer(const uint8_t *p, uint64_t high, uint64_t low) noexcept nogil:
+    return lc_get64(p) == high and (<uint64_t> p[8] << 8 | p[9]) == low
+
+
 cdef inline int32_t find_producer(lc_names *d, uint64_t high, uint64_t low) noexcept nogil:
     cdef const uint8_t *line = line_of(d, high)
-    cdef const uint8_t *p = line + 4
-    cdef uint32_t begin, end, middle
-    cdef uint64_t other
-    cdef int i
+    cdef uint32_t begin, end, i
     memcpy(&begin, line, 4)
     for i in range(_LINE_NAMES):
-        if lc_get64(p) == high and (<uint64_t> p[8] << 8 | p[9]) == low:
-            return <int32_t> (begin & ~LC_MORE) + i
-        p += 10
-    if not begin & LC_MORE:
-        return -1
-    memcpy(&end, line + _LINE, 4)
-    begin = (begin & ~LC_MORE) + _LINE_NAMES
-    end &= ~LC_MORE
-    while begin < end:
-        middle = begin + (end - begin) // 2
-        p = d.producers + 10 * <size_t> middle
-        other = lc_get64(p)
-        if other == high:
-            other = <uint64_t> p[8] << 8 | p[9]
-            if other == low:
-                return <int32_t> middle
-            if other < low:
-                begin = middle + 1
-            else:
-                end = middle
-        elif other < high:
-            begin = middle + 1
-        else:
-            end = middle
+        if is_producer(line + 4 + 10 * i, high, low):
+            return <int32_t> ((begin & ~LC_MORE) + i)
+    if begin & LC_MORE:          # the few others with these bits
+        memcpy(&end, line + _LINE, 4)
+        for i in range((begin & ~LC_MORE) + _LINE_NAMES, end & ~LC_MORE):
+            if is_producer(d.producers + 10 * <size_t> i, high, low):
+                return <int32_t> i
     return -1
 
 
 # Read 32 characters as an id.
 cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nogil:
     cdef uint64_t bad = 0
-    memset(id_, 0, sizeof(lc_id))
-    id_.producer = -1
-    if not d.last_good or memcmp(p, d.last, PRODUCER_SIZE) != 0:
+    if d.last_good and memcmp(p, d.last, PRODUCER_SIZE) == 0:
+        id_[0] = d.last_id
+    else:
+        memset(id_, 0, sizeof(lc_id))
         id_.high = lc_read_hex16(p, &bad)
         id_.low = lc_read_hex4(p + 16, &bad)
-        if bad:
-            id_.high = id_.low = 0
-            return
-        id_.producer = find_producer(d, id_.high, id_.low)
-        memcpy(d.last, p, PRODUCER_SIZE)
-        d.last_id = id_[0]
-        d.last_good = True
-    else:
-        id_[0] = d.last_id
+        if bad == 0:
+            id_.producer = find_producer(d, id_.high, id_.low)
+            memcpy(d.last, p, PRODUCER_SIZE)
+            d.last_id = id_[0]
+            d.last_good = True
     id_.sequence = <int64_t> lc_read_hex12(p + PRODUCER_SIZE, &bad)
     id_.good = bad == 0
     if bad:
-        id_.sequence = 0
-        id_.high = id_.low = 0
+        memset(id_, 0, sizeof(lc_id))
         id_.producer = -1
 
 
@@ -271,26 +251,18 @@ ctypedef struct lc_rows:
     size_t item[C_MOST]          # bytes of one value
     char code[C_MOST]            # its struct code
     void *at[C_MOST]
-    # of rows with an id that is the user's own only: row, and its name in two words
-    uint64_t *foreign
-    size_t foreigners
-    size_t foreign_capacity
+    lc_wire foreign              # of rows with an id that is the user's own: row, and its name in two words
 
 
-# Bytes of an item of this struct code.
-cdef inline size_t item_size(char code) noexcept nogil:
-    return 1 if code == c'B' else 2 if code == c'H' else 4 if code == c'i' or code == c'I' else 8
-
-
-# `own`: the struct codes of the columns that the protocol adds.
-cdef inline void open_rows(lc_rows *r, const char *own) noexcept nogil:
-    cdef const char *common = b"BiQHqQiqi"
-    cdef size_t i
+# `common`, `own`: the struct codes of the columns.
+cdef inline void open_rows(lc_rows *r, const char *common, const char *own) noexcept nogil:
+    cdef size_t i, n = strlen(common)
+    cdef char code
     memset(r, 0, sizeof(lc_rows))
-    r.columns = <int> (C_OWN + strlen(own))
+    r.columns = <int> (n + strlen(own))
     for i in range(<size_t> r.columns):
-        r.code[i] = common[i] if i < C_OWN else own[i - C_OWN]
-        r.item[i] = item_size(r.code[i])
+        r.code[i] = code = common[i] if i < n else own[i - n]
+        r.item[i] = 1 if code == c'B' else 2 if code == c'H' else 4 if code == c'i' or code == c'I' else 8
 
 
 cdef inline int grow_rows(lc_rows *r) noexcept nogil:
@@ -311,9 +283,9 @@ cdef inline void free_rows(lc_rows *r) noexcept nogil:
     for i in range(r.columns):
         free(r.at[i])
         r.at[i] = NULL
-    free(r.foreign)
-    r.foreign = NULL
-    r.n = r.capacity = r.foreigners = r.foreign_capacity = 0
+    free(r.foreign.data)
+    memset(&r.foreign, 0, sizeof(lc_wire))
+    r.n = r.capacity = 0
 
 
 # The columns that every decoder has; the caller fills its own of row r.n - 1. 0, or -1: no memory.
@@ -335,22 +307,12 @@ cdef inline int add_common(lc_rows *r, uint8_t status, const lc_id *id_, uint64_
     return 0
 
 
-# The user's own id, of the row that is added next.
+# The user's own id, of the row that is added next. 0, or -1: no memory.
 cdef inline int keep_foreign(lc_rows *r, const lc_span *own) noexcept nogil:
-    cdef size_t capacity
-    cdef uint64_t *p
-    if r.foreigners == r.foreign_capacity:
-        capacity = r.foreign_capacity * 2 if r.foreign_capacity else 64
-        p = <uint64_t *> realloc(r.foreign, capacity * 3 * sizeof(uint64_t))
-        if p == NULL:
-            return -1
-        r.foreign = p
-        r.foreign_capacity = capacity
-    p = r.foreign + 3 * r.foreigners
-    p[0] = r.n
-    name_user_id(own, p + 1)
-    r.foreigners += 1
-    return 0
+    cdef uint64_t words[3]
+    words[0] = r.n
+    name_user_id(own, words + 1)
+    return append_bytes(&r.foreign, <const uint8_t *> words, sizeof(words))
 
 
 from libc.stdlib cimport calloc, free, realloc

@@ -71,5 +71,4 @@ cdef class InflightBatches:
     cdef InflightBatches main
     cdef void _begin(self)
     cdef object _batch(self, lc_batch *b)
-    cdef uint64_t _change_first(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason)
     cdef lc_batch *_find_quarantined(self, uint64_t seq) except NULL

@@ -14,32 +14,13 @@ from collections import namedtuple
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_New
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
-from libc.string cimport memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
 
-from logclient._ext.constants cimport (
-    ACKED,
-    DROPPED,
-    FAILED,
-    HANDED,
-    INFLIGHT,
-    PENDING,
-    R_NONE,
-    SETTLED,
-    WITHHELD,
-)
-from logclient._ext.queue cimport (
-    JOURNAL,
-    EventQueue,
-    lc_chunk,
-    lc_free_chunks,
-    lc_journal,
-    lc_queue,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-)
-from logclient._ext.codec cimport lc_batch, lc_outcome, lc_outcomes, outcome_add
+from logclient._ext.codec cimport *
+from logclient._ext.queue cimport *
 
 from logclient._ext.constants import REASONS, STATUSES
 
@@ -56,16 +37,6 @@ class Event(namedtuple("Event", ("seq", "created_us", "level", "kind", "body")))
     level: int
     kind: int
     body: bytes
-
-
-cdef void _report(lc_inflight *f, list found):
-    # Append the outcomes since the last call to `found`.
-    cdef lc_outcome *o
-    cdef uint32_t i
-    for i in range(f.report.n):
-        o = &f.report.items[i]
-        found.append((o.first, o.last, STATUSES[o.status], REASONS[o.reason]))
-    f.report.n = 0
 
 
 cdef class Batch:
@@ -113,13 +84,7 @@ cdef class Batch:
         return found
 
     def mark(self, uint64_t seq, uint8_t status, uint8_t reason=0, uint64_t hash=0):
-        """Set the status of a pending event, as ``encode`` does.
-
-        Args:
-            seq: its sequence.
-            status: ``INFLIGHT``, ``HANDED`` or ``FAILED``.
-            reason: an ``R_`` number.
-            hash: of its body as carried.
+        """Set the status of a pending event, as ``encode`` does: ``INFLIGHT``, ``HANDED`` or ``FAILED``.
 
         Raises:
             LookupError: the event is not pending in this batch.
@@ -180,32 +145,23 @@ cdef class InflightBatches:
         cdef lc_inflight *f = self.f.beside
         cdef lc_batch *b = self.f.head
         cdef lc_batch *following
-        cdef lc_chunk *c
-        cdef lc_chunk *later
-        cdef lc_chunk *chains[3]
-        cdef uint32_t i
         if f == NULL:            # it was not made
             return
         while f.beside != &self.f:
             f = f.beside
         f.beside = self.f.beside
+        if b == NULL:
+            b = self.f.quarantine
+        else:
+            self.f.tail.next = self.f.quarantine
         while b != NULL:
             following = b.next
             _free_batch(&self.f, b)
             b = following
-        b = self.f.quarantine
-        while b != NULL:
-            following = b.next
-            _free_suspect(&self.f, b)
-            b = following
-        chains[0] = self.f.ordinary.head
-        chains[1] = self.f.kept.head
-        for i in range(2):
-            c = chains[i]
-            while c != NULL:
-                later = c.next
-                _disown(&self.f, c)
-                c = later
+        while self.f.ordinary.head != NULL:
+            _disown(&self.f, take_chunk(&self.f.ordinary))
+        while self.f.kept.head != NULL:
+            _disown(&self.f, take_chunk(&self.f.kept))
         lc_free_chunks(self.f.emptied)
         free(self.f.spare)
         free(self.f.report.items)
@@ -225,12 +181,7 @@ cdef class InflightBatches:
         return self._batch(inflight_pending(&self.f))
 
     def take(self, uint32_t events, uint64_t size) -> Batch | None:
-        """Detach a new batch, or return None when there is nothing to take.
-
-        Args:
-            events: bound on its events.
-            size: bound on its bytes; one event is taken however large it is.
-        """
+        """Detach a batch of at most `events` and `size` bytes, or one event; None: there is none."""
         return self._batch(inflight_take(&self.f, events, size))
 
     cdef _batch(self, lc_batch *b):
@@ -243,11 +194,7 @@ cdef class InflightBatches:
         return view
 
     def encoded(self, Batch batch not None) -> bytes:
-        """Count the effects of a core's ``encode`` on a batch.
-
-        Returns:
-            The ledger lines to write before its bytes are sent; empty for a resend.
-        """
+        """Count the effects of ``encode``; return the ledger lines to write first, none for a resend."""
         cdef lc_batch *b = batch.find()
         inflight_encoded(&self.f, b)
         self.f.line.size = 0
@@ -256,12 +203,9 @@ cdef class InflightBatches:
         return PyBytes_FromStringAndSize(<const char *> self.f.line.data, <Py_ssize_t> self.f.line.size)
 
     def apply(self, ranges: Iterable[tuple[int, int]], uint8_t status, uint8_t reason=0):
-        """Set the status of the events in flight in these ranges.
+        """Set the status of the events in flight in these ranges: ``ACKED``, ``HANDED``, ``FAILED``.
 
-        Args:
-            ranges: (first, last) sequences, inclusive.
-            status: ``ACKED``, ``HANDED`` or ``FAILED``; ``PENDING`` puts them back.
-            reason: an ``R_`` number.
+        ``PENDING`` puts them back.
         """
         cdef lc_outcome item
         cdef lc_outcomes out
@@ -282,8 +226,7 @@ cdef class InflightBatches:
     def inflight_range(self) -> tuple[int, int, int]:
         """(first sequence, last sequence, number) of the events in flight; zeros when there are none."""
         cdef lc_batch *b = self.f.head
-        cdef uint64_t first = 0
-        cdef uint64_t last = 0
+        cdef uint64_t first = 0, last = 0
         cdef uint32_t i
         if self.f.alone != NULL and self.f.alone.inflight:
             first = last = self.f.alone.seq[0]
@@ -296,55 +239,35 @@ cdef class InflightBatches:
             b = b.next
         return first, last, self.f.inflight
 
-    @property
-    def max_inflight(self) -> int:
-        """Bound on the events in flight while poison is sought; 0: the core's credit alone decides."""
-        return self.f.max_inflight
+    def steer(self, uint32_t most, bint prompt):
+        """Bound the events in flight while poison is sought, and end ``drain``.
 
-    @max_inflight.setter
-    def max_inflight(self, uint32_t events):
-        self.f.max_inflight = events
+        Args:
+            most: so many events; 0: the core's credit alone decides.
+            prompt: the pump returns at the first outcome, and sends nothing more before that.
+        """
+        self.f.max_inflight = most
+        self.f.prompt = prompt
+        self.f.draining = False
 
-    @property
-    def prompt(self) -> bool:
-        """Whether the pump returns at the first outcome and sends nothing more before that."""
-        return self.f.prompt != 0
-
-    @prompt.setter
-    def prompt(self, bint on):
-        self.f.prompt = on
-
-    @property
-    def draining(self) -> bool:
-        """Whether nothing more is sent; the pump returns ``target`` once nothing is in flight."""
-        return self.f.draining != 0
-
-    @draining.setter
-    def draining(self, bint on):
+    def drain(self, bint on=True):
+        """Send nothing more, or go on; the pump returns ``target`` once nothing is in flight."""
         self.f.draining = on
 
     @property
     def drained(self) -> bool:
-        """Whether the connection can be ended: ``draining``, and nothing is in flight."""
+        """Whether the connection can be ended: ``drain`` was called, and nothing is in flight."""
         return self.f.draining and self.f.inflight == 0
 
-    @property
-    def takes_none(self) -> bool:
-        """Whether nothing is taken from the queue: only events that are detached already are sent."""
-        return self.f.takes_none != 0
+    def use_queue(self, *, bint takes, bint notes):
+        """Say how events are taken from the queue.
 
-    @takes_none.setter
-    def takes_none(self, bint on):
-        self.f.takes_none = on
-
-    @property
-    def notes_taken(self) -> bool:
-        """Whether ``drain_taken`` returns what is taken from the queue."""
-        return self.f.notes_taken != 0
-
-    @notes_taken.setter
-    def notes_taken(self, bint on):
-        self.f.notes_taken = on
+        Args:
+            takes: False: not at all, only events that are detached already are sent.
+            notes: ``drain_taken`` returns those that are taken.
+        """
+        self.f.takes_none = not takes
+        self.f.notes_taken = notes
 
     def drain_taken(self) -> list[tuple[int, int]]:
         """Return the events taken from the queue since the last call, as (first, last)."""
@@ -353,13 +276,8 @@ cdef class InflightBatches:
         self.f.taken.n = 0
         return found
 
-    @property
-    def allowance(self) -> int | None:
-        """Number of events that may still be sent, not counting those from quarantine; None: any."""
-        return None if self.f.allowance == NO_LIMIT else self.f.allowance
-
-    @allowance.setter
-    def allowance(self, events: int | None):
+    def allow(self, events: int | None):
+        """Let so many more events be sent, not counting those from quarantine; None: any."""
         self.f.allowance = NO_LIMIT if events is None else events
 
     @property
@@ -370,11 +288,11 @@ cdef class InflightBatches:
     @property
     def listed(self) -> int:
         """The highest sequence with a line for the ledger; 0: there is none."""
-        cdef lc_inflight *f = self.f.beside
-        cdef uint64_t last = self.f.listed
-        while f != &self.f:
+        cdef lc_inflight *f = &self.f
+        cdef uint64_t last = 0
+        while f != NULL:
             last = max(last, f.listed)
-            f = f.beside
+            f = _beside(f, &self.f)
         return last
 
     @property
@@ -394,21 +312,18 @@ cdef class InflightBatches:
 
     def withhold(self, uint64_t events):
         """Hold back the first `events` pending events, in their places, until one of the next two calls."""
-        self.f.withheld = self._change_first(events, PENDING, <uint8_t> WITHHELD, <uint8_t> R_NONE)
+        self.f.withheld = _change(&self.f, self.f.head, events, NO_SEQ, 1 << PENDING, WITHHELD, R_NONE)
 
     def release_withheld(self):
         """Make the withheld events pending again."""
-        self._change_first(self.f.withheld, <uint8_t> WITHHELD, PENDING, <uint8_t> R_NONE)
+        _change(&self.f, self.f.head, self.f.withheld, NO_SEQ, 1 << WITHHELD, PENDING, R_NONE)
         self.f.withheld = 0
 
     def quarantine(self) -> list[int]:
-        """Move the withheld events out of their batches into quarantine.
+        """Move the withheld events out of their batches into quarantine; return their sequences, rising.
 
         Each becomes a batch of its own, so that it keeps no neighbour's memory. If there is no memory for
         that, the event is pending again.
-
-        Returns:
-            The sequences that were moved, rising.
         """
         cdef lc_batch *b = self.f.head
         cdef lc_batch *own
@@ -446,10 +361,7 @@ cdef class InflightBatches:
         return b
 
     def send_alone(self, uint64_t seq):
-        """Send one event of the quarantine and nothing else.
-
-        Args:
-            seq: its sequence; 0: send ordinary events again, none of the quarantine.
+        """Send one event of the quarantine and nothing else; 0: send ordinary events again.
 
         Raises:
             LookupError: there is no such event in quarantine.
@@ -466,14 +378,7 @@ cdef class InflightBatches:
             self.f.alone = b
 
     def fail_quarantined(self, uint64_t seq, uint8_t reason) -> int:
-        """Fail one event of the quarantine.
-
-        Args:
-            seq: its sequence.
-            reason: an ``R_`` number.
-
-        Returns:
-            The size of its body in bytes.
+        """Fail one event of the quarantine; return the size of its body in bytes.
 
         Raises:
             LookupError: there is no such event in quarantine.
@@ -487,32 +392,17 @@ cdef class InflightBatches:
             _free_settled_suspects(&self.f)
         return size
 
-    # Change the status of the first `events` events that have status `old`; return how many there were.
-    cdef uint64_t _change_first(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason):
-        cdef lc_batch *b = self.f.head
-        cdef uint64_t done = 0
-        cdef uint32_t i
-        while b != NULL and done < events:
-            for i in range(b.low, b.n):
-                if b.status[i] == old and done < events:
-                    b.status[i] = new
-                    b.reason[i] = reason
-                    done += 1
-            inflight_encoded(&self.f, b)
-            b = b.next
-        return done
-
     def fail(self, uint8_t reason) -> int:
         """Fail every event that is detached or queued; return their number."""
         cdef lc_inflight *f = &self.f
         cdef uint64_t count = 0
         while inflight_take(f, 2048, 1 << 20) != NULL:
             pass
-        while True:
-            count += _fail_all(f, reason)
-            f = f.beside
-            if f == &self.f:
-                break
+        while f != NULL:
+            count += _change(f, f.head, NO_LIMIT, NO_SEQ, UNSETTLED, FAILED, reason)
+            count += _change(f, f.quarantine, NO_LIMIT, NO_SEQ, UNSETTLED, FAILED, reason)
+            _free_settled_suspects(f)
+            f = _beside(f, &self.f)
         self.report_gaps()
         return count
 
@@ -521,40 +411,24 @@ cdef class InflightBatches:
 
         Events in memory are copied there. Those that find no place fail with the reason ``closed``.
         """
-        cdef lc_batch *b
         inflight_commit(&self.f)           # marks those that have their outcome
         while inflight_take(&self.f, 2048, 1 << 20) != NULL:
             pass
-        b = self.f.head
-        while b != NULL:
-            _keep(&self.f, b)
-            b = b.next
-        b = self.f.quarantine
-        while b != NULL:
-            _keep(&self.f, b)
-            b = b.next
+        _keep(&self.f, self.f.head)
+        _keep(&self.f, self.f.quarantine)
         _free_settled_suspects(&self.f)
         self.report_gaps()
 
     def adopt(self, uint64_t listed_before):
-        """Take the queue's events for those of another process, which are sent under its ids.
-
-        Args:
-            listed_before: events up to this sequence are in its ledger.
-        """
+        """Take the queue's events for those of another process, whose ledger lists them up to a sequence."""
         cdef lc_journal *journal = self.f.queue.spool.journal if self.f.queue.spool != NULL else NULL
         if journal != NULL:
-            self.f.journal_base = <uint32_t> min(journal.n, <uint64_t> JOURNAL)
+            self.f.journal_base = <uint32_t> min(journal.n, <uint64_t> OUTCOMES)
         self.f.adopted = True
         self.f.listed_before = listed_before
 
     def expire(self, uint64_t seq, bint drop=False):
-        """Fail the events up to this sequence that are not in flight, with the reason ``max_age``.
-
-        Args:
-            seq: a sequence.
-            drop: count them as dropped: the spool keeps no older ones.
-        """
+        """Fail the events up to `seq` that are not in flight, with the reason ``max_age``, or drop them."""
         cdef uint8_t status = <uint8_t> (DROPPED if drop else FAILED)
         cdef lc_queue *h = self.f.queue
         cdef lc_inflight *f = &self.f
@@ -568,11 +442,11 @@ cdef class InflightBatches:
             lc_mutex_unlock(&h.mutex)
             if not old or inflight_take(f, 2048, 1 << 20) == NULL:
                 break
-        while True:
-            _expire(f, seq, status)
-            f = f.beside
-            if f == &self.f:
-                break
+        while f != NULL:
+            _change(f, f.head, NO_LIMIT, seq, 1 << PENDING, status, R_MAX_AGE)
+            _change(f, f.quarantine, NO_LIMIT, seq, 1 << PENDING | 1 << WITHHELD, status, R_MAX_AGE)
+            _free_settled_suspects(f)
+            f = _beside(f, &self.f)
 
     def report_gaps(self):
         """Report as dropped the sequences between the last event taken and the first that is queued."""
@@ -589,27 +463,26 @@ cdef class InflightBatches:
             m.expected = first
 
     def commit(self) -> bool:
-        """Free settled batches and add the counts to the queue's.
-
-        Returns:
-            Whether the flush target was reached.
-        """
+        """Free settled batches and commit the counts; return whether the flush target was reached."""
         return inflight_commit(&self.f)
 
     def take_report(self) -> list[tuple[int, int, str, str]]:
         """Return the outcomes since the last call as (first, last, status, reason) with names, merged."""
         cdef list found = []
         cdef lc_inflight *f = &self.f
+        cdef lc_outcome *o
+        cdef uint32_t i
         if self.f.queue.spool != NULL and self.f.queue.spool.logs and self.f.report.n:
             lc_mutex_lock(&self.f.queue.mutex)
             _pass_to_log(&self.f)
             lc_mutex_unlock(&self.f.queue.mutex)
         self.f.passed = 0
-        while True:
-            _report(f, found)
-            f = f.beside
-            if f == &self.f:
-                break
+        while f != NULL:
+            for i in range(f.report.n):
+                o = &f.report.items[i]
+                found.append((o.first, o.last, STATUSES[o.status], REASONS[o.reason]))
+            f.report.n = 0
+            f = _beside(f, &self.f)
         self.f.journal_base += self.f.mirrored
         self.f.mirrored = 0
         return found
@@ -636,8 +509,7 @@ cdef class InflightBatches:
         """The events of its batches to send or resend, as (first, last), merged."""
         cdef lc_batch *b = self.f.head
         cdef list found = []
-        cdef uint64_t first = 0
-        cdef uint64_t last = 0
+        cdef uint64_t first = 0, last = 0
         cdef uint32_t i
         while b != NULL:
             for i in range(b.cursor, b.n if b.pending else 0):

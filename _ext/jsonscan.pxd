@@ -12,7 +12,10 @@
 # No bounds are checked: the byte after the text is 0, which JSON allows nowhere, and SCAN_PAD bytes after the
 # text may be read.
 
+from libc.float cimport DBL_MAX
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport strtod, strtol
 
 
 cdef enum:
@@ -29,7 +32,6 @@ cdef extern from "jsonscan.h":
     uint64_t lc_special(const uint8_t *p) noexcept nogil
     bint lc_copy_map(uint8_t *to, const uint8_t *from_, size_t n, uint64_t *quotes) noexcept nogil
     unsigned int lc_ctz64(uint64_t v) noexcept nogil
-    const char *lc_too_big
 
 
 # Some bytes of a body; for a string, those between the quotes. NULL: there is no such value.
@@ -143,56 +145,25 @@ cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *e
     return p if p[0] == c'"' else string_rest(block, p, escaped)
 
 
-# Return whether the number p[0:size], which is well-formed, is too large for a double.
+# Return whether a number, well-formed and of SCAN_DIGITS characters at most, is too large for a double.
 cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    cdef const uint8_t *q = p
-    cdef const uint8_t *first = NULL
-    cdef int64_t point = 0       # digits before the decimal point, from the first that is not 0
-    cdef int64_t exponent = 0
-    cdef bint fraction = False, negative = False
-    cdef uint8_t c
-    if q[0] == c'-':
-        q += 1
-    p = q
-    while q < end:
-        c = q[0]
-        if c == c'.':
-            fraction = True
-        elif c | 0x20 == c'e':
-            break
+    cdef char text[SCAN_DIGITS + 32]     # without the decimal point: which one strtod reads is a setting
+    cdef int n = 0, fraction = 0
+    cdef long exponent = 0
+    cdef bint behind = False
+    p += p[0] == c'-'
+    while p < end and p[0] | 0x20 != c'e':
+        if p[0] == c'.':
+            behind = True
         else:
-            if first == NULL and c != c'0':
-                first = q
-            if first == NULL:
-                point -= fraction
-            else:
-                point += not fraction
-        q += 1
-    if first == NULL:
-        return False
-    if q < end:
-        q += 1
-        negative = q[0] == c'-'
-        if negative or q[0] == c'+':
-            q += 1
-        while q < end:
-            if exponent < 100000:
-                exponent = exponent * 10 + q[0] - c'0'
-            q += 1
-    point += -exponent if negative else exponent
-    # The value is 0.ddd * 10**point; the least that overflows is 0.1797... * 10**309.
-    if point != 309:
-        return point > 309
-    cdef int i = 0
-    for i in range(309):
-        while first < end and first[0] == c'.':
-            first += 1
-        c = first[0] if first < end and first[0] | 0x20 != c'e' else c'0'
-        if c != <uint8_t> lc_too_big[i]:
-            return c > <uint8_t> lc_too_big[i]
-        if first < end and first[0] | 0x20 != c'e':
-            first += 1
-    return True
+            text[n] = <char> p[0]
+            n += 1
+            fraction += behind
+        p += 1
+    if p < end:
+        exponent = min(max(strtol(<const char *> p + 1, NULL, 10), -100000), 100000)
+    snprintf(text + n, 32, b"e%ld", exponent - fraction)
+    return strtod(text, NULL) > DBL_MAX
 
 
 # The byte after a number, or NULL.

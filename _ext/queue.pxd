@@ -48,15 +48,16 @@ cdef extern from "platform.h" nogil:
 cdef uint64_t lc_forks
 
 cdef enum:
-    PLACE = 65536            # bytes of a place in a spool
-    PLACES = 64              # of a segment
-    SEGMENT_HEAD = 4096      # bytes before its first place
+    SLOT = 65536             # bytes of a slot in a spool
+    SLOTS = 64               # of a segment
+    CHUNK_HEAD = 64          # bytes of a slot that are no event's
+    SEGMENT_HEAD = 4096      # bytes before its first slot
     JOURNAL_AT = 1024        # where its journal begins
-    JOURNAL = 120            # outcomes in the journal
+    OUTCOMES = 120           # that a journal has room for
     EVENT_SETTLED = 0x80     # a flag of an event's level: it has its outcome
 
 # The header of each body in a chunk. Bodies are padded to 8 bytes, the last one of a full chunk to its end:
-# no other event can use that room, so it counts. In a spool `seq` is stored last, and that of the place
+# no other event can use that room, so it counts. In a spool `seq` is stored last, and that of the slot
 # behind it is 0 before that: so a reader finds whole events only, whenever this process is killed.
 ctypedef struct lc_event:
     uint64_t seq
@@ -76,13 +77,13 @@ ctypedef struct lc_chunk:
     uint32_t last            # where the newest event begins
     uint32_t count
     uint32_t owners
-    uint32_t place           # in a spool: 1 + its first place, counted over all segments; 0: in memory
+    uint32_t slot            # in a spool: 1 + its first slot, counted over all segments; 0: in memory
     uint32_t logged          # in a spool with a log: bytes that the log has
-    uint32_t log_before      # of the chunks that the log has not whole: the places of the neighbours; 0: none
+    uint32_t log_before      # of the chunks that the log has not whole: the slots of the neighbours; 0: none
     uint32_t log_behind
     uint8_t size_class       # SIZE_CLASSES: freed once it is empty, not reused
     uint8_t kept             # of the list `kept`
-    uint8_t stays            # left in the spool for another process: its places are not used again
+    uint8_t stays            # left in the spool for another process: its slots are not used again
     uint8_t to_log           # in the list of the log
     uint64_t live            # in a spool: the next sequence when it was begun, stored last; 0: free
 
@@ -90,10 +91,10 @@ ctypedef struct lc_list:
     lc_chunk *head
     lc_chunk *tail
 
-# A segment of a spool: a file that is mapped, with 64 places for chunks.
+# A segment of a spool: a file that is mapped, with 64 slots for chunks.
 ctypedef struct lc_segment:
     uint8_t *base            # of the file; NULL: not mapped
-    uint64_t free            # bit i: place i is free
+    uint64_t free            # bit i: slot i is free
     uint64_t touched         # bytes whose pages are there: a store into others costs a page fault
     uint8_t whole            # all of them
 
@@ -108,7 +109,7 @@ ctypedef struct lc_journal:
     uint64_t n               # stored last
     uint64_t full            # some outcomes found no room
     uint64_t unspooled       # 1: some events are in memory only
-    lc_journal_item items[JOURNAL]
+    lc_journal_item items[OUTCOMES]
 
 # The memory of a queue in mapped files (spool.pyx). Protected by the queue's mutex.
 ctypedef struct lc_spool:
@@ -117,18 +118,18 @@ ctypedef struct lc_spool:
     uint32_t limit           # segments that may be mapped: fewer than `most` once the disk was full
     uint32_t mapped          # segments that are mapped
     uint32_t untouched       # of these, how many are not whole
-    uint32_t free_places
+    uint32_t free_slots
     uint32_t free_touched    # in whole segments
-    uint32_t least_free      # the lowest free_places since it was looked at
-    uint32_t ready           # free touched places below which more are prepared
+    uint32_t least_free      # the lowest free_slots since it was looked at
+    uint32_t ready           # free touched slots below which more are prepared
     uint8_t always           # every event goes here; else only what memory_bytes cannot take
-    uint8_t asked            # more places are wanted
+    uint8_t asked            # more slots are wanted
     uint8_t closed           # no segment will be added
     uint8_t woken            # its thread is to look around
-    uint8_t awaited          # AWAIT_: what callers wait for, because memory is full and no place is free
+    uint8_t awaited          # AWAIT_: what callers wait for, because memory is full and no slot is free
     uint8_t logs             # a log is written, for what the machine's end would take
     uint8_t logs_first       # nothing is sent before the log has it
-    uint32_t first_to_log    # chunks that the log has not whole: places; 0: none
+    uint32_t first_to_log    # chunks that the log has not whole: slots; 0: none
     uint32_t last_to_log
     uint64_t logged          # every event up to this sequence is on the disk
     lc_outcomes to_log       # outcomes that the log has not
@@ -136,28 +137,26 @@ ctypedef struct lc_spool:
     void *log                # of spool.pyx
     uint32_t log_waiters     # callers that wait until the disk has their event
     uint8_t log_asked        # one of them, at once
-    lc_cond log_more         # `log_asked` or `closed` was set
     lc_journal *journal      # NULL: no segment is mapped
     uint64_t memory_bytes    # bound on the chunks in memory
     uint64_t chunk_bytes     # of the chunks in memory that are used
     uint64_t unspooled       # events that were put into memory
-    lc_cond more             # `asked` or `closed` was set
+    lc_cond more             # `asked`, `log_asked`, `woken` or `closed` was set
 
-# The place of a caller that waits for room. Granted room counts as held.
-ctypedef struct lc_turn:
-    lc_turn *before
-    lc_turn *behind
+# The place in line of a caller that waits for room. Granted room counts as held.
+ctypedef struct lc_ticket:
+    lc_ticket *behind
     uint64_t room
     uint8_t state
 
 cdef enum:
-    TURN_NONE = 0
-    TURN_WAITS = 1
-    TURN_GRANTED = 2
+    TICKET_NONE = 0
+    TICKET_WAITS = 1
+    TICKET_GRANTED = 2
 
 cdef enum:
     AWAIT_NOTHING = 0
-    AWAIT_PLACE = 1          # a segment, or a chunk of this queue
+    AWAIT_SLOT = 1          # a segment, or a chunk of this queue
     AWAIT_SHARED = 2         # room in the bound of all queues
 
 cdef enum:
@@ -225,8 +224,7 @@ ctypedef struct lc_queue:
     uint64_t settled         # every event up to this sequence has its outcome
     uint64_t flush_target    # a caller waits until settled >= flush_target; 0: none does
     uint32_t waiters         # callers that wait for outcomes; the target is the lowest of theirs
-    lc_turn *first_turn      # callers that wait for room, in the order of arrival
-    lc_turn *last_turn
+    lc_ticket *first_ticket      # callers that wait for room, in the order of arrival
     uint64_t inflight        # of the held: sent, without an outcome
     uint64_t acked
     uint64_t handed
@@ -240,7 +238,7 @@ ctypedef struct lc_queue:
     uint64_t dropped[24]
 
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                    int64_t created_us, lc_turn *turn) noexcept nogil
+                    int64_t created_us, lc_ticket *ticket) noexcept nogil
 cdef bint lc_grant_room(lc_queue *h) noexcept nogil
 cdef void lc_correct_claim(lc_queue *h) noexcept nogil
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *chunk) noexcept nogil
@@ -251,14 +249,31 @@ cdef void lc_leave_fork_safe(lc_queue *h) noexcept nogil
 
 cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
+cdef void lc_free_slots(lc_spool *s, uint32_t first, uint32_t n) noexcept nogil
 cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil
 
-# Return the chunk that begins at a place, counted over all segments from 0.
-cdef inline lc_chunk *chunk_at(lc_spool *s, uint32_t place) noexcept nogil:
-    return <lc_chunk *> (s.segments[place // PLACES].base + SEGMENT_HEAD + <size_t> (place % PLACES) * PLACE)
+# Return the chunk that begins at a slot, counted over all segments from 0.
+cdef inline lc_chunk *chunk_at(lc_spool *s, uint32_t slot) noexcept nogil:
+    return <lc_chunk *> (s.segments[slot // SLOTS].base + SEGMENT_HEAD + <size_t> (slot % SLOTS) * SLOT)
 
 cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
     return <uint8_t *> (c + 1)
+
+# Take the first chunk out of a list.
+cdef inline lc_chunk *take_chunk(lc_list *list) noexcept nogil:
+    cdef lc_chunk *c = list.head
+    list.head = c.next
+    if list.head == NULL:
+        list.tail = NULL
+    c.next = NULL
+    return c
+
+cdef inline void append_chunk(lc_list *list, lc_chunk *c) noexcept nogil:
+    if list.tail == NULL:
+        list.head = c
+    else:
+        list.tail.next = c
+    list.tail = c
 
 cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
     return sizeof(lc_event) + ((<uint64_t> size + 7) & ~(<uint64_t> 7))
@@ -281,11 +296,3 @@ cdef class EventQueue:
     cdef int sender_needed(self) noexcept nogil
     cdef int _make(self, lc_queue *like) except -1
     cdef void _share(self) noexcept
-
-
-cdef class Turn:
-    cdef EventQueue queue     # keeps `h` alive, which after a fork is the parent's
-    cdef lc_queue *h
-    cdef lc_turn turn
-    cdef void _give_up(self) noexcept nogil
-    cdef bint _try(self) noexcept nogil

@@ -19,20 +19,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from logclient._ext.constants cimport (
-    FILTER_COUNT,
-    K_MASK,
-    K_TOMB,
-    PUT_DROPPED,
-    PUT_FORKED,
-    PUT_FULL,
-    PUT_MEMORY,
-    PUT_UNOPENED,
-    R_CLOSED,
-    R_COUNT,
-    R_OVERFLOW,
-    R_TOO_LARGE,
-)
+from logclient._ext.constants cimport *
 
 from logclient._ext.constants import FILTERS, REASONS
 
@@ -50,9 +37,9 @@ cdef void _count_fork() noexcept nogil:
 lc_at_fork(&_count_fork)
 
 include "queue/memory.pyx"
-include "queue/places.pyx"
+include "queue/slots.pyx"
 include "queue/put.pyx"
-include "queue/turn.pyx"
+include "queue/ticket.pyx"
 
 WAKE = LC_WAKE.decode()
 """The object that wakes a sleeping sender: ``eventfd`` or ``pipe``."""
@@ -62,6 +49,11 @@ POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "r
 def monotonic() -> float:
     """Return the clock of the queue and of the senders, in seconds; on POSIX that of ``time.monotonic()``."""
     return lc_monotonic()
+
+
+cdef inline lc_queue *_lock(EventQueue queue) noexcept:
+    lc_mutex_lock(&queue.h.mutex)
+    return queue.h
 
 
 cdef inline uint64_t _body_within(uint64_t bound) noexcept nogil:
@@ -205,11 +197,11 @@ cdef class EventQueue:
     @property
     def memory_used(self) -> int:
         """Bytes that count in the bound of several queues, and room that was granted to waiting callers."""
-        cdef lc_queue *h = self.h
+        cdef lc_queue *h
         cdef uint64_t size
-        if h.generation != lc_forks:
+        if self.h.generation != lc_forks:
             return 0
-        lc_mutex_lock(&h.mutex)
+        h = _lock(self)
         size = _memory_used(h)
         lc_mutex_unlock(&h.mutex)
         return size
@@ -241,7 +233,7 @@ cdef class EventQueue:
         return self.h.needs_sender
 
     def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0,
-             Turn turn=None) -> int:
+             Ticket ticket=None) -> int:
         """Queue a copy of one body. Never block and never raise; safe in signal handlers.
 
         Args:
@@ -249,7 +241,7 @@ cdef class EventQueue:
             level: ``levelno // 10``, at most 5.
             kind: a ``K_`` number.
             created_us: wall clock in microseconds since 1970; 0: now.
-            turn: the place of a caller that has waited. Without one no room is found while callers wait.
+            ticket: the place of a caller that has waited. Without one no room is found while callers wait.
 
         Returns:
             The sequence, 0 when the event was dropped, or a negative ``PUT_`` code.
@@ -259,14 +251,15 @@ cdef class EventQueue:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0       # over any max_event_bytes: a tombstone, its bytes are not read
-        if turn is not None and turn.h != h:       # made before a fork: no place in this line
-            turn.turn.state = TURN_NONE
-            turn.h = h
-        return lc_put(h, data, <uint32_t> size, level, kind, created_us, NULL if turn is None else &turn.turn)
+        if ticket is not None and ticket.h != h:       # made before a fork: no place in this line
+            ticket.ticket.state = TICKET_NONE
+            ticket.h = h
+        return lc_put(h, data, <uint32_t> size, level, kind, created_us,
+                      NULL if ticket is None else &ticket.ticket)
 
-    def turn(self, uint64_t size) -> Turn:
-        """Return a `Turn` for an event of `size` bytes; its first ``wait`` or ``is_ready`` gets in line."""
-        return Turn(self, size)
+    def ticket(self, uint64_t size) -> Ticket:
+        """Return a `Ticket` for an event of `size` bytes; its first ``wait`` or ``is_ready`` gets in line."""
+        return Ticket(self, size)
 
     def renew(self):
         """In a forked child, start with an empty queue of the same bounds, and leave the parent's alone."""
@@ -284,14 +277,9 @@ cdef class EventQueue:
         """Whether this process was forked since the queue was made."""
         return self.h.generation != lc_forks
 
-    @property
-    def unopened(self) -> bool:
-        """Whether the spool is to be opened before the next event: a push returns ``PUT_UNOPENED``."""
-        return self.h.unopened != 0
-
-    @unopened.setter
-    def unopened(self, bint value):
-        self.h.unopened = value
+    def open_first(self, bint on):
+        """Say whether the spool is to be opened before the next event: a push returns ``PUT_UNOPENED``."""
+        self.h.unopened = on
 
     @property
     def needs_sender(self) -> bool:
@@ -305,19 +293,13 @@ cdef class EventQueue:
     @property
     def next_seq(self) -> int:
         """The sequence of the next event."""
-        cdef lc_queue *h = self.h
-        cdef uint64_t value
-        lc_mutex_lock(&h.mutex)
-        value = h.next_seq
-        lc_mutex_unlock(&h.mutex)
-        return value
+        return lc_shared_get(&self.h.next_seq)
 
     @property
     def queued(self) -> tuple[int, int]:
         """Events and bytes that no batch has taken, as a pair."""
-        cdef lc_queue *h = self.h
         cdef uint64_t events, size
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         events = h.queued_events
         size = h.queued_bytes
         lc_mutex_unlock(&h.mutex)
@@ -326,28 +308,17 @@ cdef class EventQueue:
     @property
     def free_bytes(self) -> int:
         """Bytes of memory kept for reuse, in addition to that of queued events and events in flight."""
-        cdef lc_queue *h = self.h
-        cdef uint64_t size
-        lc_mutex_lock(&h.mutex)
-        size = h.free_bytes
-        lc_mutex_unlock(&h.mutex)
-        return size
+        return lc_shared_get(&self.h.free_bytes)
 
     @property
     def settled(self) -> int:
         """The last sequence up to which every event has its outcome."""
-        cdef lc_queue *h = self.h
-        cdef uint64_t value
-        lc_mutex_lock(&h.mutex)
-        value = h.settled
-        lc_mutex_unlock(&h.mutex)
-        return value
+        return lc_shared_get(&self.h.settled)
 
     def fits(self, uint64_t size) -> bool:
         """Return whether an event of `size` bytes would be taken now."""
-        cdef lc_queue *h = self.h
         cdef bint answer
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         answer = h.closed or not _is_over(h, event_room(<uint32_t> min(size, h.max_event_bytes)))
         lc_correct_claim(h)
         lc_mutex_unlock(&h.mutex)
@@ -356,45 +327,36 @@ cdef class EventQueue:
     @property
     def waiting_callers(self) -> int:
         """The number of callers that wait for room."""
-        cdef lc_queue *h = self.h
-        cdef lc_turn *turn
+        cdef lc_queue *h = _lock(self)
+        cdef lc_ticket *ticket = h.first_ticket
         cdef uint64_t count = 0
-        lc_mutex_lock(&h.mutex)
-        turn = h.first_turn
-        while turn != NULL:
+        while ticket != NULL:
             count += 1
-            turn = turn.behind
+            ticket = ticket.behind
         lc_mutex_unlock(&h.mutex)
         return count
 
     def refuse(self):
         """Count an event that found no room in time as dropped (``overflow``), with a sequence of its own."""
-        cdef lc_queue *h = self.h
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         if h.closed:
             h.dropped[<int> R_CLOSED] += 1
         else:
-            h.next_seq += 1
-            h.dropped[h.full_reason] += 1
+            _drop(h, PUT_DROPPED)
         lc_mutex_unlock(&h.mutex)
 
     def close(self):
         """Take no more events: later ones are dropped with the reason ``closed``."""
-        cdef lc_queue *h = self.h
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         h.closed = True
         lc_cond_wake_all(&h.changed)
         lc_mutex_unlock(&h.mutex)
         self.wake()
 
     def release(self):
-        """Give back the descriptor and the free memory, when there will be no sender any more.
-
-        Events that are put later are dropped and counted.
-        """
-        cdef lc_queue *h = self.h
+        """Give back the descriptor and the free memory; later events are dropped and counted."""
         cdef lc_chunk *surplus
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         h.closed = True
         h.released = True
         _close_wake(h)
@@ -405,9 +367,8 @@ cdef class EventQueue:
 
     def wake(self):
         """Wake the sender, whatever it waits for."""
-        cdef lc_queue *h = self.h
         cdef bint wake
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         h.sender_state = SENDER_BUSY
         wake = _begin_wake(h)
         lc_mutex_unlock(&h.mutex)
@@ -416,18 +377,16 @@ cdef class EventQueue:
 
     def wait_for_wake(self, double seconds):
         """Sleep, without the GIL, until woken or until `seconds` are over: the sender's wait in back-off."""
-        cdef lc_queue *h = self.h
-        if h.released:
+        if self.h.released:
             return
         self.enter_fork_safe()
         with nogil:
-            lc_wake_wait(&h.wake, seconds)
+            lc_wake_wait(&self.h.wake, seconds)
         self.leave_fork_safe()
 
     def enter_fork_safe(self):
         """Announce a sleep of the sender in which it touches nothing that a forked child would use."""
-        cdef lc_queue *h = self.h
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         h.fork_safe = True
         lc_mutex_unlock(&h.mutex)
 
@@ -440,26 +399,18 @@ cdef class EventQueue:
             lc_mutex_unlock(&h.mutex)
 
     def pause_for_fork(self) -> bool:
-        """Keep a sender that sleeps fork-safe from going on before ``resume_after_fork``.
-
-        Returns:
-            False when the sender is working: then nothing is paused.
-        """
-        cdef lc_queue *h = self.h
+        """Keep a fork-safe sender asleep until ``resume_after_fork``; return False if it is working."""
         cdef bint safe
-        lc_mutex_lock(&h.mutex)
-        safe = h.fork_safe
-        h.fork_paused = safe
+        cdef lc_queue *h = _lock(self)
+        safe = h.fork_paused = h.fork_safe
         lc_mutex_unlock(&h.mutex)
         return safe
 
     def resume_after_fork(self):
         """End ``pause_for_fork``, in the parent."""
-        cdef lc_queue *h = self.h
-        lc_mutex_lock(&h.mutex)
-        if h.fork_paused:
-            h.fork_paused = False
-            lc_cond_wake_all(&h.changed)
+        cdef lc_queue *h = _lock(self)
+        h.fork_paused = False
+        lc_cond_wake_all(&h.changed)
         lc_mutex_unlock(&h.mutex)
 
     def fileno(self) -> int:
@@ -467,37 +418,22 @@ cdef class EventQueue:
         return -1 if self.h.released else lc_wake_fd(&self.h.wake)
 
     def prepare_wait(self, bint idle) -> bool:
-        """Announce that the sender will sleep on ``fileno()``.
+        """Announce that the sender will sleep on ``fileno()``; return False if it must not: there is work.
 
         Args:
-            idle: whether the next event is to wake it at once; else it lingers, and only an error or a full
-                window wakes it.
-
-        Returns:
-            False when there is work already: then it must not sleep.
+            idle: whether the next event is to wake it at once; else only an error or a full window does.
         """
-        cdef lc_queue *h = self.h
         cdef bint sleep
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         sleep = not (idle and h.queued_events > 0)
         if sleep:
             h.sender_state = SENDER_IDLE if idle else SENDER_LINGERING
         lc_mutex_unlock(&h.mutex)
         return sleep
 
-    def was_woken(self) -> bool:
-        """Return whether a sleep was ended early: by an urgent event, a flush or a stop."""
-        cdef lc_queue *h = self.h
-        cdef bint answer
-        lc_mutex_lock(&h.mutex)
-        answer = h.sender_state == SENDER_BUSY
-        lc_mutex_unlock(&h.mutex)
-        return answer
-
     def finish_wait(self):
         """End the wait begun by ``prepare_wait``, and consume the wake-up."""
-        cdef lc_queue *h = self.h
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         if h.sender_state == SENDER_LINGERING:
             h.urgent_wake_used = False       # a full linger: an error may end the next one early
         h.sender_state = SENDER_BUSY
@@ -507,22 +443,13 @@ cdef class EventQueue:
 
     def set_flush_target(self, uint64_t seq):
         """Make the pump return as soon as every event up to `seq` has its outcome."""
-        cdef lc_queue *h = self.h
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         if h.settled < seq and (h.flush_target == 0 or seq < h.flush_target):
             h.flush_target = seq
         lc_mutex_unlock(&h.mutex)
 
     def wait_settled(self, uint64_t seq, double seconds) -> bool:
-        """Sleep, without the GIL, until every event up to `seq` has its outcome.
-
-        Args:
-            seq: a sequence.
-            seconds: how long to wait at most.
-
-        Returns:
-            Whether all of them have one.
-        """
+        """Sleep, without the GIL, until events up to `seq` have outcomes; return False when time is up."""
         cdef lc_queue *h = self.h
         cdef double end = lc_monotonic() + seconds
         cdef double left
@@ -547,85 +474,65 @@ cdef class EventQueue:
             PyErr_CheckSignals()
 
     def wait_stored(self, uint64_t seq, double seconds) -> bool:
-        """Sleep, without the GIL, until the disk has every event up to `seq`.
+        """Sleep, without the GIL, until the disk has every event up to `seq`, or their outcomes are there.
 
-        Args:
-            seq: a sequence.
-            seconds: how long to wait at most.
-
-        Returns:
-            Whether it has, or their outcomes are there. False at once if no log is written.
+        Return False when time is up, and at once if no log is written.
         """
         cdef lc_queue *h = self.h
         cdef lc_spool *s = h.spool
         cdef double end = lc_monotonic() + seconds
         cdef double left
-        cdef bint done, over
+        cdef bint done, waits
         while True:
             left = end - lc_monotonic()
             with nogil:
                 lc_mutex_lock(&h.mutex)
                 done = h.settled >= seq or (s != NULL and s.logged >= seq)
-                over = s == NULL or not s.logs
-                if not done and not over and left <= 0:
-                    s.log_asked = True       # for whoever looks again
-                    lc_cond_wake_all(&s.log_more)
-                if not done and not over and left > 0:
-                    s.log_asked = True
-                    lc_cond_wake_all(&s.log_more)
+                waits = not done and s != NULL and s.logs
+                if waits:
+                    s.log_asked = True       # without time, for whoever looks again
+                    lc_cond_wake_all(&s.more)
+                if waits and left > 0:
                     s.log_waiters += 1
                     lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
                     s.log_waiters -= 1
                     done = h.settled >= seq or s.logged >= seq
                 lc_mutex_unlock(&h.mutex)
-            if done or over or left <= 0:
+            if done or not waits or left <= 0:
                 return done
             PyErr_CheckSignals()
 
     def count_changed(self, uint64_t sanitized=0, uint64_t moved=0):
-        """Count changes that encoding made necessary.
-
-        Args:
-            sanitized: values that were replaced, such as a NaN or a lone surrogate.
-            moved: fields that were renamed or left out.
-        """
-        cdef lc_queue *h = self.h
-        if h.generation != lc_forks:
+        """Count the values that encoding replaced, and the fields that it renamed or left out."""
+        if self.h.generation != lc_forks:
             return           # these are the parent's counters, and its mutex may be held for ever
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         h.sanitized += sanitized
         h.moved_fields += moved
         lc_mutex_unlock(&h.mutex)
 
     def count_ignored(self, uint64_t n=1):
         """Count records that the sender itself caused and that are never shipped."""
-        cdef lc_queue *h = self.h
-        if h.generation != lc_forks:
+        if self.h.generation != lc_forks:
             return
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         h.ignored += n
         lc_mutex_unlock(&h.mutex)
 
     def count_filtered(self, int why):
-        """Count an event that a filter of the client held back; it gets no sequence.
-
-        Args:
-            why: the place of the filter's name in ``FILTERS``.
-        """
-        cdef lc_queue *h = self.h
+        """Count an event that a filter held back, by its place in ``FILTERS``; it gets no sequence."""
         if not 0 <= why < <int> FILTER_COUNT:
             raise ValueError(f"why: must be from 0 to {FILTER_COUNT - 1}")
-        if h.generation != lc_forks:
+        if self.h.generation != lc_forks:
             return
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         h.filtered[why] += 1
         lc_mutex_unlock(&h.mutex)
 
     def counters(self) -> dict[str, Any]:
         """Return a consistent snapshot of every counter; see ``delivery.stats.Stats``."""
-        cdef lc_queue *h = self.h
         cdef lc_queue now
-        lc_mutex_lock(&h.mutex)
+        cdef lc_queue *h = _lock(self)
         memcpy(&now, h, sizeof(lc_queue))
         lc_mutex_unlock(&h.mutex)
         return {

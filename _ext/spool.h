@@ -4,51 +4,14 @@
 #define LOGCLIENT_SPOOL_H
 
 #include <errno.h>
-#include <stddef.h>
+#include <fcntl.h>
 #include <stdint.h>
-#include <sys/types.h>
-
-/* The first bytes of a segment, in the order of bytes of the machine (docs/formats.md). */
-typedef struct {
-    uint8_t magic[8]; /* stored last */
-    uint32_t order;
-    uint32_t version;
-    uint8_t boot[16];
-    uint8_t producer[16]; /* the last six are 0 */
-    uint64_t device;
-    uint64_t inode;
-    uint32_t number;
-    uint32_t head;
-    uint32_t size;
-    uint32_t chunk;
-    uint64_t always;
-    uint64_t pid;
-    uint64_t salt; /* of a log: the seed of its checksums */
-    uint64_t created_us;
-    uint64_t sum; /* XXH64 of all bytes before it, seed 42 */
-} lc_head;
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* What is in files has its sizes from docs/formats.md. A statement, for structures that Cython defines. */
 #define lc_static_assert(holds) _Static_assert(holds, #holds)
-lc_static_assert(sizeof(lc_head) == 120 && offsetof(lc_head, salt) == 96 && offsetof(lc_head, sum) == 112);
-
-#if defined(__linux__) && !defined(LC_LIKE_MACOS)
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <fcntl.h>
-#include <linux/falloc.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-#define LC_MAPS 1
 
 /* Make an empty file in place of one that a failed attempt left; return its descriptor, -1 with errno. */
 static inline int lc_create(const char *path, uint64_t *device, uint64_t *inode) {
@@ -65,63 +28,42 @@ static inline int lc_create(const char *path, uint64_t *device, uint64_t *inode)
     *inode = (uint64_t)found.st_ino;
     return fd;
 }
-static inline void lc_close(int fd) { close(fd); }
-static inline ssize_t lc_write(int fd, const void *data, size_t size) {
-    ssize_t n;
-    do n = write(fd, data, size);
-    while (n < 0 && errno == EINTR);
-    return n;
+static inline void *lc_map(int fd, size_t size) {
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return p == MAP_FAILED ? NULL : p;
 }
-static inline int lc_sync(int fd) { return fdatasync(fd); }
+
+#if defined(__linux__) && !defined(LC_LIKE_MACOS)
+#include <sys/syscall.h>
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#define LC_MAPS 1
+#define lc_sync fdatasync
 static inline uint64_t lc_salt(void) {
     uint64_t salt = 0;
     if (syscall(SYS_getrandom, &salt, sizeof salt, 0) != (long)sizeof salt) salt = (uint64_t)(uintptr_t)&salt;
     return salt;
 }
-static inline void lc_remove(const char *path) { unlink(path); }
-static inline int lc_exists(const char *path) { return access(path, F_OK) == 0; }
 /* Not posix_fallocate: where a file system cannot allocate, that writes every page. */
 static inline int lc_allocate(int fd, size_t size) {
     return syscall(SYS_fallocate, fd, 0, (long)0, (long)size) < 0 ? errno : 0;
-}
-static inline void *lc_map(int fd, size_t size) {
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-static inline void *lc_map_read(int fd, size_t size) {
-    void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    return p == MAP_FAILED ? NULL : p;
 }
 static inline int lc_touch(uint8_t *p, size_t size) {
     if (madvise(p, size, MADV_POPULATE_WRITE) == 0) return 0;
     if (errno != EINVAL) return errno;
     return 0; /* older than Linux 5.14: each page is touched when it is used first */
 }
-static inline void lc_touch_to_read(uint8_t *p, size_t size) { madvise(p, size, MADV_POPULATE_READ); }
-static inline void lc_unmap(void *p, size_t size) { munmap(p, size); }
-
+#define lc_touch_to_read(p, size) madvise(p, size, MADV_POPULATE_READ)
 #else
 #define LC_MAPS 0
-static inline int lc_create(const char *path, uint64_t *device, uint64_t *inode) {
-    (void)path; (void)device; (void)inode;
-    errno = ENOSYS;
-    return -1;
-}
-static inline void lc_close(int fd) { (void)fd; }
-static inline ssize_t lc_write(int fd, const void *data, size_t size) {
-    (void)fd; (void)data; (void)size;
-    errno = ENOSYS;
-    return -1;
-}
-static inline int lc_sync(int fd) { (void)fd; return -1; }
-static inline uint64_t lc_salt(void) { return 0; }
-static inline void lc_remove(const char *path) { (void)path; }
-static inline int lc_exists(const char *path) { (void)path; return 0; }
-static inline int lc_allocate(int fd, size_t size) { (void)fd; (void)size; return ENOSYS; }
-static inline void *lc_map(int fd, size_t size) { (void)fd; (void)size; errno = ENOSYS; return NULL; }
-static inline void *lc_map_read(int fd, size_t size) { return lc_map(fd, size); }
-static inline int lc_touch(uint8_t *p, size_t size) { (void)p; (void)size; return ENOSYS; }
-static inline void lc_touch_to_read(uint8_t *p, size_t size) { (void)p; (void)size; }
-static inline void lc_unmap(void *p, size_t size) { (void)p; (void)size; }
+#define lc_sync fsync
+#define lc_salt() 0
+#define lc_allocate(fd, size) ENOSYS
+#define lc_touch(p, size) ENOSYS
+#define lc_touch_to_read(p, size) ((void)0)
 #endif
 #endif

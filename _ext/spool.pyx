@@ -1,125 +1,87 @@
 """A spool: the memory of a queue in mapped files, so that events outlive the process that queued them.
 
-A segment is a file of 4 MiB and a head. It has 64 places of 64 KiB, into which the queue puts its chunks
-(``queue/places.pyx``). What a caller stored there is in the page cache: the kernel writes it, however the
+A segment is a file of 4 MiB and a head. It has 64 slots of 64 KiB, into which the queue puts its chunks
+(``queue/slots.pyx``). What a caller stored there is in the page cache: the kernel writes it, however the
 process ends. docs/formats.md describes the file; ``logclient/delivery/spool`` names, locks and removes it.
 """
 
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.errno cimport EIO, ENOENT, ENOSPC, errno
+from libc.errno cimport EINTR, EIO, ENOENT, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcpy, memset, strcpy, strerror
+from posix.mman cimport munmap
+from posix.unistd cimport F_OK, access, close, unlink, write
 
-from logclient._ext.constants cimport R_COUNT, R_SPOOL_FULL, STORED
-from logclient._ext.queue cimport (
-    EVENT_SETTLED,
-    JOURNAL_AT,
-    PLACE,
-    PLACES,
-    SEGMENT_HEAD,
-    SIZE_CLASSES,
-    EventQueue,
-    chunk_at,
-    chunk_data,
-    event_room,
-    event_takes,
-    lc_begin_to_log,
-    lc_chunk,
-    lc_cond_init,
-    lc_cond_wait,
-    lc_cond_wake_all,
-    lc_correct_claim,
-    lc_end_to_log,
-    lc_event,
-    lc_forks,
-    lc_grant_room,
-    lc_journal,
-    lc_journal_item,
-    lc_list,
-    lc_monotonic,
-    lc_mutex,
-    lc_mutex_init,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-    lc_publish,
-    lc_put,
-    lc_queue,
-    lc_segment,
-    lc_spool,
-    lc_wall_us,
-)
-from logclient._ext.codec cimport lc_outcome, lc_wire, wire_reserve
+from logclient._ext.codec cimport *
+from logclient._ext.queue cimport *
+from logclient._ext.queue cimport EventQueue
 from logclient._ext.hash cimport xxh64_of
 
 cdef extern from "spool.h" nogil:
     const int LC_MAPS
     int lc_allocate(int fd, size_t size)
     void *lc_map(int fd, size_t size)
-    void *lc_map_read(int fd, size_t size)
     int lc_touch(uint8_t *p, size_t size)
     void lc_touch_to_read(uint8_t *p, size_t size)
-    void lc_unmap(void *p, size_t size)
     int lc_create(const char *path, uint64_t *device, uint64_t *inode)
-    void lc_close(int fd)
-    ssize_t lc_write(int fd, const void *data, size_t size)
     int lc_sync(int fd)
     uint64_t lc_salt()
-    void lc_remove(const char *path)
-    int lc_exists(const char *path)
     void lc_static_assert(bint holds)
-    ctypedef struct lc_head:
-        uint8_t magic[8]
-        uint32_t order
-        uint32_t version
-        uint8_t boot[16]
-        uint8_t producer[16]
-        uint64_t device
-        uint64_t inode
-        uint32_t number
-        uint32_t head
-        uint32_t size
-        uint32_t chunk
-        uint64_t always
-        uint64_t pid
-        uint64_t salt
-        uint64_t created_us
-        uint64_t sum
+
+# The first bytes of a segment, in the order of bytes of the machine (docs/formats.md).
+ctypedef struct lc_head:
+    uint8_t magic[8]         # stored last
+    uint32_t order
+    uint32_t version
+    uint8_t boot[16]
+    uint8_t producer[16]     # the last six are 0
+    uint64_t device
+    uint64_t inode
+    uint32_t number
+    uint32_t head
+    uint32_t size
+    uint32_t chunk
+    uint64_t always
+    uint64_t pid
+    uint64_t salt            # of a log: the seed of its checksums
+    uint64_t created_us
+    uint64_t sum             # XXH64 of all bytes before it, seed 42
 
 cdef enum:
-    CHUNK_HEAD = 64          # bytes of a place that are no event's
     LEVELS = 5               # the highest level of an event
     SEQUENCE_BITS = 48       # what an id has room for
-    FILE_SIZE = SEGMENT_HEAD + PLACES * PLACE
-    TOUCHED = 4 * PLACE      # bytes that are touched at a time
+    FILE_SIZE = SEGMENT_HEAD + SLOTS * SLOT
+    TOUCHED = 4 * SLOT       # bytes that are touched at a time
     PATH = 4096              # bytes of a path at most
-    READY = 4 * PLACES       # free touched places below which more are prepared
+    READY = 4 * SLOTS        # free touched slots below which more are prepared
     VERSION = 1
     BYTE_ORDER = 0x01020304
 
 
 CHUNK_STRUCT = sizeof(lc_chunk)
-"""Bytes before the first event of a place."""
+"""Bytes before the first event of a slot."""
 
 HEAD = SEGMENT_HEAD
-"""Bytes before the first place of a segment."""
+"""Bytes before the first slot of a segment."""
 
-SEGMENT = HEAD + PLACES * PLACE
+SEGMENT = HEAD + SLOTS * SLOT
 """Bytes of a segment."""
 
 JOURNAL = JOURNAL_AT
 """Where the journal begins in the first segment."""
 
-LARGEST_EVENT = PLACES * PLACE - 4096
+LARGEST_EVENT = SLOTS * SLOT - 4096
 """Bytes of an event that fits into a segment, with some room for its header."""
 
 SUPPORTED = LC_MAPS != 0
 """Whether this system can map files for a spool."""
 
 # As in docs/formats.md.
+lc_static_assert(sizeof(lc_head) == 120)
 lc_static_assert(sizeof(lc_chunk) == CHUNK_HEAD)
 lc_static_assert(sizeof(lc_event) == 24)
 lc_static_assert(sizeof(lc_journal_item) == 24)
@@ -127,13 +89,10 @@ lc_static_assert(sizeof(lc_block) == 16)
 lc_static_assert(sizeof(lc_outcome) == 24)
 
 
-cdef int _by_first(const void *one, const void *other) noexcept nogil:
-    # Compare two chunks by the sequence of their first pending event.
-    cdef lc_chunk *a = (<lc_chunk **> one)[0]
-    cdef lc_chunk *b = (<lc_chunk **> other)[0]
-    cdef uint64_t x = (<lc_event *> (chunk_data(a) + a.read)).seq
-    cdef uint64_t y = (<lc_event *> (chunk_data(b) + b.read)).seq
-    return (x > y) - (x < y)
+cdef bint _makes_sense(const lc_event *e, uint64_t after, uint64_t left) noexcept nogil:
+    # Return whether it may be an event behind that sequence, in so many bytes.
+    return (e.seq > after and e.seq >> SEQUENCE_BITS == 0 and event_room(e.size) <= left
+            and (e.level & ~EVENT_SETTLED) <= LEVELS)
 
 
 cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept nogil:
@@ -206,7 +165,6 @@ cdef class Segments:
         s.always = always
         s.memory_bytes = memory_bytes
         lc_cond_init(&s.more)
-        lc_cond_init(&s.log_more)
         lc_mutex_lock(&self.h.mutex)
         self.h.spool = s
         self.h.max_events = <uint64_t> 1 << 62
@@ -216,24 +174,27 @@ cdef class Segments:
         lc_mutex_unlock(&self.h.mutex)
 
     cdef void _set_bounds(self) noexcept nogil:
-        # Bound the events by what the segments and the memory may hold. A few places are left for the ends of
+        # Bound the events by what the segments and the memory may hold. A few slots are left for the ends of
         # both lists, and for chunks that one event holds. Mutex held.
         cdef lc_spool *s = self.s
-        cdef uint64_t places = <uint64_t> s.limit * PLACES
-        cdef uint64_t size = (places - min(places // 8, <uint64_t> 8)) * (PLACE - CHUNK_HEAD)
+        cdef uint64_t slots = <uint64_t> s.limit * SLOTS
+        cdef uint64_t size = (slots - min(slots // 8, <uint64_t> 8)) * (SLOT - CHUNK_HEAD)
         if not s.always or s.limit < s.most:
             size += s.memory_bytes
         self.h.max_bytes = size
 
-    cdef int _add(self, uint32_t number) noexcept nogil:
-        # Make, allocate and map a segment, and give its places to the queue; return 0, or an errno. Pages are
-        # touched later: callers that come first do that themselves, 2 us for each.
+    cdef int _grow(self) noexcept nogil:
+        # Make, allocate and map the segment with the lowest free number, and give its slots to the queue;
+        # return 0, or an errno. Pages are touched later: callers that come first touch them, 2 us for each.
         cdef lc_spool *s = self.s
+        cdef uint32_t number = 0
         cdef char path[PATH]
         cdef lc_head head = self.head
         cdef uint8_t *base = NULL
         cdef int error, fd
-        if not lc_exists(self.lock_path):
+        while s.segments[number].base != NULL:
+            number += 1
+        if access(self.lock_path, F_OK):
             return ENOENT
         snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, number)
         fd = lc_create(path, &head.device, &head.inode)
@@ -243,11 +204,11 @@ cdef class Segments:
         if error == 0:
             base = <uint8_t *> lc_map(fd, FILE_SIZE)
             error = errno if base == NULL else lc_touch(base, SEGMENT_HEAD)
-        lc_close(fd)
+        close(fd)
         if error:
             if base != NULL:
-                lc_unmap(base, FILE_SIZE)
-            lc_remove(path)
+                munmap(base, FILE_SIZE)
+            unlink(path)
             return error
         head.number = number
         head.created_us = <uint64_t> lc_wall_us()
@@ -260,7 +221,7 @@ cdef class Segments:
         s.segments[number].touched = SEGMENT_HEAD
         s.segments[number].whole = False
         s.mapped += 1
-        s.free_places += PLACES
+        s.free_slots += SLOTS
         s.untouched += 1
         if number == 0:
             s.journal = <lc_journal *> (base + JOURNAL_AT)
@@ -280,7 +241,7 @@ cdef class Segments:
             lc_correct_claim(self.h)
 
     cdef void _touch(self) noexcept nogil:
-        # Touch the pages of the lowest segment that is not whole, as long as callers find a place.
+        # Touch the pages of the lowest segment that is not whole, as long as callers find a slot.
         cdef lc_spool *s = self.s
         cdef lc_segment *g
         cdef uint32_t i
@@ -289,7 +250,7 @@ cdef class Segments:
             g = &s.segments[i]
             if g.base == NULL or g.whole:
                 continue
-            while g.touched < FILE_SIZE and (s.free_places >= PLACES or s.mapped >= s.limit):
+            while g.touched < FILE_SIZE and (s.free_slots >= SLOTS or s.mapped >= s.limit):
                 lc_touch(g.base + g.touched, TOUCHED)
                 g.touched += TOUCHED
             if g.touched >= FILE_SIZE:
@@ -307,7 +268,7 @@ cdef class Segments:
         # Do a part of what callers asked for; return 0, or an errno.
         cdef lc_spool *s = self.s
         cdef int error = 0
-        if s.mapped < s.limit and (s.untouched == 0 or s.free_places < PLACES):
+        if s.mapped < s.limit and (s.untouched == 0 or s.free_slots < SLOTS):
             error = self._grow()
         elif s.untouched:
             self._touch()
@@ -315,14 +276,6 @@ cdef class Segments:
         s.asked = s.free_touched < s.ready and (s.untouched or s.mapped < s.limit)
         lc_mutex_unlock(&self.h.mutex)
         return error
-
-    cdef int _grow(self) noexcept nogil:
-        # Add the segment with the lowest free number; return 0, or an errno.
-        cdef uint32_t i
-        for i in range(self.s.most):
-            if self.s.segments[i].base == NULL:
-                return self._add(i)
-        return 0
 
     def grow(self):
         """Add a segment. Its pages are touched later.
@@ -353,7 +306,7 @@ cdef class Segments:
 
         Args:
             seconds: how long.
-            trim_every: seconds from one removal of a segment that was not needed to the next.
+            trim_every: seconds between two looks for a segment that is not needed.
 
         Raises:
             OSError: see ``grow``.
@@ -389,28 +342,27 @@ cdef class Segments:
         lc_mutex_lock(&self.h.mutex)
         self.s.woken = True
         lc_cond_wake_all(&self.s.more)
-        lc_cond_wake_all(&self.s.log_more)
         lc_mutex_unlock(&self.h.mutex)
 
-    def places_for(self, uint64_t size) -> int:
-        """Return how many segments are to be added so that events in memory of `size` bytes find places."""
+    def slots_for(self, uint64_t size) -> int:
+        """Return how many segments are to be added so that events in memory of `size` bytes find slots."""
         cdef lc_spool *s = self.s
-        cdef uint64_t wanted = size // (PLACE - CHUNK_HEAD) * 9 // 8 + 4
+        cdef uint64_t wanted = size // (SLOT - CHUNK_HEAD) * 9 // 8 + 4
         cdef uint64_t there, left
         lc_mutex_lock(&self.h.mutex)
-        there = s.free_places
+        there = s.free_slots
         left = s.limit - s.mapped
         lc_mutex_unlock(&self.h.mutex)
-        return min(left, (wanted - there + PLACES - 1) // PLACES) if wanted > there else 0
+        return min(left, (wanted - there + SLOTS - 1) // SLOTS) if wanted > there else 0
 
     cdef void _trim(self) noexcept nogil:
-        # Remove a segment that was not needed since the last call. As many free places as a burst needs stay,
+        # Remove a segment that was not needed since the last call. As many free slots as a burst needs stay,
         # and the first segment always. In the mode `always` all stay.
         cdef lc_spool *s = self.s
         cdef bint more
         lc_mutex_lock(&self.h.mutex)
-        more = not s.always and s.least_free >= READY + 2 * PLACES
-        s.least_free = s.free_places
+        more = not s.always and s.least_free >= READY + 2 * SLOTS
+        s.least_free = s.free_slots
         lc_mutex_unlock(&self.h.mutex)
         if more:
             self._remove_free(1)
@@ -433,17 +385,17 @@ cdef class Segments:
                 g.base = NULL
                 g.free = 0
                 s.mapped -= 1
-                s.free_places -= PLACES
-                s.least_free = min(s.least_free, s.free_places)
+                s.free_slots -= SLOTS
+                s.least_free = min(s.least_free, s.free_slots)
                 if g.whole:
-                    s.free_touched -= PLACES
+                    s.free_touched -= SLOTS
                 else:
                     s.untouched -= 1
             lc_mutex_unlock(&self.h.mutex)
             if base != NULL:
-                lc_unmap(base, FILE_SIZE)
+                munmap(base, FILE_SIZE)
                 snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, i)
-                lc_remove(path)
+                unlink(path)
                 most -= 1
 
     def shrink(self):
@@ -460,8 +412,8 @@ cdef class Segments:
         cdef lc_queue *h = self.h
         cdef bint free_
         lc_mutex_lock(&h.mutex)
-        free_ = (self.s.free_places == self.s.mapped * PLACES and h.queued_events == 0 and h.held_events == 0
-                 and h.first_turn == NULL)
+        free_ = (self.s.free_slots == self.s.mapped * SLOTS and h.queued_events == 0 and h.held_events == 0
+                 and h.first_ticket == NULL)
         if free_:
             h.unopened = True
         lc_mutex_unlock(&h.mutex)
@@ -486,7 +438,7 @@ cdef class Segments:
     @property
     def is_used(self) -> bool:
         """Whether any chunk lies in the segments."""
-        return self.s.free_places < self.s.mapped * PLACES
+        return self.s.free_slots < self.s.mapped * SLOTS
 
     @property
     def memory_used(self) -> int:
@@ -507,7 +459,7 @@ cdef class Segments:
             for k in range(2):
                 c = h.kept.head if k else h.ordinary.head
                 while c != NULL:
-                    n += c.count if c.place else 0
+                    n += c.count if c.slot else 0
                     c = c.next
         lc_mutex_unlock(&h.mutex)
         return n
@@ -527,11 +479,11 @@ cdef class Segments:
         s.closed = True
         s.awaited = 0
         s.journal = NULL
-        s.free_places = 0
+        s.free_slots = 0
         for i in range(s.most):
             s.segments[i].free = 0
             if s.segments[i].base != NULL:
-                lc_unmap(s.segments[i].base, FILE_SIZE)
+                munmap(s.segments[i].base, FILE_SIZE)
                 s.segments[i].base = NULL
         s.mapped = 0
         s.first_to_log = s.last_to_log = 0
@@ -539,7 +491,6 @@ cdef class Segments:
             # Of what is left there, nothing may be touched any more.
             self.h.ordinary.head = self.h.ordinary.tail = NULL
             self.h.kept.head = self.h.kept.tail = NULL
-            lc_cond_wake_all(&s.log_more)
             lc_cond_wake_all(&s.more)
             lc_mutex_unlock(&self.h.mutex)
 
@@ -564,10 +515,7 @@ cdef class Segments:
         """
         cdef lc_spool *s = self.s
         cdef lc_queue *h = self.h
-        cdef lc_chunk **found = NULL
-        cdef lc_chunk **more
-        cdef size_t n = 0
-        cdef size_t room = 0
+        cdef list found = []         # first sequence and slot of each chunk
         cdef uint32_t damaged = 0
         cdef bint good
         cdef uint32_t i, p, k
@@ -597,58 +545,37 @@ cdef class Segments:
                 if i == 0:
                     s.journal = <lc_journal *> (base + JOURNAL_AT)
                 p = 0
-                while p < PLACES:
-                    c = <lc_chunk *> (base + SEGMENT_HEAD + <size_t> p * PLACE)
-                    k = (c.capacity + CHUNK_HEAD) // PLACE
+                while p < SLOTS:
+                    c = chunk_at(s, i * SLOTS + p)
+                    k = (c.capacity + CHUNK_HEAD) // SLOT
                     good = False
                     if c.live == 0:
                         k = 1
-                    elif k == 0 or k > PLACES - p or (c.capacity + CHUNK_HEAD) % PLACE:
+                    elif k == 0 or k > SLOTS - p or (c.capacity + CHUNK_HEAD) % SLOT:
                         damaged += 1
                         k = 1
                     else:
-                        self._read_chunk(c, 1 + i * PLACES + p, ranges, count, &last, oldest_us, pending,
+                        self._read_chunk(c, 1 + i * SLOTS + p, ranges, count, &last, oldest_us, pending,
                                          expired)
                         good = c.count > 0
-                    if not good:
-                        self._free(c, i, p, k)
+                    if good:
+                        found.append(((<lc_event *> (chunk_data(c) + c.read)).seq, i * SLOTS + p))
                     else:
-                        if n == room:
-                            room = 2 * room + 64
-                            more = <lc_chunk **> realloc(found, room * sizeof(lc_chunk *))
-                            if more == NULL:
-                                raise MemoryError
-                            found = more
-                        found[n] = c
-                        n += 1
+                        lc_free_slots(s, i * SLOTS + p, k)
                     p += k
-            if n:
-                qsort(found, n, sizeof(lc_chunk *), &_by_first)
-            lc_mutex_lock(&h.mutex)
-            for p in range(<uint32_t> n):
-                c = found[p]
+            for _, p in sorted(found):
+                c = chunk_at(s, p)
+                lc_mutex_lock(&h.mutex)
                 if not self._link(c):
                     damaged += 1
-                    k = (c.capacity + CHUNK_HEAD) // PLACE
-                    self._free(c, (c.place - 1) // PLACES, (c.place - 1) % PLACES, k)
+                    lc_free_slots(s, p, (c.capacity + CHUNK_HEAD) // SLOT)
+                lc_mutex_unlock(&h.mutex)
             h.next_seq = last + 1
-            lc_mutex_unlock(&h.mutex)
             return pending, expired, damaged
         finally:
-            free(found)
             free(ranges)
 
-    cdef void _free(self, lc_chunk *c, uint32_t segment, uint32_t place, uint32_t n) noexcept nogil:
-        # Give up the places of a chunk with nothing to send. Bodies lay where other chunks may begin.
-        cdef uint32_t i
-        for i in range(1, n):
-            chunk_at(self.s, segment * PLACES + place + i).live = 0
-        if c.live:
-            lc_publish(&c.live, 0)
-        self.s.segments[segment].free |= (~(<uint64_t> 0) >> (PLACES - n)) << place
-        self.s.free_places += n
-
-    cdef int _read_chunk(self, lc_chunk *c, uint32_t place, const uint64_t *ranges, Py_ssize_t n,
+    cdef int _read_chunk(self, lc_chunk *c, uint32_t slot, const uint64_t *ranges, Py_ssize_t n,
                          uint64_t *last, int64_t oldest_us, list pending, list expired) except -1:
         # Find the events of a chunk that have no outcome and are not too old, and make its head anew: of what
         # the file has there only `capacity`, which is checked, `kept` and `live` are used. The room of the
@@ -664,7 +591,7 @@ cdef class Segments:
         cdef bint settled
         memset(&head, 0, sizeof(lc_chunk))
         head.capacity = c.capacity
-        head.place = place
+        head.slot = slot
         head.size_class = <uint8_t> SIZE_CLASSES
         head.kept = c.kept != 0
         head.live = c.live
@@ -673,8 +600,7 @@ cdef class Segments:
             e = <lc_event *> (chunk_data(c) + at)
             room = event_room(e.size)
             # The owner trusted its own memory, and so does this; but a file may be damaged.
-            if e.seq <= seq or e.seq >> SEQUENCE_BITS or room > c.capacity - at or (
-                    (e.level & ~EVENT_SETTLED) > LEVELS):
+            if not _makes_sense(e, seq, c.capacity - at):
                 break
             seq = e.seq
             last[0] = max(last[0], seq)
@@ -721,11 +647,7 @@ cdef class Segments:
         while at < c.used:
             c.last = <uint32_t> at
             at += event_takes(<lc_event *> (chunk_data(c) + at))
-        if list.tail == NULL:
-            list.head = c
-        else:
-            list.tail.next = c
-        list.tail = c
+        append_chunk(list, c)
         h.queued_events += c.count
         h.queued_bytes += c.used - c.read
         if c.kept:

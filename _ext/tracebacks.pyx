@@ -61,8 +61,7 @@ cdef extern from "tracebacks/objects.h":
     object lc_globals_of(object o)
     PyObject *lc_file_of(object code)
     size_t lc_chars(object s)
-    bint lc_leads_to(PyObject *reference, PyObject *o) noexcept
-    bint lc_is_dead(PyObject *reference) noexcept
+    PyObject *lc_referent(object reference) noexcept
     object lc_namespace(object type)
     bint lc_is_usual(PyObject *type) noexcept
     PyObject *Py_TYPE(object o)
@@ -193,18 +192,12 @@ cdef class ExceptionFormatter:
     cdef uint64_t born               # frames kept so far
     cdef uint64_t looks              # how often the namespaces were looked at
     cdef uint32_t doubts             # how often samples had another text, since a namespace has changed
-    cdef uint32_t pause              # exceptions until the next look after that
-    cdef uint32_t waits              # exceptions since a look began that has not ended
+    cdef uint32_t rest               # exceptions until the next look
     cdef tuple spaces                # the namespaces
     cdef tuple values                # of all of them, at the last look
     cdef dict sources                # linecache.cache
     cdef dict interactive            # sources of what was typed; empty in programs
     cdef dict system                 # vars(sys)
-    cdef object check_source
-    cdef object add_lazily
-    cdef object get_source
-    cdef object extract
-    cdef object summarize            # TracebackException
 
     def __cinit__(self):
         self.formatter = logging.Formatter()
@@ -310,9 +303,11 @@ cdef class ExceptionFormatter:
         cdef list texts = []
         cdef object summary = None
         cdef int how, manner = ORDINARY
+        cdef PyObject *found
         cdef Py_ssize_t i
         cdef str text
-        self.interactive = self._interactive()
+        found = PyDict_GetItem(<object> PyTuple_GET_ITEM(self.spaces, 0), "_interactive_cache")
+        self.interactive = <dict> found if found is not NULL and type(<object> found) is dict else {}
         one = value
         while True:
             how = self._manner(one)
@@ -337,7 +332,7 @@ cdef class ExceptionFormatter:
                 one = context
                 links.append(CONTEXT)
         if manner == SPECIAL:
-            summary = self.summarize(type(value), value, tb, limit=0, compact=True)
+            summary = traceback.TracebackException(type(value), value, tb, limit=0, compact=True)
         for i in range(len(chain)):
             one = chain[i]
             if i:
@@ -390,8 +385,7 @@ cdef class ExceptionFormatter:
         cdef list nodes = []
         cdef list stack = []
         cdef dict files = {}         # name -> whether a frame of it was found; then its lines
-        cdef list missing = None
-        cdef list lines = None
+        cdef list missing = None, lines = None
         cdef str file, last = None
         cdef Frame frame
         cdef Py_ssize_t i
@@ -412,13 +406,13 @@ cdef class ExceptionFormatter:
             if frame is not None:
                 files[file] = True
             if PyDict_GetItem(self.sources, file) is NULL:
-                self.add_lazily(file, lc_globals_of(tb))
+                linecache.lazycache(file, lc_globals_of(tb))
             nodes.append(tb)
             stack.append(frame)
             tb = <object> lc_next_of(tb) if lc_next_of(tb) != NULL else None
         for name in list(files):
             if files[name] and PyDict_GetItem(self.sources, name) is not NULL:
-                self.check_source(name)
+                linecache.checkcache(name)
         for name in files:
             files[name] = None
         last = None
@@ -456,7 +450,7 @@ cdef class ExceptionFormatter:
         """Return the lines of a file as they are now; None: not as a list."""
         lines = self._lines(file)
         if lines is None:
-            lines = self.get_source(file)
+            lines = linecache.getlines(file)
         return lines if type(lines) is list else None
 
     cdef bint _is_still(self, str file, list lines):
@@ -467,34 +461,26 @@ cdef class ExceptionFormatter:
 
     cdef bint _complete(self, list nodes, list stack, list missing, dict files, uint64_t looks) except -1:
         """Let the standard library format the missing frames, and keep them. False: the standard way."""
-        cdef dict numbers = {}       # code, instruction and line -> number among those to be formatted
-        cdef list chosen = []
-        cdef list made = []
-        cdef Py_ssize_t i
+        cdef dict chosen = {}        # code, instruction and line -> the first of the frames; then its text
+        cdef list keys = []
         cdef Frame frame
+        only = None
         for i in missing:
             tb = nodes[i]
-            key = (id(tb.tb_frame.f_code), lc_lasti_of(tb), lc_lineno_of(tb))
-            if key not in numbers:
-                numbers[key] = len(chosen)
-                chosen.append(tb)
-            stack[i] = numbers[key]
-        if len(chosen) == len(nodes):
-            only = nodes[0]
-        else:
-            only = None
-            for tb in reversed(chosen):
-                only = TracebackType(only, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
-        summaries = self.extract(only)
+            keys.append((id(tb.tb_frame.f_code), lc_lasti_of(tb), lc_lineno_of(tb)))
+            chosen.setdefault(keys[len(keys) - 1], tb)
+        for tb in reversed(chosen.values()):
+            only = TracebackType(only, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
+        summaries = traceback.extract_tb(only)
         if len(summaries) != len(chosen):
             return False
-        for tb, summary in zip(chosen, summaries):
-            frame = self._make(tb, summary, summaries.format_frame_summary(summary), files, looks)
+        for key, summary in zip(list(chosen), summaries):
+            frame = self._make(chosen[key], summary, summaries.format_frame_summary(summary), files, looks)
             if frame is None:
                 return False
-            made.append(frame)
-        for i in missing:
-            stack[i] = made[stack[i]]
+            chosen[key] = frame
+        for i, key in zip(missing, keys):
+            stack[i] = chosen[key]
         return True
 
     cdef Frame _make(self, object tb, object summary, object text, dict files, uint64_t looks):
@@ -537,10 +523,6 @@ cdef class ExceptionFormatter:
         # Whether there may be a source for this one code only, which somebody has typed.
         return len(self.interactive) != 0 and file[:1] == "<"
 
-    cdef dict _interactive(self):
-        cdef PyObject *found = PyDict_GetItem(<object> PyTuple_GET_ITEM(self.spaces, 0), "_interactive_cache")
-        return <dict> found if found is not NULL and type(<object> found) is dict else {}
-
     # The table.
 
     cdef inline Place *_set(self, PyObject *code, int lasti) noexcept:
@@ -556,7 +538,7 @@ cdef class ExceptionFormatter:
             place = places + i
             if _is_of(place, <PyObject *> code, lasti, lineno):
                 frame = <Frame> place.frame
-                if (not lc_leads_to(<PyObject *> frame.code, <PyObject *> code) or frame.file is not file
+                if (lc_referent(frame.code) != <PyObject *> code or frame.file is not file
                         or self._is_typed(file)):
                     return None
                 if place.credit < MOST_CREDIT:
@@ -581,7 +563,7 @@ cdef class ExceptionFormatter:
                 chosen = place
                 credit = place.credit
                 break
-            if place.frame == NULL or lc_is_dead(<PyObject *> (<Frame> place.frame).code):
+            if place.frame == NULL or lc_referent((<Frame> place.frame).code) == NULL:
                 place.credit = 0
                 place.born = 0
             if place.credit:
@@ -610,18 +592,14 @@ cdef class ExceptionFormatter:
 
     cdef inline bint _ready(self) except -1:
         """Return whether texts of frames may be kept and used."""
-        if self.state == LOOKING:
-            # Somebody else looks, or we are called from there. Or a thread did when this process was forked.
-            self.waits += 1
-            if self.waits < MAX_WAITS:
-                return False
-            self.state = UNKNOWN
-        if not self._unchanged():
-            self.doubts = self.pause = 0
+        if self.state != LOOKING and not self._unchanged():
+            self.doubts = 0
             self._look()
-        elif self.state == UNKNOWN:
-            if self.pause:
-                self.pause -= 1
+        elif self.state == LOOKING or self.state == UNKNOWN:
+            # LOOKING: somebody else does, or we are called from there. Or a thread did when this process was
+            # forked.
+            if self.rest:
+                self.rest -= 1
             else:
                 self._look()
         return self.state == CACHED
@@ -642,7 +620,7 @@ cdef class ExceptionFormatter:
         """Find out whether the standard library formats exceptions as it came."""
         cdef int found = UNKNOWN
         self.state = LOOKING
-        self.waits = 0
+        self.rest = MAX_WAITS
         self.looks += 1
         try:
             self.clear()
@@ -659,18 +637,12 @@ cdef class ExceptionFormatter:
                 found = STANDARD
             else:
                 self.sources = linecache.cache
-                self.check_source = linecache.checkcache
-                self.add_lazily = linecache.lazycache
-                self.get_source = linecache.getlines
-                self.extract = traceback.extract_tb
-                self.summarize = traceback.TracebackException
-                # They may disagree, or fail, near the end of the stack or of the memory.
-                self.pause = <uint32_t> 1 << self.doubts
-                self.doubts = min(self.doubts + 1, MAX_DOUBTS)
                 if self._agrees():
                     found = CACHED
-                    self.doubts = self.pause = 0
         finally:
+            # Samples may disagree, or fail, near the end of the stack or of the memory.
+            self.rest = <uint32_t> 1 << self.doubts
+            self.doubts = min(self.doubts + 1, MAX_DOUBTS) if found == UNKNOWN else 0
             self.clear()
             self.state = found
         return 0

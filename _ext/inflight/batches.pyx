@@ -1,56 +1,17 @@
 # Batches: detach events from the queue, count the effects of encode, apply outcomes, commit. Included by
 # inflight.pyx. Everything here runs without the GIL, in the sender.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
-
-from logclient._ext.constants cimport (
-    ACKED,
-    DROPPED,
-    FAILED,
-    HANDED,
-    INFLIGHT,
-    K_MASK,
-    K_TOMB,
-    PENDING,
-    R_CLOSED,
-    R_COUNT,
-    R_MAX_AGE,
-    R_NONE,
-    R_UNENCODABLE,
-    SETTLED,
-    STORED,
-    WITHHELD,
-)
-from logclient._ext.queue cimport (
-    EVENT_SETTLED,
-    JOURNAL,
-    chunk_data,
-    event_room,
-    event_takes,
-    lc_chunk,
-    lc_cond_wake_all,
-    lc_correct_claim,
-    lc_event,
-    lc_free_chunks,
-    lc_grant_room,
-    lc_journal,
-    lc_keep_chunk,
-    lc_queue,
-    lc_list,
-    lc_monotonic,
-    lc_publish,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-    lc_release_chunk,
-    lc_take_surplus,
-    lc_trim_free,
-)
-from logclient._ext.codec cimport lc_batch, lc_outcome, lc_outcomes, outcome_add
+cdef enum:
+    COLUMNS = 5 * 8 + 4 + 4  # bytes of an event's columns
+    UNSETTLED = 1 << PENDING | 1 << INFLIGHT | 1 << WITHHELD
 
 cdef const uint64_t NO_SEQ = <uint64_t> -1
 cdef const uint64_t NO_LIMIT = <uint64_t> -1
+
+
+cdef inline lc_inflight *_beside(lc_inflight *f, lc_inflight *first) noexcept nogil:
+    # Return the next one in the ring; NULL: that is the first again.
+    return f.beside if f.beside != first else NULL
 
 
 cdef inline lc_event *_first(lc_list *list) noexcept nogil:
@@ -70,19 +31,20 @@ cdef void _disown(lc_inflight *f, lc_chunk *c) noexcept nogil:
         f.emptied = c
 
 
+cdef void _release_emptied(lc_inflight *f) noexcept nogil:
+    # Return to the queue the chunks that are used up. Mutex held.
+    cdef lc_chunk *c
+    while f.emptied != NULL:
+        c = f.emptied
+        f.emptied = c.next
+        lc_release_chunk(f.queue, c)
+
+
 cdef void _move_chunk(lc_list *source, lc_list *target) noexcept nogil:
     # Move the first chunk of one list to the end of another.
-    cdef lc_chunk *c = source.head
-    source.head = c.next
-    if source.head == NULL:
-        source.tail = NULL
-    c.next = NULL
+    cdef lc_chunk *c = take_chunk(source)
     c.owners = 1             # of the staging list
-    if target.tail == NULL:
-        target.head = c
-    else:
-        target.tail.next = c
-    target.tail = c
+    append_chunk(target, c)
 
 
 cdef inline uint64_t _first_seq(lc_list *list) noexcept nogil:
@@ -100,10 +62,7 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
     cdef bint waits
     low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
-    while f.emptied != NULL:
-        c = f.emptied
-        f.emptied = c.next
-        lc_release_chunk(h, c)
+    _release_emptied(f)
     while True:
         queued = _first_seq(&h.ordinary)
         kept = _first_seq(&h.kept)
@@ -155,18 +114,9 @@ cdef void _free_batch(lc_inflight *f, lc_batch *b) noexcept nogil:
     f.spare = b
 
 
-cdef lc_batch *_new_batch(lc_inflight *f, uint32_t n) noexcept nogil:
-    cdef lc_batch *b = f.spare
-    if b == NULL or b.room < n:
-        return _allocate(n)
-    f.spare = NULL
-    _lay_out(b, b.room)
-    return b
-
-
-cdef lc_batch *_allocate(uint32_t n) noexcept nogil:
-    # Allocate a batch in one piece: the struct, then the columns, the widest first.
-    cdef lc_batch *b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * (5 * 8 + 4 + 4))
+cdef lc_batch *_allocate(uint32_t n, size_t behind) noexcept nogil:
+    # Allocate a batch in one piece: the struct, then the columns, the widest first, and so many bytes.
+    cdef lc_batch *b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * COLUMNS + behind)
     if b != NULL:
         _lay_out(b, n)
     return b
@@ -197,16 +147,20 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
     cdef lc_list *source = NULL
     cdef lc_event *e
     cdef lc_chunk *c
-    cdef uint64_t taken = 0
-    cdef uint64_t room
+    cdef uint64_t taken = 0, room
     cdef uint32_t n = 0
     _stage(m, events, size)
     e = _next_event(m, &source)
     if e == NULL:
         return NULL
-    b = _new_batch(f, events)
-    if b == NULL:
-        return NULL
+    b = f.spare
+    if b != NULL and b.room >= events:
+        f.spare = NULL
+        _lay_out(b, b.room)
+    else:
+        b = _allocate(events, 0)
+        if b == NULL:
+            return NULL
     while e != NULL and n < events:
         room = event_takes(e)
         if n and taken + room > size:
@@ -242,10 +196,7 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
         c.read += <uint32_t> room
         c.count -= 1
         if c.read == c.used:
-            source.head = c.next
-            if source.head == NULL:
-                source.tail = NULL
-            _disown(f, c)
+            _disown(f, take_chunk(source))
         e = _next_event(m, &source)
     b.n = n
     b.pending = n
@@ -327,11 +278,7 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
 
 cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
     # Recount the batch after encode or take, and settle the events that encode gave an outcome.
-    cdef uint32_t i
-    cdef uint32_t pending = 0
-    cdef uint32_t inflight = 0
-    cdef uint32_t new = 0
-    cdef uint32_t cursor = b.n
+    cdef uint32_t i, pending = 0, inflight = 0, new = 0, cursor = b.n
     cdef uint8_t status
     for i in range(b.low, b.n):
         status = b.status[i]
@@ -362,9 +309,7 @@ cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
 
 cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
     # Apply one outcome to the events of one batch.
-    cdef uint32_t i, mid
-    cdef uint32_t lo = b.low
-    cdef uint32_t hi = b.n
+    cdef uint32_t i, mid, lo = b.low, hi = b.n
     if b.inflight == 0 or b.seq[b.n - 1] < o.first:
         return
     while lo < hi:                       # the first event at or after o.first
@@ -411,16 +356,6 @@ cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
     return 0
 
 
-cdef void _free_suspect(lc_inflight *f, lc_batch *b) noexcept nogil:
-    if b.chunk_count:
-        _disown(f, <lc_chunk *> b.chunks[0])
-    else:
-        free(<void *> b.body[0])
-    free(b.id_hash)
-    free(b.id_second)
-    free(b)
-
-
 cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
     # Free the batches of the quarantine that have their outcome.
     cdef lc_batch **at = &f.quarantine
@@ -437,7 +372,7 @@ cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
         if f.queue.spool != NULL:
             _write_journal(f)
             _mark_settled(b)
-        _free_suspect(f, b)
+        _free_batch(f, b)
 
 
 cdef bint _write_journal(lc_inflight *f) noexcept nogil:
@@ -450,7 +385,7 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
     if j == NULL:
         return False
     while i < f.report.n:
-        if f.journal_base + i >= JOURNAL:
+        if f.journal_base + i >= OUTCOMES:
             j.full = 1
             break
         o = &f.report.items[i]
@@ -461,7 +396,7 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
         i += 1
     f.mirrored = i
     lc_publish(&j.n, <uint64_t> (f.journal_base + i))
-    return f.journal_base + i > JOURNAL // 2
+    return f.journal_base + i > OUTCOMES // 2
 
 
 cdef void _pass_to_log(lc_inflight *f) noexcept nogil:
@@ -523,14 +458,10 @@ cdef void _free_settled(lc_inflight *f) noexcept nogil:
 cdef void _count(lc_inflight *f) noexcept nogil:
     # Add the counts to the queue's. Mutex held.
     cdef lc_queue *h = f.queue
-    cdef lc_chunk *c
     cdef uint32_t i
     h.held_events -= f.freed_events
     h.held_bytes -= f.freed_bytes
-    while f.emptied != NULL:
-        c = f.emptied
-        f.emptied = c.next
-        lc_release_chunk(h, c)
+    _release_emptied(f)
     h.inflight += f.inflight
     h.acked += f.acked
     h.handed += f.handed
@@ -551,17 +482,14 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     cdef lc_chunk *surplus
     cdef uint64_t first, untaken
     cdef double now = lc_monotonic()
-    cdef bint reached = False
-    cdef bint granted = False
+    cdef bint reached = False, granted = False
     if h.spool != NULL:
         if f.alone != NULL and f.alone.low == f.alone.n:
             _free_settled_suspects(f)
         reached = _write_journal(f)
-    while True:
+    while g != NULL:
         _free_settled(g)
-        g = g.beside
-        if g == f:
-            break
+        g = _beside(g, f)
     untaken = min(_first_seq(&f.main.ordinary), _first_seq(&f.main.kept))
     lc_mutex_lock(&h.mutex)
     if h.spool != NULL and h.spool.logs:
@@ -569,15 +497,14 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     untaken = min(untaken, _first_seq(&h.ordinary), _first_seq(&h.kept), h.next_seq)
     first = untaken
     h.inflight = 0
-    while True:
+    g = f
+    while g != NULL:
         g.reached = min(untaken, NO_SEQ if g.head == NULL else g.head.seq[g.head.low]) - 1
         first = min(first, g.reached + 1)
         if g.quarantine != NULL:
             first = min(first, g.quarantine.seq[0])
         _count(g)
-        g = g.beside
-        if g == f:
-            break
+        g = _beside(g, f)
     lc_trim_free(h, now)
     surplus = lc_take_surplus(h)
     h.settled = first - 1
@@ -586,7 +513,7 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
         reached = True
     # Callers that wait for room get an eighth of the queue at once, because a wake-up costs more than a put.
     # If the first of them needs more, the others wait for it.
-    if h.first_turn != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
+    if h.first_ticket != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
             8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
         granted = lc_grant_room(h)
     lc_correct_claim(h)
@@ -597,26 +524,28 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     return reached
 
 
-cdef void _requeue(lc_batch *b) noexcept nogil:
+cdef uint64_t _change(lc_inflight *f, lc_batch *b, uint64_t events, uint64_t seq, uint32_t those,
+                      uint8_t status, uint8_t reason) noexcept nogil:
+    # Change the status of the first `events` events, up to this sequence, from batch b on. `those`: a bit for
+    # each status that is changed. Return how many there were.
+    cdef uint64_t done = 0
     cdef uint32_t i
-    if b.inflight:
+    while b != NULL and done < events:
         for i in range(b.low, b.n):
-            if b.status[i] == INFLIGHT:
-                b.status[i] = <uint8_t> PENDING
-        b.pending += b.inflight
-        b.inflight = 0
-        b.cursor = b.low
+            if b.status[i] < SETTLED and those >> b.status[i] & 1 and b.seq[i] <= seq and done < events:
+                b.status[i] = status
+                b.reason[i] = reason
+                done += 1
+        inflight_encoded(f, b)
+        b = b.next
+    return done
 
 
 cdef void inflight_requeue(lc_inflight *f) noexcept nogil:
     # Make every event in flight pending again, in order: the connection is gone.
-    cdef lc_batch *b = f.head
-    while b != NULL:
-        _requeue(b)
-        b = b.next
+    _change(f, f.head, NO_LIMIT, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
     if f.alone != NULL:
-        _requeue(f.alone)
-    f.inflight = 0
+        _change(f, f.alone, 1, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
 
 
 cdef lc_chunk *_chunk_of(lc_batch *b, uint32_t i) noexcept nogil:
@@ -631,42 +560,39 @@ cdef lc_chunk *_chunk_of(lc_batch *b, uint32_t i) noexcept nogil:
 
 
 cdef void _keep(lc_inflight *f, lc_batch *b) noexcept nogil:
-    # Leave the events of a batch that have no outcome in the spool; those that find no place fail.
+    # Leave the events without an outcome, from batch b on, in the spool; those that find no place fail.
     cdef lc_chunk *c
     cdef uint32_t i
-    for i in range(b.low, b.n):
-        if b.status[i] & SETTLED:
-            continue
-        c = _chunk_of(b, i)
-        if c.stays or lc_keep_chunk(f.queue, c):
-            b.status[i] = <uint8_t> STORED
-        else:
-            b.status[i] = <uint8_t> FAILED
-            b.reason[i] = <uint8_t> R_CLOSED
-    inflight_encoded(f, b)
+    while b != NULL:
+        for i in range(b.low, b.n):
+            if b.status[i] & SETTLED:
+                continue
+            c = _chunk_of(b, i)
+            if c.stays or lc_keep_chunk(f.queue, c):
+                b.status[i] = <uint8_t> STORED
+            else:
+                b.status[i] = <uint8_t> FAILED
+                b.reason[i] = <uint8_t> R_CLOSED
+        inflight_encoded(f, b)
+        b = b.next
 
 
 cdef lc_batch *_copy_to_quarantine(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
     # Put a batch of one event, with a copy of its body, into its place in the quarantine. Return NULL when
     # memory is out. With a spool the event stays in its chunk, which lives longer than this process.
     cdef uint64_t room = event_room(b.size[i])   # the waste at the end of its chunk stays with the batch
-    cdef lc_batch *own = _allocate(1)
-    cdef uint8_t *body = NULL
+    cdef bint copies = f.queue.spool == NULL
+    cdef lc_batch *own = _allocate(1, b.size[i] if copies else 0)
     cdef lc_batch **at = &f.quarantine
     if own == NULL:
         return NULL
-    if f.queue.spool != NULL:
-        own.body[0] = b.body[i]
+    own.body[0] = <uint8_t *> (own + 1) + COLUMNS if copies else b.body[i]
+    if copies:
+        memcpy(<void *> own.body[0], b.body[i], b.size[i])
+    else:
         own.chunks[0] = _chunk_of(b, i)
         own.chunk_count = 1
         (<lc_chunk *> own.chunks[0]).owners += 1
-    else:
-        body = <uint8_t *> malloc(b.size[i] + 1)
-        if body == NULL:
-            free(own)
-            return NULL
-        memcpy(body, b.body[i], b.size[i])
-        own.body[0] = body
     own.n = 1
     own.bytes = room
     own.seq[0] = b.seq[i]
@@ -687,51 +613,3 @@ cdef lc_batch *_copy_to_quarantine(lc_inflight *f, lc_batch *b, uint32_t i) noex
     own.next = at[0]
     at[0] = own
     return own
-
-
-cdef uint64_t _fail_all(lc_inflight *f, uint8_t reason) noexcept nogil:
-    # Fail every event of a batch; return their number.
-    cdef lc_batch *b = f.head
-    cdef uint32_t i
-    cdef uint64_t count = 0
-    while b != NULL:
-        for i in range(b.low, b.n):
-            if not b.status[i] & SETTLED:
-                b.status[i] = <uint8_t> FAILED
-                b.reason[i] = reason
-                count += 1
-        inflight_encoded(f, b)
-        b = b.next
-    b = f.quarantine
-    while b != NULL:
-        if not b.status[0] & SETTLED:
-            b.status[0] = <uint8_t> FAILED
-            b.reason[0] = reason
-            count += 1
-        inflight_encoded(f, b)
-        b = b.next
-    _free_settled_suspects(f)
-    return count
-
-
-cdef void _expire(lc_inflight *f, uint64_t seq, uint8_t status) noexcept nogil:
-    # End the events of a batch up to this sequence that are not in flight, because of their age.
-    cdef lc_batch *b = f.head
-    cdef uint32_t i
-    while b != NULL:
-        if b.pending:
-            for i in range(b.low, b.n):
-                if b.status[i] == PENDING and b.seq[i] <= seq:
-                    b.status[i] = status
-                    b.reason[i] = <uint8_t> R_MAX_AGE
-            inflight_encoded(f, b)
-        b = b.next
-    b = f.quarantine
-    while b != NULL:
-        if b.seq[0] <= seq and b.inflight == 0 and not b.status[0] & SETTLED:
-            b.status[0] = status
-            b.reason[0] = <uint8_t> R_MAX_AGE
-            inflight_encoded(f, b)
-        b = b.next
-    if f.quarantine != NULL:
-        _free_settled_suspects(f)

@@ -1,12 +1,5 @@
 # The lines of the ledger that are written before events are sent (docs/formats.md). Included by inflight.pyx.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
-from libc.string cimport memcpy
-
-from logclient._ext.constants cimport HANDED, INFLIGHT, SETTLED
-from logclient._ext.codec cimport lc_batch, lc_wire, wire_reserve
-
 cdef enum:
     SPAN_US = 0x3FFFFFFF      # microseconds either way from a line's first event: differences fit 32 bits
 
@@ -69,10 +62,8 @@ cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop,
                  const uint64_t *names) noexcept nogil:
     # Append the listed sequences of start..stop as ranges: those with a name, or all when `names` is NULL.
     cdef uint32_t i
-    cdef bint some = False
-    cdef bint more = False
-    cdef uint64_t first = 0
-    cdef uint64_t last = 0
+    cdef bint some = False, more = False
+    cdef uint64_t first = 0, last = 0
     for i in range(start, stop):
         if not _listed(b, i) or (names != NULL and not _named(names, i)):
             continue
@@ -93,10 +84,7 @@ cdef int _line(lc_inflight *f, lc_batch *b, uint32_t start, uint32_t stop) noexc
     cdef lc_wire *w = &f.line
     cdef lc_wire *t = &f.packed
     cdef char tmp[96]
-    cdef uint32_t i
-    cdef uint32_t n = 0
-    cdef uint32_t k = 0
-    cdef uint32_t own = 0
+    cdef uint32_t i, n = 0, k = 0, own = 0
     cdef int64_t base = 0
     cdef int32_t delta
     cdef uint8_t *hashes
@@ -181,8 +169,7 @@ cdef int _ids_line(lc_inflight *f, lc_batch *b, uint32_t start, uint32_t stop) n
 cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
     # Append to f.line the lines that the ledger needs before the first byte of these events is sent: none for
     # a resend. Call once after each inflight_encoded. Long spans of time make several lines.
-    cdef uint32_t start = b.listed
-    cdef uint32_t i
+    cdef uint32_t start = b.listed, i
     cdef int64_t base
     if b.cursor <= b.listed:
         return 0

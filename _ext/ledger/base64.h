@@ -59,36 +59,12 @@ static ptrdiff_t lc_unbase64_blocks(const uint8_t *p, uint8_t *out, size_t size)
     return _mm256_testz_si256(wrong, wrong) ? blocks : -1;
 }
 
-/* As lc_widen. */
-__attribute__((target("avx2")))
-static void lc_widen_blocks(const uint8_t *p, size_t n, int64_t base, int64_t *out, int32_t *range) {
-    const __m256i start = _mm256_set1_epi64x(base);
-    __m256i low = _mm256_set1_epi32(range[0]), high = _mm256_set1_epi32(range[1]);
-    int32_t lows[8], highs[8];
-    size_t i;
-    for (i = 0; i + 8 <= n; i += 8) {
-        __m256i v = _mm256_loadu_si256((const __m256i *)(p + 4 * i));
-        __m256i first = _mm256_cvtepi32_epi64(_mm256_castsi256_si128(v));
-        __m256i second = _mm256_cvtepi32_epi64(_mm256_extracti128_si256(v, 1));
-        low = _mm256_min_epi32(low, v);
-        high = _mm256_max_epi32(high, v);
-        _mm256_storeu_si256((__m256i *)(out + i), _mm256_add_epi64(first, start));
-        _mm256_storeu_si256((__m256i *)(out + i + 4), _mm256_add_epi64(second, start));
-    }
-    _mm256_storeu_si256((__m256i *)lows, low);
-    _mm256_storeu_si256((__m256i *)highs, high);
-    for (i = 0; i < 8; i++) {
-        range[0] = lows[i] < range[0] ? lows[i] : range[0];
-        range[1] = highs[i] > range[1] ? highs[i] : range[1];
-    }
-}
 #undef LC_TABLE
 #else
 static ptrdiff_t lc_unbase64_blocks(const uint8_t *p, uint8_t *out, size_t size) {
     (void)p; (void)out; (void)size;
     return 0;
 }
-#define lc_widen_blocks(p, n, base, out, range) ((void)0)
 #endif
 
 /* Decode `size` bytes from the characters that encode as many, with padding. -1: they are not base64.
@@ -119,19 +95,28 @@ static int lc_unbase64(const uint8_t *p, uint8_t *out, size_t size, int wide) {
 }
 
 /* Write n numbers of 32 bits, each plus `base`, and extend `range`, which has the least and the greatest. */
-static void lc_widen(const uint8_t *p, size_t n, int64_t base, int64_t *out, int32_t *range, int wide) {
-    size_t i = 0;
-    if (wide) {
-        lc_widen_blocks(p, n, base, out, range);
-        i = n & ~(size_t)7;
-    }
-    for (; i < n; i++) {
+static inline __attribute__((always_inline)) void lc_widen(const uint8_t *p, size_t n, int64_t base,
+                                                           int64_t *restrict out, int32_t *range) {
+    int32_t low = range[0], high = range[1];
+    size_t i;
+    for (i = 0; i < n; i++) {
         int32_t v = (int32_t)lc_le32(p + 4 * i);
-        range[0] = v < range[0] ? v : range[0];
-        range[1] = v > range[1] ? v : range[1];
+        low = v < low ? v : low;
+        high = v > high ? v : high;
         out[i] = base + v;
     }
+    range[0] = low;
+    range[1] = high;
 }
+#if LC_X86_64
+/* The same, which the compiler makes wide. */
+__attribute__((target("avx2")))
+static void lc_widen_avx2(const uint8_t *p, size_t n, int64_t base, int64_t *out, int32_t *range) {
+    lc_widen(p, n, base, out, range);
+}
+#else
+#define lc_widen_avx2 lc_widen
+#endif
 
 /* Decode n numbers of 32 bits, as lc_unbase64 and lc_widen. */
 static int lc_unbase64_times(const uint8_t *p, size_t n, int64_t base, int64_t *out, int32_t *range,
@@ -140,7 +125,8 @@ static int lc_unbase64_times(const uint8_t *p, size_t n, int64_t base, int64_t *
     while (n) {
         size_t k = n < sizeof(some) / 4 ? n : sizeof(some) / 4;
         if (lc_unbase64(p, some, 4 * k, wide) < 0) return -1;
-        lc_widen(some, k, base, out, range, wide);
+        if (wide) lc_widen_avx2(some, k, base, out, range);
+        else lc_widen(some, k, base, out, range);
         p += sizeof(some) / 3 * 4;
         out += k;
         n -= k;

@@ -103,7 +103,7 @@ cdef class Decoder(BatchDecoder):
         cdef lc_message m
         cdef lc_rows *r = &self.rows
         cdef lc_id no_id
-        cdef size_t rows = r.n, foreigners = r.foreigners
+        cdef size_t rows = r.n, foreigners = r.foreign.size
         cdef size_t bodies = self.kept.bodies.size, own_ids = self.kept.own_ids.size
         cdef size_t own_ends = self.kept.own_ends.size
         cdef uint8_t *p
@@ -148,7 +148,7 @@ cdef class Decoder(BatchDecoder):
             status = PING if m.type == M_PING else CONTROL
             where = p
         r.n = rows                   # servers reject the whole message
-        r.foreigners = foreigners
+        r.foreign.size = foreigners
         self.kept.bodies.size = bodies
         self.kept.own_ids.size = own_ids
         self.kept.own_ends.size = own_ends

@@ -41,7 +41,11 @@ cdef class CompiledPump:
     Args:
         in_flight: the batches; new ones come from its queue.
         core: an object whose ``codec`` is a capsule "logclient.codec"; it is kept alive.
-        limits: see ``delivery.contract.PumpLimits``.
+        batch_events: of the largest batch that is taken from the queue at once.
+        batch_bytes: of it.
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something; then it is stalled.
+        report_every: seconds between two reports to the engine.
     """
 
     failure: OSError | None

@@ -7,16 +7,16 @@
 # KEPT_FREE.
 
 cdef enum:
-    CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
+    CHUNK = SLOT - CHUNK_HEAD    # bytes of events in a chunk of 64 KiB
     KEPT_FREE = 1 << 22       # bytes of free chunks that are never freed
-    BODIES = PLACES * PLACE - (PLACE - CHUNK)    # bytes of events that a segment has room for, in one chunk
+    BODIES = SLOTS * SLOT - CHUNK_HEAD    # bytes of events that a segment has room for, in one chunk
     AHEAD = 8 << 20           # bytes before memory is full at which a spool prepares its files, and beyond
 
 
 cdef inline uint32_t _class_of(uint64_t room, uint64_t *size) noexcept nogil:
     # Return the size class of a chunk with so much room; size[0] is the size of a chunk of the class.
     # SIZE_CLASSES means that the chunk is not reused.
-    cdef uint64_t last = room + (65536 - CHUNK) - 1
+    cdef uint64_t last = room + CHUNK_HEAD - 1
     cdef uint32_t step = 12
     if last < 65536:
         size[0] = 65536
@@ -113,13 +113,13 @@ cdef inline bint _is_nearly_full(lc_queue *h, uint64_t room) noexcept nogil:
 
 cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
     # Return a free chunk or a fresh one, in the spool where it goes first; NULL when there is no memory and
-    # no place for it. Call with the mutex held.
+    # no slot for it. Call with the mutex held.
     cdef lc_chunk *c
     cdef lc_spool *s = h.spool
     if s == NULL:
         return _chunk_in_memory(h, room, kept)
     if s.always:
-        c = _take_places(h, room, kept)
+        c = _take_slots(h, room, kept)
         if c != NULL or not _is_incomplete(s):
             return c
         # A caller that may wait gets memory: its event is within max_bytes.
@@ -130,7 +130,7 @@ cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
         _ask(s)
     if s.chunk_bytes + room <= s.memory_bytes and _claim_chunk(h, room, 0):
         return _chunk_in_memory(h, room, kept)
-    c = _take_places(h, room, kept)
+    c = _take_slots(h, room, kept)
     if c != NULL:
         return c
     if _is_segment_coming(s) and room <= BODIES:
@@ -150,8 +150,8 @@ cdef inline bint _is_segment_coming(lc_spool *s) noexcept nogil:
     return s.mapped < s.limit and not s.closed
 
 
-cdef inline bint _is_place_coming(lc_spool *s, uint64_t room) noexcept nogil:
-    # Return whether a caller without a place may wait for one: a segment, or a chunk whose events are sent.
+cdef inline bint _is_slot_coming(lc_spool *s, uint64_t room) noexcept nogil:
+    # Return whether a caller without a slot may wait for one: a segment, or a chunk whose events are sent.
     return _is_segment_coming(s) or (s.always and room <= BODIES and not _is_incomplete(s))
 
 
@@ -172,7 +172,7 @@ cdef lc_chunk *_chunk_in_memory(lc_queue *h, uint64_t room, bint kept) noexcept 
         c.size_class = <uint8_t> size_class
     # The rest of a larger class stays unused: it would count as waste.
     c.capacity = <uint32_t> (CHUNK if size_class == 0 else room)
-    c.place = 0
+    c.slot = 0
     _begin_chunk(c, kept)
     if h.spool != NULL:
         h.spool.chunk_bytes += _size_of(c)
@@ -195,9 +195,11 @@ cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
     cdef uint64_t free_
     if h.spool != NULL:
         h.spool.awaited = AWAIT_NOTHING
-    if c.place:
+    if c.slot:
+        if c.to_log and not c.stays:
+            lc_end_to_log(h.spool, c)
         if not c.stays:
-            _free_places(h, c)
+            lc_free_slots(h.spool, c.slot - 1, (c.capacity + CHUNK_HEAD) // SLOT)
         return
     free_ = h.free_bytes + _size_of(c)
     if h.spool != NULL:
@@ -235,6 +237,6 @@ cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil:
     cdef lc_chunk *following
     while chain != NULL:
         following = chain.next
-        if chain.place == 0:         # the others are a spool's
+        if chain.slot == 0:         # the others are a spool's
             lc_pages_free(chain, _size_of(chain))
         chain = following

@@ -27,10 +27,7 @@ cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
         h.kept_bytes -= room
     h.dropped[h.full_reason] += 1
     if c.read == c.used:
-        list.head = c.next
-        if list.head == NULL:
-            list.tail = NULL
-        lc_release_chunk(h, c)
+        lc_release_chunk(h, take_chunk(list))
     return 1
 
 
@@ -70,49 +67,58 @@ cdef inline uint64_t _waste(lc_list *list, uint64_t room) noexcept nogil:
     return c.capacity - c.used
 
 
-cdef inline void _count_waste(lc_queue *h, lc_list *list, uint64_t size) noexcept nogil:
-    # Count the empty end of the last chunk with its newest event: no other event can use that memory.
+cdef inline void _end_last(lc_queue *h, lc_list *list, uint64_t room) noexcept nogil:
+    # Before a new chunk takes an event of this room, count the empty end of the last one with its newest
+    # event: no other event can use that memory.
     cdef lc_chunk *c = list.tail
-    cdef lc_event *e = <lc_event *> (chunk_data(c) + c.last)
-    e.pad = <uint16_t> size
-    c.used += <uint32_t> size
-    h.queued_bytes += size
-    if list == &h.kept:
-        h.kept_bytes += size
+    cdef uint64_t size
+    if c == NULL:
+        return
+    size = min(_waste(list, room), h.max_bytes - h.queued_bytes - h.held_bytes - room)
+    if size and (h.spool != NULL or _claim(h, room + size, 0)):
+        (<lc_event *> (chunk_data(c) + c.last)).pad = <uint16_t> size
+        c.used += <uint32_t> size
+        h.queued_bytes += size
+        if list == &h.kept:
+            h.kept_bytes += size
 
 
-cdef void _leave_line(lc_queue *h, lc_turn *turn) noexcept nogil:
+cdef inline int64_t _drop(lc_queue *h, int64_t code) noexcept nogil:
+    # Drop a new event; return the code. The sequence is used up: its gap records the drop, in the ledger too.
+    h.next_seq += 1
+    h.dropped[h.full_reason] += 1
+    return code
+
+
+cdef void _leave_line(lc_queue *h, lc_ticket *ticket) noexcept nogil:
     # Give up the place in the line, or the room that was granted. Mutex held.
-    if turn.state == TURN_GRANTED:
+    cdef lc_ticket **at
+    if ticket.state == TICKET_GRANTED:
         h.held_events -= 1
-        h.held_bytes -= turn.room
+        h.held_bytes -= ticket.room
         h.granted_events -= 1
-        h.granted_bytes -= turn.room
-    elif turn.state == TURN_WAITS:
-        if turn.before != NULL:
-            turn.before.behind = turn.behind
-        else:
-            h.first_turn = turn.behind
-        if turn.behind != NULL:
-            turn.behind.before = turn.before
-        else:
-            h.last_turn = turn.before
-    turn.state = TURN_NONE
+        h.granted_bytes -= ticket.room
+    elif ticket.state == TICKET_WAITS:
+        at = &h.first_ticket
+        while at[0] != ticket:
+            at = &at[0].behind
+        at[0] = ticket.behind
+    ticket.state = TICKET_NONE
 
 
 cdef bint lc_grant_room(lc_queue *h) noexcept nogil:
     # Grant room to waiting callers, first come, first served. Return whether to wake them all. Mutex held.
     # Granted room counts as held, so that a later put cannot take it.
-    cdef lc_turn *turn
+    cdef lc_ticket *ticket
     cdef bint some = False
-    while h.first_turn != NULL and not _is_over(h, h.first_turn.room):
-        turn = h.first_turn
-        _leave_line(h, turn)
-        turn.state = TURN_GRANTED
+    while h.first_ticket != NULL and not _is_over(h, h.first_ticket.room):
+        ticket = h.first_ticket
+        _leave_line(h, ticket)
+        ticket.state = TICKET_GRANTED
         h.held_events += 1
-        h.held_bytes += turn.room
+        h.held_bytes += ticket.room
         h.granted_events += 1
-        h.granted_bytes += turn.room
+        h.granted_bytes += ticket.room
         some = True
     return some
 
@@ -143,18 +149,29 @@ cdef inline void _close_wake(lc_queue *h) noexcept nogil:
         lc_wake_close(&h.wake)
 
 
+cdef inline bint _ends_sleep(lc_queue *h, uint8_t level) noexcept nogil:
+    # Return whether the event that was just queued wakes the sender: then call _wake. Mutex held.
+    if h.sender_state == SENDER_LINGERING:
+        if level >= ERROR_LEVEL and not h.urgent_wake_used:
+            # A wake-up costs the caller a system call: one for each linger, however many errors there are.
+            h.urgent_wake_used = True
+        elif h.queued_events < h.full_events and h.queued_bytes < h.full_bytes:
+            return False
+    elif h.sender_state != SENDER_IDLE:
+        return False
+    h.sender_state = SENDER_BUSY
+    return _begin_wake(h)
+
+
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                    int64_t created_us, lc_turn *turn) noexcept nogil:
+                    int64_t created_us, lc_ticket *ticket) noexcept nogil:
     # Queue a copy of one body. Return its sequence, or a PUT_ code.
-    # With a turn, use the room that was granted to it, or any other room; never overtake waiting callers.
-    cdef uint64_t room, waste, seq, ticks
-    cdef lc_list *list
-    cdef lc_chunk *c
+    # With a ticket, use the room that was granted to it, or any other room; never overtake waiting callers.
+    cdef uint64_t ticks
+    cdef int64_t result
     cdef lc_chunk *surplus
-    cdef lc_event *e
     cdef uint8_t tomb
-    cdef bint keep = level >= h.keep_level
-    cdef bint wake = False
+    cdef bint wake
     if h.generation != lc_forks:
         return PUT_FORKED
     if size > h.max_event_bytes and (kind & K_MASK) != K_TOMB:
@@ -163,28 +180,44 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
         body = &tomb
         size = 1
         kind = <uint8_t> K_TOMB
-    room = event_room(size)
     ticks = lc_ticks()
     lc_mutex_lock(&h.mutex)
-    if h.unopened:
-        lc_mutex_unlock(&h.mutex)
-        return PUT_UNOPENED
     if created_us == 0:
         if ticks - h.clock_ticks >= LC_SOON:
             h.clock_ticks = ticks
             h.clock_us = lc_wall_us()
         created_us = h.clock_us
-    if turn != NULL:
-        _leave_line(h, turn)
-    if h.closed:
+    if ticket != NULL and not h.unopened:
+        _leave_line(h, ticket)
+    if h.unopened:
+        result = PUT_UNOPENED
+    elif h.closed:
         h.dropped[<int> R_CLOSED] += 1
-        lc_correct_claim(h)
-        lc_mutex_unlock(&h.mutex)
-        return PUT_DROPPED
-    if h.first_turn != NULL and turn == NULL:
-        lc_mutex_unlock(&h.mutex)
-        return PUT_FULL
-    list = &h.kept if keep else &h.ordinary
+        result = PUT_DROPPED
+    elif h.first_ticket != NULL and ticket == NULL:
+        result = PUT_FULL
+    else:
+        result = _append(h, body, size, level, kind, created_us)
+    surplus = lc_take_surplus(h)
+    lc_correct_claim(h)
+    wake = result > 0 and _ends_sleep(h, level)
+    lc_mutex_unlock(&h.mutex)
+    if wake:
+        _wake(h)
+    lc_free_chunks(surplus)
+    return result
+
+
+cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                            int64_t created_us) noexcept nogil:
+    # Store an event; return its sequence, or a PUT_ code. Mutex held.
+    cdef bint keep = level >= h.keep_level
+    cdef bint waits = h.policy == BLOCK or h.policy == RAISE
+    cdef lc_list *list = &h.kept if keep else &h.ordinary
+    cdef uint64_t room = event_room(size)
+    cdef uint64_t seq
+    cdef lc_chunk *c
+    cdef lc_event *e
     if _is_over(h, room + _waste(list, room)):
         if h.policy == DROP_OLDEST and not _cannot_fit(h, room, keep):
             # Ordinary events go first; a kept one is displaced only by another kept one.
@@ -193,50 +226,28 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
             while _is_over(h, room + (_waste(list, room) if keep else 0)) and _drop_oldest(h, &h.kept):
                 pass
         if _is_over(h, room):
-            lc_correct_claim(h)
-            if h.policy == BLOCK or h.policy == RAISE:
-                lc_mutex_unlock(&h.mutex)
-                return PUT_FULL
-            # The sequence is used up: its gap records the drop, also in the ledger.
-            h.next_seq += 1
-            h.dropped[h.full_reason] += 1
-            lc_mutex_unlock(&h.mutex)
-            return PUT_DROPPED
-    waste = _waste(list, room)
+            return PUT_FULL if waits else _drop(h, PUT_DROPPED)
     c = list.tail
     if c == NULL or c.capacity - c.used < room:
         c = _new_chunk(h, room, keep)
         while c == NULL and h.spool != NULL and h.policy == DROP_OLDEST and (
                 _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
-            # There is room, but no place: none is large enough, or chunks are held by their last event.
+            # There is room, but no slot: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)
-        if c == NULL and (h.policy == BLOCK or h.policy == RAISE) and h.spool != NULL:
-            if _is_place_coming(h.spool, room):
-                h.spool.awaited = AWAIT_PLACE
+        if c == NULL and waits and h.spool != NULL:
+            if _is_slot_coming(h.spool, room):
+                h.spool.awaited = AWAIT_SLOT
             elif not _claim_chunk(h, room, 0):
                 h.spool.awaited = AWAIT_SHARED
             else:
                 h.spool.awaited = AWAIT_NOTHING
                 c = _new_chunk(h, room, keep)     # another queue has just made room
             if h.spool.awaited:
-                lc_correct_claim(h)
-                lc_mutex_unlock(&h.mutex)
                 return PUT_FULL
         if c == NULL:
-            lc_correct_claim(h)
-            h.next_seq += 1
-            h.dropped[h.full_reason] += 1
-            lc_mutex_unlock(&h.mutex)
-            return PUT_MEMORY
-        waste = _waste(list, room)
-        if list.tail == NULL:
-            list.head = c
-        else:
-            waste = min(waste, h.max_bytes - h.queued_bytes - h.held_bytes - room)
-            if waste and (h.spool != NULL or _claim(h, room + waste, 0)):
-                _count_waste(h, list, waste)
-            list.tail.next = c
-        list.tail = c
+            return _drop(h, PUT_MEMORY)
+        _end_last(h, list, room)
+        append_chunk(list, c)
     seq = h.next_seq
     h.next_seq = seq + 1
     e = <lc_event *> (chunk_data(c) + c.used)
@@ -248,7 +259,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
     c.last = c.used
     memcpy(<uint8_t *> (e + 1), body, size)
     c.used += <uint32_t> room
-    if c.place:
+    if c.slot:
         if c.capacity - c.used >= 8:
             (<lc_event *> (chunk_data(c) + c.used)).seq = 0
     elif h.spool != NULL:
@@ -262,25 +273,6 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
     if keep:
         h.kept_events += 1
         h.kept_bytes += room
-    if h.sender_state == SENDER_IDLE:
-        wake = True
-    elif h.sender_state == SENDER_LINGERING:
-        if level >= ERROR_LEVEL and not h.urgent_wake_used:
-            # A wake-up costs the caller a system call: one for each linger, however many errors there are.
-            h.urgent_wake_used = True
-            wake = True
-        elif h.queued_events >= h.full_events or h.queued_bytes >= h.full_bytes:
-            wake = True
-    if wake:
-        h.sender_state = SENDER_BUSY
-    surplus = lc_take_surplus(h)
-    lc_correct_claim(h)
-    if wake:
-        wake = _begin_wake(h)
-    lc_mutex_unlock(&h.mutex)
-    if wake:
-        _wake(h)
-    lc_free_chunks(surplus)
     return <int64_t> seq
 
 

@@ -188,14 +188,9 @@ cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
 
 # Write the fields from *step to `end`. Returns 0, -1, or NEEDS_PYTHON with *step at the field in question.
 cdef int _write_plain_steps(Document *doc, PyObject **values, int *step, int end) noexcept nogil:
-    cdef PyObject *v
     cdef int status
     while step[0] < end:
-        v = values[step[0] - KEY_LOGGER]
-        if step[0] == KEY_LINE or step[0] == KEY_PID or step[0] == KEY_THREAD_ID:
-            status = _write_number_field(doc, step[0], v)
-        else:
-            status = _write_text_field(doc, step[0], v)
+        status = _write_plain_field(doc, step[0], values[step[0] - KEY_LOGGER])
         if status:
             return status
         step[0] += 1

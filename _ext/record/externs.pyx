@@ -29,6 +29,7 @@ cdef extern from "Python.h":
     dict PyDict_Copy(object o)
     object PyObject_GenericGetDict(object o, void *context)
     object PyUnicode_FromObject(object o)
+    Py_ssize_t PyUnicode_FindChar(PyObject *s, uint32_t c, Py_ssize_t start, Py_ssize_t end, int step) nogil
     object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)
 
 cdef extern from "record/objects.h":
@@ -49,9 +50,6 @@ cdef extern from "record/objects.h":
     uint32_t PyUnicode_READ(int kind, void *data, Py_ssize_t i) nogil
 
 cdef extern from "text.h" nogil:
-    """
-    static __thread lc_here lc_this_thread;
-    """
     enum: LC_SLACK
     enum: LC_WORST
     enum:

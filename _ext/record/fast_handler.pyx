@@ -44,15 +44,6 @@ cdef object _attribute(object record, str name):
         return None
 
 
-cdef object _object_in(str text):
-    # Return a JSON object as bytes, or the text if it is none.
-    cdef bytes body = text.encode("utf-8", "replace")
-    cdef bytes padded = body + bytes(SCAN_PAD)
-    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(padded)
-    cdef lc_object found
-    return body if scan_object(p, p + PyBytes_GET_SIZE(body), &found) == 0 else text
-
-
 cdef class FastHandler:
     """Base of ``logclient.Handler`` with a compiled ``handle`` that takes no lock.
 
@@ -201,8 +192,7 @@ cdef class FastHandler:
 
     cdef int _ship_formatted(self, object record) except -1:
         # Ship a record with the application's formatter, or the format() of a subclass.
-        cdef object name
-        cdef object made = None
+        cdef object name, made = None
         if self.encoder is None:
             return 0
         if self.user_formatter is None and not self.own_format or lc_this_thread.own:
@@ -236,7 +226,11 @@ cdef class FastHandler:
             except ValueError:
                 return text
             return found if isinstance(found, dict) else text
-        return _object_in(text)
+        cdef bytes body = text.encode("utf-8", "replace")
+        cdef bytes padded = body + bytes(SCAN_PAD)
+        cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(padded)
+        cdef lc_object object_
+        return body if scan_object(p, p + PyBytes_GET_SIZE(body), &object_) == 0 else text
 
     cdef int _ship_bytes(self, object record, bytes body) except -1:
         cdef object level = _attribute(record, "levelno")
@@ -265,9 +259,6 @@ cdef class FastHandler:
         if status == 0:
             if doc.sanitized or doc.moved:
                 self.queue.count_changed(doc.sanitized, doc.moved)
-            if doc.heap == NULL:
-                return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
-                                 <uint8_t> K_DOCUMENT | doc.flags, created_us)
             try:
                 return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
                                  <uint8_t> K_DOCUMENT | doc.flags, created_us)

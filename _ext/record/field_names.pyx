@@ -29,20 +29,11 @@ cdef enum:
     MAX_SPLICES = 16         # encoders for which the fields of a context are kept encoded
 
 
-cdef bint _has_dot(PyObject *text) noexcept nogil:
-    cdef Py_ssize_t i
-    if lc_ready(text) < 0:
-        return True
-    for i in range(PyUnicode_GET_LENGTH(text)):
-        if PyUnicode_READ(PyUnicode_KIND(text), PyUnicode_DATA(text), i) == c'.':
-            return True
-    return False
-
-
 # Return NAME_... or KEY_... of an exact str, whatever the protocol.
 cdef int _classify_name(PyObject *key) noexcept nogil:
     if not PyUnicode_IS_COMPACT_ASCII(key):
-        return NAME_DOTTED if _has_dot(key) else NAME_PLAIN
+        return NAME_PLAIN if lc_ready(key) == 0 and PyUnicode_FindChar(
+            key, c'.', 0, PyUnicode_GET_LENGTH(key), 1) < 0 else NAME_DOTTED
     cdef const char *s = <const char *> PyUnicode_DATA(key)
     cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
     cdef int what = lc_what(s, n)
@@ -357,17 +348,3 @@ cdef uint32_t _scan_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at,
     if e.checks_names and not doc.rearranged:
         rearrange[0] = _must_rearrange(doc, doc.seen & SEEN_MOVING != 0, d, start, standard)
     return bits
-
-
-cdef bint _is_among(PyObject *text, PyObject *some) noexcept nogil:
-    # Return whether a str is in a tuple of ASCII strings.
-    cdef PyObject *one
-    cdef Py_ssize_t i, n = PyUnicode_GET_LENGTH(text)
-    cdef void *data = PyUnicode_DATA(text)
-    if not PyUnicode_IS_COMPACT_ASCII(text):
-        return False
-    for i in range(PyTuple_GET_SIZE(some)):
-        one = PyTuple_GET_ITEM(some, i)
-        if PyUnicode_GET_LENGTH(one) == n and memcmp(PyUnicode_DATA(one), data, <size_t> n) == 0:
-            return True
-    return False

@@ -30,49 +30,38 @@ cdef inline int _close_field(Document *doc, bint text) noexcept nogil:
     return 0
 
 
-cdef int _write_text_field(Document *doc, int key, PyObject *v) noexcept nogil:
-    # Write a str; return 0, -1 or NEEDS_PYTHON.
-    if v == NULL or v == Py_None or doc.overridden >> key & 1:
-        return 0
-    if not PyUnicode_CheckExact(v):
-        return NEEDS_PYTHON
-    if _reserve(doc, 2 * LC_SLACK) < 0:
-        return -1
-    _open_field(doc, key, True)
-    if _write_chars(doc, v) < 0:
-        return -1
-    return _close_field(doc, True)
-
-
-cdef int _write_number_field(Document *doc, int key, PyObject *v) noexcept nogil:
+cdef int _write_plain_field(Document *doc, int key, PyObject *v) noexcept nogil:
+    # Write a str or an int; return 0, -1 or NEEDS_PYTHON.
     cdef int overflow = 0
-    cdef long long number
+    cdef long long number = 0
     if v == NULL or v == Py_None or doc.overridden >> key & 1:
         return 0
-    if not PyLong_CheckExact(v):
-        return NEEDS_PYTHON
-    number = _int_value(v, &overflow)
-    if overflow:
-        return NEEDS_PYTHON
+    cdef bint text = PyUnicode_CheckExact(v)
+    if not text:
+        if not PyLong_CheckExact(v):
+            return NEEDS_PYTHON
+        number = _int_value(v, &overflow)
+        if overflow:
+            return NEEDS_PYTHON
     if _reserve(doc, 3 * LC_SLACK) < 0:
         return -1
-    _open_field(doc, key, False)
-    doc.p = lc_int(doc.p, number)
-    return _close_field(doc, False)
-
-
-# Write a field of ours; the caller holds a reference to `v`.
-cdef int _write_any_text_field(Document *doc, int key, PyObject *v) except -2:
-    cdef int status = _write_text_field(doc, key, v)
-    return _write_any_field(doc, key, v) if status == NEEDS_PYTHON else status
+    _open_field(doc, key, text)
+    if not text:
+        doc.p = lc_int(doc.p, number)
+    elif _write_chars(doc, v) < 0:
+        return -1
+    return _close_field(doc, text)
 
 
 cdef int _write_any_field(Document *doc, int key, PyObject *v) except -2:
-    # The application replaced an attribute of the record by an object of another type.
+    # Write a field of ours, of whatever type; the caller holds a reference to `v`.
+    cdef int status = _write_plain_field(doc, key, v)
+    if status != NEEDS_PYTHON:
+        return status
     if _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
     _open_field(doc, key, False)
-    cdef int status = _write_held(doc, v, 1)
+    status = _write_held(doc, v, 1)
     if status < 0:
         return status
     return _close_field(doc, False)

@@ -143,7 +143,7 @@ cdef inline int _write_chars(Document *doc, PyObject *s) noexcept nogil:
         if n <= SEGMENT:
             if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
                 return -1
-            doc.p = lc_quote1(doc.p, <uint8_t *> PyUnicode_DATA(s), n)
+            doc.p = lc_quote_short(doc.p, <uint8_t *> PyUnicode_DATA(s), n)
             return 0
     if _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
@@ -151,23 +151,16 @@ cdef inline int _write_chars(Document *doc, PyObject *s) noexcept nogil:
 
 
 cdef int _write_string(Document *doc, PyObject *s) noexcept nogil:
-    cdef size_t n
-    cdef uint8_t *p
-    if doc.unquoted:
-        return _write_chars(doc, s)
-    if PyUnicode_IS_COMPACT_ASCII(s):
-        n = <size_t> PyUnicode_GET_LENGTH(s)
-        if n <= SEGMENT:
-            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
-                return -1
-            doc.p[0] = c'"'
-            p = lc_quote_short(doc.p + 1, <uint8_t *> PyUnicode_DATA(s), n)
-            p[0] = c'"'
-            doc.p = p + 1
-            return 0
-    if _append(doc, b'"', 1) < 0 or _write_chars(doc, s) < 0:
+    cdef bint quoted = not doc.unquoted
+    if _reserve(doc, LC_SLACK) < 0:
         return -1
-    return _append(doc, b'"', 1)
+    doc.p[0] = c'"'
+    doc.p += quoted
+    if _write_chars(doc, s) < 0:
+        return -1
+    doc.p[0] = c'"'
+    doc.p += quoted
+    return 0
 
 
 cdef inline long long _int_value(PyObject *v, int *overflow) noexcept nogil:
@@ -273,9 +266,8 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     cdef size_t start = <size_t> (doc.p - doc.base)
     if LC_SHARED:
         copy = dict(<object> d)
-        status = _write_items(doc, <PyObject *> copy, depth)
-    else:
-        status = _write_items(doc, d, depth)
+        d = <PyObject *> copy
+    status = _write_items(doc, d, depth)
     if status == 1:
         if doc.no_python:
             return -1
@@ -459,10 +451,8 @@ cdef bint _has_surrogate(PyObject *text) noexcept nogil:
 
 cdef str _clean_key(Document *doc, object key):
     cdef str text
-    if type(key) is str:
-        text = key
-    elif isinstance(key, str):
-        text = PyUnicode_FromObject(key)
+    if isinstance(key, str):
+        text = _exact_str(key)
     else:
         doc.sanitized += 1
         try:

@@ -2,6 +2,9 @@
 #ifndef LOGCLIENT_RECORD_OBJECTS_H
 #define LOGCLIENT_RECORD_OBJECTS_H
 
+#include "text.h"
+
+static __thread lc_here lc_this_thread;
 #if PY_VERSION_HEX < 0x030C0000
 /* A string of the old C API may not be in its final form. */
 static inline int lc_ready(PyObject *s) {

@@ -126,7 +126,7 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
                 made[key] = value
         elif encoder.sets_event_id and key.startswith("event.id."):
             moving.append((key, value))
-        elif encoder.reserves_carriers and key in encoder.carriers or key in reserved:
+        elif encoder.reserved is not None and key in encoder.reserved or key in reserved:
             moving.append((key, value))
         elif encoder.ecs and key in ECS_OBJECTS:
             value = None if encoder.flat else _as_dict(doc, value)

@@ -53,7 +53,7 @@ cdef class Encoder:
     cdef bint checks_names           # some names need a check
     cdef bint lumberjack             # `@metadata` is not the application's
     cdef bint sets_event_id          # ... and `event.id` may be ours
-    cdef bint reserves_carriers      # another protocol: the fields that may carry the id are ours
+    cdef dict reserved               # another protocol: its carriers, which are ours; or None
     cdef CachedName cache[CACHE_SLOTS]
     cdef object text
     cdef object complete
@@ -94,8 +94,9 @@ cdef class Encoder:
         self.fingerprint = fingerprint
         self.lumberjack = "@metadata" in carriers
         self.sets_event_id = self.lumberjack and identity != "none"
-        self.reserves_carriers = len(carriers) and not self.lumberjack and identity == "id"
-        self.checks_names = ecs or self.reserves_carriers
+        if carriers and not self.lumberjack and identity == "id":
+            self.reserved = dict.fromkeys(carriers)
+        self.checks_names = ecs or self.reserved is not None
         self.queue = queue
         self.max_event_bytes = max_event_bytes
         self.truncate = truncate
@@ -158,7 +159,7 @@ cdef class Encoder:
             cached = uncached
         cached.what = <uint8_t> _classify_name(key)
         cached.redacted = self.entries != NULL and _covers(self.entries, key)
-        if self.reserves_carriers and _is_among(key, <PyObject *> self.carriers):
+        if self.reserved is not None and lc_find(<PyObject *> self.reserved, key) != NULL:
             cached.what = NAME_CARRIER
         if self.ecs:
             _set_bits(cached, key)
@@ -197,10 +198,7 @@ cdef class Encoder:
             made: a formatter's result for it: its message, or a dict with its fields; None: there is none.
 
         Returns:
-            As ``encode``.
-
-        Raises:
-            EncodeError: as ``encode``.
+            As ``encode``, which raises the same errors.
         """
         if made is not None and not isinstance(made, (str, dict)):
             raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
@@ -511,6 +509,9 @@ cdef class Encoder:
         cdef PyObject *chosen = NULL     # the message, if it is not the record's
         cdef dict fields = None          # the application's, if not written from the record
         cdef object text = None
+        cdef PyObject *given = NULL      # has the fields of the application, from `at` on but for `skipped`
+        cdef PyObject *skipped = NULL
+        cdef Py_ssize_t at = 0
         cdef bint subclass = False       # the record may override getMessage()
         cdef bint rearrange = False
         cdef int status, step = 0
@@ -525,46 +526,39 @@ cdef class Encoder:
             if s.values[A_MSG] != NULL and PyDict_Check(s.values[A_MSG]):
                 attributes = self._take_references(attributes, s)
                 if s.values[A_ARGS] == NULL or not <object> s.values[A_ARGS]:
-                    fields = _merge_message_fields(self, doc, attributes, s.first_extra,
-                                                   <object> s.values[A_MSG])
-                    if fields is None:
-                        return -1
-        elif isinstance(override, dict):
+                    override = <object> s.values[A_MSG]
+        if isinstance(override, dict):
             attributes = self._take_references(attributes, s)
             fields = _merge_message_fields(self, doc, attributes, s.first_extra, override)
             if fields is None:
                 return -1
         else:
             text = override
-        if fields is None and s.first_extra >= 0:
-            doc.overridden = _scan_fields(self, doc, <PyObject *> attributes, s.first_extra,
-                                          standard if s.extras_mixed else NULL, &rearrange)
-            if splice is not None and not rearrange:
-                rearrange = _conflicts_with_splice(self, doc, splice, <PyObject *> attributes, s.first_extra,
-                                                   standard if s.extras_mixed else NULL)
-            if rearrange or doc.mode != WHOLE:
+        cdef bint by_message = fields is not None
+        if fields is not None:
+            given = <PyObject *> fields
+        elif s.first_extra >= 0:
+            given = <PyObject *> attributes
+            at = s.first_extra
+            skipped = standard if s.extras_mixed else NULL
+        if given != NULL:
+            doc.overridden = _scan_fields(self, doc, given, at, skipped, &rearrange)
+            if doc.mode != WHOLE or rearrange or splice is not None and _conflicts_with_splice(
+                    self, doc, splice, given, at, skipped):
                 attributes = self._take_references(attributes, s)
-                fields = _clean_dict(doc, attributes, self.standard)
+                if fields is None:
+                    fields = _clean_dict(doc, attributes, self.standard)
                 if splice is not None and fields is not None:
                     fields = {**splice.fields_of(doc), **fields}
                     splice = None
                 fields = _rearrange(self, doc, fields, True)
                 if fields is None:
                     return -1
-                doc.overridden = _scan_fields(self, doc, <PyObject *> fields, 0, NULL, &rearrange)
-        elif fields is not None:
-            doc.overridden = _scan_fields(self, doc, <PyObject *> fields, 0, NULL, &rearrange)
-            if splice is not None and (rearrange or doc.mode != WHOLE or _conflicts_with_splice(
-                    self, doc, splice, <PyObject *> fields, 0, NULL)):
-                fields = {**splice.fields_of(doc), **fields}
-                splice = None
-                rearrange = True
-            if rearrange or doc.mode != WHOLE:
-                fields = _rearrange(self, doc, fields, True)
-            if isinstance(fields.get("message"), str):
+        if fields is not None:
+            if by_message and isinstance(fields.get("message"), str):
                 text = fields.pop("message")         # to its place
             doc.overridden = _scan_fields(self, doc, <PyObject *> fields, 0, NULL, &rearrange)
-            if text is None:
+            if by_message and text is None:
                 doc.overridden |= <uint32_t> 1 << KEY_MESSAGE
         if text is not None:
             chosen = <PyObject *> text
@@ -615,7 +609,7 @@ cdef class Encoder:
         if step == KEY_LEVEL:
             text = <object> values[A_LEVELNAME]
             text = _exact_str(text).lower() if isinstance(text, str) else text
-            return _write_any_text_field(doc, KEY_LEVEL, <PyObject *> text)
+            return _write_any_field(doc, KEY_LEVEL, <PyObject *> text)
         if step != KEY_MESSAGE:
             return _write_any_field(doc, step, values[step - KEY_LOGGER])
         if type(record) is not self.record_type and \
@@ -672,24 +666,24 @@ cdef class Encoder:
                 message = _exact_str(str(exc_info[1]))
             except Exception:
                 message = _unprintable(doc, exc_info[1])
-            status = _write_any_text_field(doc, KEY_ERROR_TYPE, <PyObject *> name)
+            status = _write_any_field(doc, KEY_ERROR_TYPE, <PyObject *> name)
             if status < 0:
                 return status
-            status = _write_any_text_field(doc, KEY_ERROR_MESSAGE, <PyObject *> message)
+            status = _write_any_field(doc, KEY_ERROR_MESSAGE, <PyObject *> message)
             if status < 0:
                 return status
         if isinstance(exc_text, str) and exc_text:
             trace = _exact_str(exc_text)
         if isinstance(stack_info, str) and stack_info:
             trace = _exact_str(stack_info) if trace is None else f"{trace}\n{stack_info}"
-        status = _write_any_text_field(doc, KEY_STACK_TRACE, <PyObject *> trace)
+        status = _write_any_field(doc, KEY_STACK_TRACE, <PyObject *> trace)
         if status < 0 or kind is None or not self.fingerprint:
             return status
         try:
             fingerprint = self.exceptions.fingerprint(exc_info)
         except Exception:
             doc.sanitized += 1
-        return _write_any_text_field(doc, KEY_FINGERPRINT, <PyObject *> fingerprint)
+        return _write_any_field(doc, KEY_FINGERPRINT, <PyObject *> fingerprint)
 
 
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,
@@ -742,18 +736,18 @@ cpdef uint8_t failure_reason(object error: BaseException | None) except 255:
 cpdef uint8_t level_index(object level: int | str) except 255:
     """Return a level of ``logging``, a number or a name, as the queue keeps it: 0 to 5."""
     cdef int overflow = 0
+    cdef bint known = False
     if isinstance(level, str):
         names = logging.getLevelNamesMapping()
         level = names.get(level, names.get(level.upper()))
-    if not isinstance(level, int) or isinstance(level, bool):
+    if isinstance(level, int) and not isinstance(level, bool):
+        PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
+        known = overflow == 0
+    if not known:
         from logclient.errors import ConfigError
 
-        raise ConfigError("level: must be a number, or the name of a level such as ERROR")
-    PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
-    if overflow:
-        from logclient.errors import ConfigError
-
-        raise ConfigError("level: must be a number of 64 bits, or the name of a level such as ERROR")
+        number = "a number of 64 bits" if overflow else "a number"
+        raise ConfigError(f"level: must be {number}, or the name of a level such as ERROR")
     return _level_index(<PyObject *> level)
 
 

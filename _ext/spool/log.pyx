@@ -41,7 +41,9 @@ ctypedef struct lc_log:
 cdef bint _write_all(int fd, const uint8_t *data, size_t size) noexcept nogil:
     cdef ssize_t n
     while size:
-        n = lc_write(fd, data, size)
+        n = write(fd, data, size)
+        if n < 0 and errno == EINTR:
+            continue
         if n <= 0:
             return False
         data += n
@@ -51,6 +53,14 @@ cdef bint _write_all(int fd, const uint8_t *data, size_t size) noexcept nogil:
 
 cdef void _log_path(lc_log *g, uint32_t number, char *path) noexcept nogil:
     snprintf(path, PATH, b"%s%06u.log", g.prefix, number)
+
+
+cdef uint64_t _log_size(lc_log *g) noexcept nogil:
+    cdef uint64_t size = 0
+    cdef uint32_t i
+    for i in range(g.files):
+        size += g.file[i].size
+    return size
 
 
 cdef int _next_file(lc_log *g) noexcept nogil:
@@ -67,11 +77,11 @@ cdef int _next_file(lc_log *g) noexcept nogil:
     g.head.created_us = <uint64_t> lc_wall_us()
     g.head.sum = xxh64_of(<const uint8_t *> &g.head, sizeof(lc_head) - 8, 42)
     if not _write_all(fd, <const uint8_t *> &g.head, sizeof(lc_head)):
-        lc_close(fd)
-        lc_remove(path)
+        close(fd)
+        unlink(path)
         return errno or EIO
     if g.fd >= 0:
-        lc_close(g.fd)
+        close(g.fd)
     g.fd = fd
     g.file[g.files].number = number
     g.file[g.files].size = sizeof(lc_head)
@@ -86,7 +96,7 @@ cdef void _drop_files(lc_log *g, uint32_t count) noexcept nogil:
     cdef uint32_t i
     for i in range(count):
         _log_path(g, g.file[i].number, path)
-        lc_remove(path)
+        unlink(path)
     for i in range(count, g.files):
         g.file[i - count] = g.file[i]
     g.files -= count
@@ -109,8 +119,7 @@ cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
     cdef lc_block *b
-    cdef uint32_t at = s.first_to_log
-    cdef uint32_t following
+    cdef uint32_t at = s.first_to_log, following
     g.buffer.size = 0
     if s.to_log.n:
         b = _begin_block(g, s.to_log.n * sizeof(lc_outcome), BLOCK_OUTCOMES)
@@ -160,15 +169,15 @@ cdef void _log_all_again(lc_spool *s) noexcept nogil:
     cdef lc_chunk *c
     for i in range(s.most):
         p = 0
-        while s.segments[i].base != NULL and p < PLACES:
+        while s.segments[i].base != NULL and p < SLOTS:
             if s.segments[i].free >> p & 1:
                 p += 1
                 continue
-            c = chunk_at(s, i * PLACES + p)
+            c = chunk_at(s, i * SLOTS + p)
             c.logged = 0
             if not c.to_log:
                 lc_begin_to_log(s, c)
-            p += (c.capacity + CHUNK_HEAD) // PLACE
+            p += (c.capacity + CHUNK_HEAD) // SLOT
 
 
 cdef int _log_up_to_now(lc_log *g) noexcept nogil:
@@ -177,13 +186,9 @@ cdef int _log_up_to_now(lc_log *g) noexcept nogil:
     cdef lc_spool *s = h.spool
     cdef uint64_t target, settled, size
     cdef uint32_t i, old
-    cdef bint more = True
-    cdef bint anew = False
-    cdef bint some = False
+    cdef bint more = True, anew = False, some = False
     cdef int error = 0
-    size = 0
-    for i in range(g.files):
-        size += g.file[i].size
+    size = _log_size(g)
     if g.fd < 0 or g.file[g.files - 1].size > g.rotate or size > g.bound:
         if g.files == LOG_FILES:
             _drop_files(g, 1)
@@ -295,26 +300,14 @@ cdef class Log:
             raise OSError(error, strerror(error).decode(), self.segments.directory)
 
     def write_all(self):
-        """Write everything that is in the segments, on the disk, into files of its own; the client ends.
-
-        Raises:
-            OSError: as ``write``.
-        """
+        """Do as ``write`` with everything that is in the segments: the client ends."""
         lc_mutex_lock(&self.segments.h.mutex)
         _log_all_again(self.segments.s)
         lc_mutex_unlock(&self.segments.h.mutex)
         self.write()
 
     def serve(self, double seconds, double every):
-        """Bring the log up to now, every so often, without the GIL.
-
-        Args:
-            seconds: how long.
-            every: seconds from the beginning of one time to the next.
-
-        Raises:
-            OSError: as ``write``.
-        """
+        """Do as ``write`` every so many seconds, for `seconds` or until woken."""
         cdef lc_queue *h = self.segments.h
         cdef lc_spool *s = self.segments.s
         cdef double now = lc_monotonic()
@@ -331,7 +324,7 @@ cdef class Log:
                     now = lc_monotonic()
                     if now >= begun + every:
                         break
-                    lc_cond_wait(&s.log_more, &h.mutex, begun + every - now)
+                    lc_cond_wait(&s.more, &h.mutex, begun + every - now)
                 lc_mutex_unlock(&h.mutex)
                 now = lc_monotonic()
         if error > 0:
@@ -347,7 +340,7 @@ cdef class Log:
             s.logs_first = False
             g.error = g.error or CLOSED
             if g.fd >= 0:
-                lc_close(g.fd)
+                close(g.fd)
                 g.fd = -1
             if not keep:
                 _drop_files(g, g.files)
@@ -356,14 +349,10 @@ cdef class Log:
     def abandon(self):
         """In a forked child, close the parent's file."""
         if self.g.fd >= 0:
-            lc_close(self.g.fd)
+            close(self.g.fd)
             self.g.fd = -1
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        cdef uint32_t i
-        cdef uint64_t size = 0
-        for i in range(self.g.files):
-            size += self.g.file[i].size
-        return size
+        return _log_size(self.g)

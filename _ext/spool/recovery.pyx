@@ -1,10 +1,5 @@
 # Recovery from a log, after the end of the machine: only what a checksum confirms. Included by spool.pyx.
 
-ctypedef struct lc_file_view:
-    const uint8_t *data
-    size_t size
-
-
 cdef int _by_seq(const void *one, const void *other) noexcept nogil:
     cdef uint64_t x = (<lc_event **> one)[0].seq
     cdef uint64_t y = (<lc_event **> other)[0].seq
@@ -28,37 +23,24 @@ cdef class LogReader:
     cdef readonly list settled
     settled: list[tuple[int, int, int, int]]
     cdef readonly bint whole
-    cdef lc_file_view *views
-    cdef uint32_t count
+    cdef list maps           # keep the files mapped
     cdef const lc_event **found
     cdef size_t n
     cdef size_t room
 
     def __cinit__(self, list files not None: list[tuple[int, int, int]]):
-        cdef int fd
-        cdef size_t size
-        cdef uint64_t salt
+        from mmap import ACCESS_READ, mmap
+        cdef const uint8_t[::1] view
         self.settled = []
+        self.maps = []
         self.whole = True
-        self.views = <lc_file_view *> calloc(len(files) + 1, sizeof(lc_file_view))
-        if self.views == NULL:
-            raise MemoryError
         for fd, size, salt in files:
-            if size <= sizeof(lc_head):
-                continue
-            self.views[self.count].data = <const uint8_t *> lc_map_read(fd, size)
-            if self.views[self.count].data == NULL:
-                raise OSError(errno, strerror(errno).decode())
-            self.views[self.count].size = size
-            self.count += 1
-            self._read(self.views[self.count - 1].data, size, salt)
+            if size > <Py_ssize_t> sizeof(lc_head):
+                view = mmap(fd, size, access=ACCESS_READ)
+                self.maps.append(view)
+                self._read(&view[0], size, salt)
 
     def __dealloc__(self):
-        cdef uint32_t i
-        if self.views != NULL:
-            for i in range(self.count):
-                lc_unmap(<void *> self.views[i].data, self.views[i].size)
-        free(self.views)
         free(self.found)
 
     cdef int _read(self, const uint8_t *data, size_t size, uint64_t salt) except -1:
@@ -88,12 +70,10 @@ cdef class LogReader:
         # Find the events of a block, which lie there as in their chunk.
         cdef const lc_event **more
         cdef lc_event *e
-        cdef uint64_t at = 0
-        cdef uint64_t last = 0
+        cdef uint64_t at = 0, last = 0
         while at + sizeof(lc_event) <= size:
             e = <lc_event *> (data + at)
-            if e.seq <= last or e.seq >> SEQUENCE_BITS or event_room(e.size) > size - at or (
-                    (e.level & ~EVENT_SETTLED) > LEVELS):
+            if not _makes_sense(e, last, size - at):
                 break                # the unused end of a chunk
             last = e.seq
             at += event_room(e.size)
@@ -124,9 +104,7 @@ cdef class LogReader:
         """
         cdef lc_queue *h = segments.h
         cdef const lc_event *e
-        cdef uint64_t last = 0
-        cdef uint64_t first_settled = 0
-        cdef uint64_t last_settled = 0
+        cdef uint64_t last = 0, first_settled = 0, last_settled = 0
         cdef size_t i
         cdef uint64_t count = 0
         cdef uint32_t need
@@ -140,8 +118,8 @@ cdef class LogReader:
             if e.seq == last or e.seq >= first_settled:
                 continue
             last = e.seq
-            need = <uint32_t> (event_room(e.size) // PLACE + 2)
-            while segments.s.free_places < need and segments.s.mapped < segments.s.most:
+            need = <uint32_t> (event_room(e.size) // SLOT + 2)
+            while segments.s.free_slots < need and segments.s.mapped < segments.s.most:
                 segments.grow()
             h.next_seq = e.seq
             if lc_put(h, <const uint8_t *> (e + 1), e.size, e.level, e.kind, e.created_us, NULL) <= 0:

@@ -17,28 +17,17 @@
 #define lc_file_of(code) (((PyCodeObject *)(code))->co_filename)
 #define lc_chars(s) (PyUnicode_GET_LENGTH(s) * PyUnicode_KIND(s))
 
-/* Whether `reference` leads to `o`, which is alive. */
-static inline int lc_leads_to(PyObject *reference, PyObject *o) {
-#if PY_VERSION_HEX >= 0x030D0000
+/* What a weak reference leads to, to be compared with an object that is alive; NULL: it is gone. */
+static inline PyObject *lc_referent(PyObject *reference) {
     PyObject *it = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
     if (PyWeakref_GetRef(reference, &it) < 0) PyErr_Clear();
-    Py_XDECREF(it);     /* not the last one: the caller has `o`, and no other object is at its address */
-    return it == o;
-#else
-    return PyWeakref_GET_OBJECT(reference) == o;
-#endif
-}
-/* Whether what `reference` led to is gone. */
-static inline int lc_is_dead(PyObject *reference) {
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *it = NULL;
-    int alive = PyWeakref_GetRef(reference, &it);
-    if (alive < 0) PyErr_Clear();
     Py_XDECREF(it);     /* if this is the last one, a code goes, and no Python code runs */
-    return alive == 0;
 #else
-    return PyWeakref_GET_OBJECT(reference) == Py_None;
+    it = PyWeakref_GET_OBJECT(reference);
+    if (it == Py_None) it = NULL;
 #endif
+    return it;
 }
 static inline PyObject *lc_namespace(PyObject *type) {
 #if PY_VERSION_HEX >= 0x030C0000

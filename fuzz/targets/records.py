@@ -82,8 +82,8 @@ PLANTS = (
     Plant("borrowed", "_ext/record/record_encoder.pyx",
           f"            attributes = self._take_references(attributes, s)\n{_IN_PYTHON}",
           f"            pass\n{_IN_PYTHON}", (ASAN,)),
-    Plant("length", "_ext/record/json_encode.pyx", f"{_ROOM}            doc.p = lc_quote1(",
-          f"{_ROOM.replace('LC_WORST * n + 2 * LC_SLACK', 'n')}            doc.p = lc_quote1(", (ASAN,)),
+    Plant("length", "_ext/record/json_encode.pyx", f"{_ROOM}            doc.p = lc_quote_short(",
+          f"{_ROOM.replace('LC_WORST * n + 2 * LC_SLACK', 'n')}            doc.p = lc_quote_short(", (ASAN,)),
     Plant("allocation", "_ext/record/json_encode.pyx", "        want = used + more\n",
           "        want = used + more << 17\n", (MEMORY,)),
 )  # fmt: skip

@@ -32,7 +32,7 @@ from logclient.errors import ConnectFailed, is_shortage
 from logclient.files.ledger import make_ledger
 
 if TYPE_CHECKING:
-    from logclient._ext.queue import Turn
+    from logclient._ext.queue import Ticket
     from logclient.config import Config
     from logclient.delivery.spool.owner import Spool
     from logclient.delivery.spool.owner_files import OrphanSpool
@@ -302,29 +302,29 @@ class Engine:
         Returns:
             The result of ``EventQueue.push``.
         """
-        turn = self.queue.turn(len(body))
+        ticket = self.queue.ticket(len(body))
         try:
             if lifecycle.must_not_block(self.sender.ident):
-                return self.submissions.push(body, level, kind, delivery, turn)
-            while (left := deadline - time.monotonic()) > 0 and self._wait_room(turn, len(body), left):
-                code = self.submissions.push(body, level, kind, delivery, turn)
+                return self.submissions.push(body, level, kind, delivery, ticket)
+            while (left := deadline - time.monotonic()) > 0 and self._wait_room(ticket, len(body), left):
+                code = self.submissions.push(body, level, kind, delivery, ticket)
                 if code == PUT_FORKED:  # a signal handler has forked, from C
                     self.after_fork()
                 elif code != PUT_FULL:
                     return code
             return PUT_FULL
         finally:
-            turn.leave()
+            ticket.leave()
 
-    def _wait_room(self, turn: Turn, size: int, seconds: float) -> bool:
-        """Wait until a push with this turn finds room; return whether to try it."""
+    def _wait_room(self, ticket: Ticket, size: int, seconds: float) -> bool:
+        """Wait until a push with this ticket finds room; return whether to try it."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if self.inline:  # there is no other thread to make room
                 return self.sender.drive(self, lambda: self.queue.fits(size), min(left, self.ending.patience))
             # In slices: the process may begin to exit meanwhile, or the sender has ended.
             slice_ = min(left, CHECK)
-            if threads.wait_until(turn.is_ready, slice_) if threads.is_green() else turn.wait(slice_):
+            if threads.wait_until(ticket.is_ready, slice_) if threads.is_green() else ticket.wait(slice_):
                 return True
             self.ensure_sender()
         return False
@@ -612,7 +612,7 @@ class Engine:
             assert self._make_replayer is not None
             ledger = self._ledger_target[0] if self._ledger_target is not None else None
             self.spool = Spool(self.limits, self.queue, self.diagnostics, self._make_replayer, ledger)
-            self.queue.unopened = True
+            self.queue.open_first(True)
 
     def _open_spool(self) -> None:
         if self.spool is not None:

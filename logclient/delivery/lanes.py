@@ -163,8 +163,7 @@ class Lane:
         if self.link is None:
             self._connect(now, group)
         if self.link is not None:
-            self.in_flight.notes_taken = not self._at_home
-            self.in_flight.takes_none = not self._at_home and not self._searches
+            self.in_flight.use_queue(takes=self._at_home or self._searches, notes=not self._at_home)
         return self.link
 
     @property
@@ -313,7 +312,7 @@ class Lane:
         if self.trials.suspects:
             until = self.trials.plan(until)
         if self.is_moving:
-            self.in_flight.draining = True
+            self.in_flight.drain()
         return until
 
     def conclude(self, link: Link, end: str) -> None:
@@ -413,7 +412,7 @@ class Lane:
         self.disconnects += 1
         self._take_back()
         self.trials.broke("", *flying)
-        self.in_flight.draining = False
+        self.in_flight.drain(False)
         self.in_flight.commit()
 
 

@@ -16,7 +16,7 @@ from logclient.delivery.contract import LONGEST
 from logclient.errors import described
 
 if TYPE_CHECKING:
-    from logclient._ext.queue import EventQueue, Turn
+    from logclient._ext.queue import EventQueue, Ticket
 
 IDLE_TIMEOUT = 1.0
 """Seconds that an idle callback thread waits for more."""
@@ -432,14 +432,14 @@ class Submissions:
         return len(self.deliveries) + self.callbacks.waiting >= self._most
 
     def push(
-        self, body: bytes, level: int, kind: int, delivery: Delivery | None, turn: Turn | None = None
+        self, body: bytes, level: int, kind: int, delivery: Delivery | None, ticket: Ticket | None = None
     ) -> int:
         """Queue an event, followed by `delivery` if there is one; return what ``EventQueue.push`` does."""
         if delivery is None:
-            return self._queue.push(body, level, kind, 0, turn)
+            return self._queue.push(body, level, kind, 0, ticket)
         # The sender looks for the delivery under this lock: never before it is there.
         with self._lock:
-            seq = self._queue.push(body, level, kind, 0, turn)
+            seq = self._queue.push(body, level, kind, 0, ticket)
             if seq > 0:
                 delivery.seq = seq
                 self.deliveries[seq] = delivery

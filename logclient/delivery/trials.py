@@ -68,10 +68,8 @@ class Trials:
 
     def _steer(self) -> None:
         """Limit the events in flight to the purpose of this connection."""
-        isolation, in_flight = self.isolation, self._in_flight
-        in_flight.max_inflight = isolation.limit
-        in_flight.prompt = isolation.trying
-        in_flight.draining = False
+        isolation = self.isolation
+        self._in_flight.steer(isolation.limit, isolation.trying)
         self.hold_back(0 if isolation.trying else self.reserve)
 
     @property
@@ -81,7 +79,7 @@ class Trials:
 
     def hold_back(self, events: int) -> None:
         """Leave so many of the events that wait where they are; 0: none."""
-        self._in_flight.allowance = max(0, self.unsent - events) if events else None
+        self._in_flight.allow(max(0, self.unsent - events) if events else None)
 
     def plan(self, until: float) -> float:
         """Leave this connection for the next trial when that is due. Called with suspects in quarantine.
@@ -102,7 +100,7 @@ class Trials:
         allowed = self._allowed(now, others)
         if allowed and isolation.due(now, others):
             isolation.leave(now, others)
-            self._in_flight.draining = True
+            self._in_flight.drain()
             return until
         self._steer()
         if not allowed:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, PENDING, R_CLOSED, R_POISON, STATUSES
 from logclient._ext.constants import R_REJECTED as REJECTED
 from logclient._ext.inflight import Batch, InflightBatches
-from logclient._ext.queue import EventQueue, SharedBound, Turn
+from logclient._ext.queue import EventQueue, SharedBound, Ticket
 from tests.oracle import queue as plain
 
 pytestmark = pytest.mark.unit
@@ -48,18 +48,22 @@ class Machine(RuleBasedStateMachine):
         self.plain = plain.InflightBatches(self.model)
         self.now = T0
         self.n = 0
-        self.waiting: list[tuple[Turn, plain.Turn, int, int]] = []
+        self.waiting: list[tuple[Ticket, plain.Ticket, int, int]] = []
 
     # -- the producer
 
     def put(
-        self, size: int, level: int, kind: int, turns: tuple[Turn | None, plain.Turn | None] = (None, None)
+        self,
+        size: int,
+        level: int,
+        kind: int,
+        tickets: tuple[Ticket | None, plain.Ticket | None] = (None, None),
     ) -> None:
         self.n += 1
         body = (b"%d " % self.n * (size // 2 + 1))[:size]
         if kind == K_TOMB:
             body = bytes([3 + self.n % 2])
-        real, model = turns
+        real, model = tickets
         assert self.real.push(body, level, kind, self.now, real) == self.model.push(
             body, level, kind, self.now, model
         )
@@ -105,7 +109,7 @@ class Machine(RuleBasedStateMachine):
     @rule(size=sizes, level=levels)
     def wait(self, size: int, level: int) -> None:
         """Another caller comes, and looks whether there is room."""
-        self.waiting.append((self.real.turn(size), plain.Turn(self.model, size), size, level))
+        self.waiting.append((self.real.ticket(size), plain.Ticket(self.model, size), size, level))
         self.look(len(self.waiting) - 1)
 
     @precondition(lambda self: self.waiting)
@@ -588,20 +592,20 @@ def test_withheld_events_come_back_in_order() -> None:
 
 def test_the_allowance_limits_the_events_sent() -> None:
     _, in_flight = with_quarantine([b"%d" % n for n in range(10)], 1)
-    in_flight.allowance = 3
+    in_flight.allow(3)
     assert send_pending(in_flight, 9) == [2, 3, 4]
     assert in_flight.limit_credit(9) == 0
     in_flight.send_alone(1)
     assert in_flight.limit_credit(9) == 9, "a suspect needs none"
     in_flight.send_alone(0)
-    in_flight.allowance = None
+    in_flight.allow(None)
     assert len(send_pending(in_flight, 9)) == 6
 
 
 def test_draining_ends_with_the_last_acknowledgement() -> None:
     _, in_flight = with_quarantine([b"one", b"two", b"three"], 1)
     assert send_pending(in_flight) == [2]
-    in_flight.draining = True
+    in_flight.drain()
     assert in_flight.limit_credit(9) == 0 and not in_flight.drained
     in_flight.apply([(2, 2)], ACKED)
     assert in_flight.drained

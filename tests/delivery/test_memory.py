@@ -204,15 +204,15 @@ def test_a_caller_with_an_event_that_no_longer_fits_does_not_wait_forever() -> N
     for queue in (waiting, other):
         queue.share(bound)
     assert other.push(bytes(5000)) == 1
-    turn = waiting.turn(8000)
-    assert not turn.is_ready()
+    ticket = waiting.ticket(8000)
+    assert not ticket.is_ready()
     bound.limit = 6000
     for queue in (waiting, other):
         queue.share(bound)
-    assert not turn.is_ready()
+    assert not ticket.is_ready()
     other.share(None)
-    assert turn.is_ready()
-    assert waiting.push(bytes(8000), turn=turn) == 1
+    assert ticket.is_ready()
+    assert waiting.push(bytes(8000), ticket=ticket) == 1
     assert bound.used == 32  # it takes its place, and fails
 
 

@@ -101,7 +101,7 @@ class SharedBound:
         return sum(queue.used for queue in self.queues)
 
 
-class Turn:
+class Ticket:
     """A caller that waits for room."""
 
     def __init__(self, queue: EventQueue, size: int) -> None:
@@ -160,7 +160,7 @@ class EventQueue:
         self.kept: Chain = deque()
         self.held_events = 0
         self.held_bytes = 0
-        self.line: list[Turn] = []  # who waits for room
+        self.line: list[Ticket] = []  # who waits for room
         self.granted_events = 0
         self.granted_bytes = 0
         self.next_seq = 1
@@ -188,10 +188,10 @@ class EventQueue:
     def grant(self) -> None:
         """Room for those that wait, first come, first served."""
         while self.line and not self.over(self.line[0].room):
-            turn = self.line.pop(0)
-            turn.granted = True
+            ticket = self.line.pop(0)
+            ticket.granted = True
             self.granted_events += 1
-            self.granted_bytes += turn.room
+            self.granted_bytes += ticket.room
 
     def hopeless(self, room: int, keep: bool) -> bool:
         """Whether pushing out all that this event may push out would not be enough."""
@@ -203,17 +203,17 @@ class EventQueue:
             return True
         return size + room > self.max_bytes or events >= self.max_events
 
-    def push(self, body: bytes, level: int, kind: int, created_us: int, turn: Turn | None = None) -> int:
+    def push(self, body: bytes, level: int, kind: int, created_us: int, ticket: Ticket | None = None) -> int:
         if len(body) > self.max_event_bytes and kind & 15 != K_TOMB:
             body, kind = bytes([R_TOO_LARGE]), K_TOMB
         room = room_of(len(body))
         keep = level >= self.keep_level
-        if turn is not None:
-            turn.take_back()
+        if ticket is not None:
+            ticket.take_back()
         if self.closed:
             self.dropped["closed"] += 1
             return 0
-        if self.line and turn is None:
+        if self.line and ticket is None:
             return PUT_FULL
         own = self.kept if keep else self.queue
         if self.policy == "drop_oldest" and not self.hopeless(room, keep):

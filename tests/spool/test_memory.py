@@ -51,14 +51,14 @@ def test_a_caller_goes_on_when_a_segment_is_there(tmp_path: Path) -> None:
     try:
         while queue.push(BODY, 1, 0) > 0:
             pass
-        turn = queue.turn(len(BODY))
-        assert not turn.is_ready()
+        ticket = queue.ticket(len(BODY))
+        assert not ticket.is_ready()
         ready: list[bool] = []
-        caller = threading.Thread(target=lambda: ready.append(turn.wait(PATIENCE)))
+        caller = threading.Thread(target=lambda: ready.append(ticket.wait(PATIENCE)))
         caller.start()
         segments.grow()
         caller.join(PATIENCE)
         assert ready == [True]
-        assert queue.push(BODY, 1, 0, 0, turn) > 0
+        assert queue.push(BODY, 1, 0, 0, ticket) > 0
     finally:
         segments.close()

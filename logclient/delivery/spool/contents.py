@@ -21,7 +21,7 @@ from logclient.errors import LedgerError
 from logclient.files import open_regular, private_directory
 from logclient.files.ledger import Ranges, make_ledger, merged, read_record, without
 
-PLACE = 65536
+SLOT = 65536
 SETTLED = 0x80
 LEVELS = 5
 LAST_SEQUENCE = (1 << 48) - 1
@@ -181,32 +181,32 @@ class _Reader:
             self.outcomes += journal.outcomes
             if not journal.complete and not self.alive:
                 self.damage(path, "its journal is full or makes no sense", "some outcomes", newer=False)
-        for event in self.read_places(path, data):
+        for event in self.read_slots(path, data):
             self.found[event.seq] = event
 
-    def read_places(self, path: str, data: bytes) -> Iterator[Event]:
-        """Yield the events of all places, and note those chunks that make no sense."""
-        places = (SEGMENT - HEAD) // PLACE
-        place = 0
-        while place < places:
-            base = HEAD + place * PLACE
+    def read_slots(self, path: str, data: bytes) -> Iterator[Event]:
+        """Yield the events of all slots, and note those chunks that make no sense."""
+        slots = (SEGMENT - HEAD) // SLOT
+        slot = 0
+        while slot < slots:
+            base = HEAD + slot * SLOT
             (live,) = _LIVE.unpack_from(data, base + CHUNK_STRUCT - 8)
             (capacity,) = _CAPACITY.unpack_from(data, base + 8)
-            taken, rest = divmod(capacity + CHUNK_STRUCT, PLACE)
+            taken, rest = divmod(capacity + CHUNK_STRUCT, SLOT)
             if live == 0:
-                place += 1
+                slot += 1
                 continue
-            if rest or not 0 < taken <= places - place:
+            if rest or not 0 < taken <= slots - slot:
                 if not self.alive:
                     what = f"the chunk at {base} has an impossible size, {capacity}"
                     self.damage(path, what, "its events are lost")
-                place += 1
+                slot += 1
                 continue
             end = yield from read_events(data, base + CHUNK_STRUCT, base + CHUNK_STRUCT + capacity, live - 1)
             left = base + CHUNK_STRUCT + capacity - end
             if not self.alive and left >= 8 and any(data[end : end + 8]):
                 self.damage(path, f"an event at {end} makes no sense", "it and those behind it are lost")
-            place += taken
+            slot += taken
 
     def read_log(self, number: int) -> None:
         path = self.files.log_path(number)

@@ -2,7 +2,7 @@
 
 A thread of its own adds segments ahead of need, because that makes system calls; it does without the GIL.
 Another looks for dead owners, and a third one writes the log, if there is one. The sender marks outcomes and
-frees places (``_ext/inflight``); callers only store (``_ext/queue``).
+frees slots (``_ext/inflight``); callers only store (``_ext/queue``).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Spool:
                 self._complain(describe_error(error) if isinstance(error, OSError) else str(error))
                 self._discard()
             finally:
-                self._queue.unopened = False
+                self._queue.open_first(False)
                 self._opener = 0
         if self._segments is not None and (self._always or self._has_others()):
             self.start()  # else the sender does
@@ -324,7 +324,7 @@ class Spool:
     # -- the end -----------------------------------------------------------------------------------
 
     def make_room(self) -> None:
-        """Add segments until all events in memory find places there, as far as possible: delivery ends."""
+        """Add segments until all events in memory find slots there, as far as possible: delivery ends."""
         segments = self._segments
         if segments is None:
             return
@@ -332,7 +332,7 @@ class Spool:
         segments.wake()
         with self._growing:
             try:
-                for _ in range(segments.places_for(segments.memory_used)):
+                for _ in range(segments.slots_for(segments.memory_used)):
                     segments.grow()
             except OSError as error:
                 self._complain(describe_error(error))

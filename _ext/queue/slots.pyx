@@ -1,19 +1,15 @@
-# Places: memory for chunks in the mapped files of a spool (spool.pyx). Included by queue.pyx.
+# Slots: memory for chunks in the mapped files of a spool (spool.pyx). Included by queue.pyx.
 #
-# A caller takes a place that is mapped, and nothing else: no file is opened, no space allocated. The spool's
-# thread touches pages ahead of need, so that a store makes no page fault. Places are taken from the lowest
+# A caller takes a slot that is mapped, and nothing else: no file is opened, no space allocated. The spool's
+# thread touches pages ahead of need, so that a store makes no page fault. Slots are taken from the lowest
 # segment that has one, so that few pages of the files change.
 
 cdef extern from "bits.h":
     uint32_t lc_lowest_bit "lc_ctz64"(uint64_t v) nogil
 
 
-cdef inline uint32_t _places_of(uint64_t room) noexcept nogil:
-    return <uint32_t> ((room + (PLACE - CHUNK) + PLACE - 1) // PLACE)
-
-
 cdef inline uint64_t _runs(uint64_t free_, uint32_t n) noexcept nogil:
-    # Return the bits at which `n` free places in a row begin.
+    # Return the bits at which `n` free slots in a row begin.
     cdef uint32_t step
     while n > 1 and free_:
         step = n // 2
@@ -23,24 +19,24 @@ cdef inline uint64_t _runs(uint64_t free_, uint32_t n) noexcept nogil:
 
 
 cdef inline uint64_t _mask(uint32_t first, uint32_t n) noexcept nogil:
-    return (~(<uint64_t> 0) if n >= PLACES else ((<uint64_t> 1) << n) - 1) << first
+    return (~(<uint64_t> 0) if n >= SLOTS else ((<uint64_t> 1) << n) - 1) << first
 
 
 cdef void _ask(lc_spool *s) noexcept nogil:
-    # Ask the spool's thread to prepare places. Mutex held.
+    # Ask the spool's thread to prepare slots. Mutex held.
     if not s.asked and not s.closed and (s.untouched or s.mapped < s.limit):
         s.asked = True
         lc_cond_wake_all(&s.more)
 
 
-cdef lc_chunk *_take_places(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
-    # Return a chunk in the spool, or NULL when it has no such place now. Mutex held.
+cdef lc_chunk *_take_slots(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
+    # Return a chunk in the spool, or NULL when it has no such slot now. Mutex held.
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
     cdef uint64_t found
-    cdef uint32_t n = _places_of(room)
+    cdef uint32_t n = <uint32_t> ((room + CHUNK_HEAD + SLOT - 1) // SLOT)
     cdef uint32_t i, first
-    if n > PLACES:
+    if n > SLOTS:
         return NULL
     found = 0
     for i in range(s.most):
@@ -53,16 +49,16 @@ cdef lc_chunk *_take_places(lc_queue *h, uint64_t room, bint kept) noexcept nogi
         return NULL
     first = lc_lowest_bit(found)
     s.segments[i].free &= ~_mask(first, n)
-    s.free_places -= n
-    s.least_free = min(s.least_free, s.free_places)
+    s.free_slots -= n
+    s.least_free = min(s.least_free, s.free_slots)
     if s.segments[i].whole:
         s.free_touched -= n
     if s.free_touched < s.ready:
         _ask(s)
-    c = chunk_at(s, i * PLACES + first)
+    c = chunk_at(s, i * SLOTS + first)
     c.size_class = <uint8_t> SIZE_CLASSES
-    c.capacity = n * PLACE - (PLACE - CHUNK)
-    c.place = 1 + i * PLACES + first
+    c.capacity = n * SLOT - CHUNK_HEAD
+    c.slot = 1 + i * SLOTS + first
     _begin_chunk(c, kept)
     c.logged = 0
     if s.logs:
@@ -78,10 +74,10 @@ cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
     c.log_before = s.last_to_log
     c.log_behind = 0
     if s.last_to_log:
-        chunk_at(s, s.last_to_log - 1).log_behind = c.place
+        chunk_at(s, s.last_to_log - 1).log_behind = c.slot
     else:
-        s.first_to_log = c.place
-    s.last_to_log = c.place
+        s.first_to_log = c.slot
+    s.last_to_log = c.slot
 
 
 cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
@@ -97,34 +93,30 @@ cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
         s.last_to_log = c.log_before
 
 
-cdef void _free_places(lc_queue *h, lc_chunk *c) noexcept nogil:
-    # Give back the places of a chunk. Mutex held.
-    cdef lc_spool *s = h.spool
-    cdef uint32_t n = (c.capacity + (PLACE - CHUNK)) // PLACE
-    cdef uint32_t first = c.place - 1
+cdef void lc_free_slots(lc_spool *s, uint32_t first, uint32_t n) noexcept nogil:
+    # Give back the slots of a chunk, of which the first is counted over all segments. Mutex held.
     cdef uint32_t i
-    if c.to_log:
-        lc_end_to_log(s, c)
     # Bodies lay where other chunks may begin: there is none, for whoever reads the file.
     for i in range(1, n):
         chunk_at(s, first + i).live = 0
-    lc_publish(&c.live, 0)
-    s.segments[first // PLACES].free |= _mask(first % PLACES, n)
-    s.free_places += n
-    if s.segments[first // PLACES].whole:
+    if chunk_at(s, first).live:
+        lc_publish(&chunk_at(s, first).live, 0)
+    s.segments[first // SLOTS].free |= _mask(first % SLOTS, n)
+    s.free_slots += n
+    if s.segments[first // SLOTS].whole:
         s.free_touched += n
 
 
 cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
     # Leave a chunk to whoever opens the spool next: as it is, or, from memory, as a copy. Return whether it
-    # found its places. Mutex not held.
+    # found its slots. Mutex not held.
     cdef lc_chunk *copy
     cdef lc_event *first = <lc_event *> chunk_data(c)
     cdef lc_event *target
     cdef uint64_t end
-    if c.place == 0:
+    if c.slot == 0:
         lc_mutex_lock(&h.mutex)
-        copy = _take_places(h, c.used, c.kept != 0)
+        copy = _take_slots(h, c.used, c.kept != 0)
         lc_mutex_unlock(&h.mutex)
         if copy == NULL:
             return False
