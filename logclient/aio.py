@@ -221,7 +221,7 @@ class AsyncClient:
         if not callable(callback):
             raise ConfigError(f"callback: must be callable, got {callback.__class__.__name__}")
         actions = self.actions(type)
-        task = asyncio.get_running_loop().create_task(_serve(actions, callback, self.client.complain))
+        task = asyncio.get_running_loop().create_task(_serve(actions, callback, self.client.warn_limited))
         self._listeners.add(task)  # a loop holds its tasks weakly
         task.add_done_callback(self._listeners.discard)
         return actions.close
@@ -363,7 +363,7 @@ class Actions:
         return self._ready.popleft()
 
 
-async def _serve(actions: Actions, callback: Callback, complain: Callable[[str, str], None]) -> None:
+async def _serve(actions: Actions, callback: Callback, warn_limited: Callable[[str, str], None]) -> None:
     async for action, meta in actions:
         try:
             found = callback(action, meta)
@@ -375,7 +375,7 @@ async def _serve(actions: Actions, callback: Callback, complain: Callable[[str, 
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # this task is cancelled, not an awaitable of the callback
-            complain("callback", f"a callback raised {described(error)}")
+            warn_limited("callback", f"a callback raised {described(error)}")
 
 
 async def _until(done: Callable[[], bool], deadline: float) -> None:

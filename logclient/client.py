@@ -202,7 +202,7 @@ class Client(FastClient):
         )
         self.sampling = _sampling(config, queue.count_filtered)
         for kind, risk in _risks(config):
-            self.complain(kind, f"{config.redacted}: {risk}")
+            self.warn_limited(kind, f"{config.redacted}: {risk}")
         # A client without references still delivers its events; then its sender ends.
         weakref.finalize(self, self._engine.finalize).atexit = False
 
@@ -364,12 +364,12 @@ class Client(FastClient):
         """Put an event of the Handler that the queue did not take at once, with that `code`. Never raises."""
         return self._engine.put_contended(code, body, level, kind)
 
-    def complain(self, kind: str, text: str) -> None:
+    def warn_limited(self, kind: str, text: str) -> None:
         """Write a line to the error log, at most once a minute for each kind, never through our Handlers."""
         watcher = self._engine.books.watcher
         if watcher is not None:
             watcher.failed(text)
-        self._engine.error_log.complain(kind, text)
+        self._engine.error_log.warn_limited(kind, text)
 
     def on_start(self, call: Callable[[], object]) -> None:
         """Have a function of the Handler called when a sender starts; it must not hold the client."""
@@ -579,7 +579,7 @@ def _send_fallback(
 
 def _report_step(engine: Engine, error: BaseException) -> None:
     kind = f"before_send:{type(error).__name__}"
-    engine.error_log.complain(kind, f"before_send: {described(error)}; the event failed")
+    engine.error_log.warn_limited(kind, f"before_send: {described(error)}; the event failed")
 
 
 def _revised_send(engine: Engine, revision: Revision, put: Callable[..., int]) -> Callable[[Event, int], int]:

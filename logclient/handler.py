@@ -203,7 +203,7 @@ class Handler(FastHandler, logging.Handler):
         if error is not None and logging.raiseExceptions:
             name = getattr(record, "name", "?")
             kind = type(error).__name__
-            self.client.complain(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
+            self.client.warn_limited(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
 
     def __repr__(self) -> str:
         if self.client is UNMADE:

@@ -61,6 +61,7 @@ cdef class Reader:
     cdef size_t inflated_size    # of the window
     cdef lc_inflater inflater
     cdef object package          # of the inflater
+    cdef bint busy               # a call is on its way, perhaps without the GIL
 
     def __cinit__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
                   uint32_t max_unit=67108864, uint32_t max_inflated=67108864, bint strict_spec=False):
@@ -88,6 +89,9 @@ cdef class Reader:
         cdef int i
         if self.error is not None:
             return windows
+        if self.busy:
+            raise RuntimeError("another thread uses this reader")
+        self.busy = True
         try:
             if append_bytes(&self.data, <const uint8_t *> view.b.buf, view.b.len) < 0:
                 raise MemoryError()
@@ -98,6 +102,8 @@ cdef class Reader:
         except MemoryError:
             self._stop("out of memory")
             raise
+        finally:
+            self.busy = False
         for i in range(2):
             self.inflated[i].size = 0
             trim(&self.inflated[i], ROOM_KEPT)
@@ -259,10 +265,11 @@ cdef class Reader:
     # Read all frames in a compressed one.
     cdef int _inflate(self, const uint8_t *p, size_t size, int depth) except -1:
         cdef lc_wire *to = &self.inflated[depth]
-        cdef size_t at = 0, used
+        cdef size_t at = 0, used, most = self.max_inflated - self.inflated_size
         cdef int done
         to.size = 0
-        done = inflate_frame(&self.inflater, p, size, to, self.max_inflated - self.inflated_size)
+        with nogil:
+            done = inflate_frame(&self.inflater, p, size, to, most)
         if done == INFLATE_MEMORY:
             raise MemoryError()
         if done < 0:

@@ -125,7 +125,7 @@ class Requests:
 
 
 class Books:
-    """The books of one client. The sender alone writes in them; callers submit, request and complain.
+    """The books of one client. The sender alone writes in them; callers submit, request and report errors.
 
     Args:
         limits: the configuration.
@@ -148,7 +148,7 @@ class Books:
     ) -> None:
         self.diagnostics = error_log.Diagnostics(url, log, in_flight.queue)
         has_log = limits.spool is not None and limits.spool_sync != "none"
-        self.submissions = Submissions(in_flight.queue, limits.max_events, log.complain, has_log)
+        self.submissions = Submissions(in_flight.queue, limits.max_events, log.warn_limited, has_log)
         self.requests = Requests()
         self.watcher: Watcher | None = None
         if limits.on_delivery or limits.on_drop or limits.on_error:
@@ -196,17 +196,17 @@ class Books:
             url = self.diagnostics.url
             words = f"{url}: nothing is sent, the ledger cannot be opened: {describe_error(error)}"
             self.not_before = time.monotonic() + self._backoff.delay()
-            self.diagnostics.complain(words, "ledger")
+            self.diagnostics.warn_limited("ledger", words)
             return False
         self._backoff.reset()
         if ledger.stopped:
-            self._complain(ledger)
+            self._warn(ledger)
         else:
             self._list_outcomes(ledger)
         return True
 
-    def _complain(self, ledger: Ledger) -> None:
-        self.diagnostics.complain(f"the ledger stopped, delivery goes on: {ledger.stopped}", "ledger")
+    def _warn(self, ledger: Ledger) -> None:
+        self.diagnostics.warn_limited("ledger", f"the ledger stopped, delivery goes on: {ledger.stopped}")
 
     def record(self) -> None:
         """Record everything since the last call."""
@@ -242,7 +242,7 @@ class Books:
         ledger.write_outcomes(lines)
         if lines and ledger.stopped:
             self._pump.set_ledger(-1)
-            self._complain(ledger)
+            self._warn(ledger)
 
     def take_over(self, lines: dict[tuple[str, str], Ranges], history: History) -> None:
         """Go on with a producer whose process has ended.
@@ -274,7 +274,7 @@ class Books:
             if ledger.fd != before:
                 self._pump.set_ledger(ledger.fd)
             if ledger.stopped:
-                self._complain(ledger)
+                self._warn(ledger)
 
     def write_totals(self) -> None:
         """Write the ``close`` line; a process that still logs while it exits writes another.

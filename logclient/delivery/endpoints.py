@@ -112,7 +112,7 @@ class Endpoints:
     def failed(self, text: str, kind: str) -> None:
         """Report a failure that another attempt may overcome, and set the next attempt."""
         self.not_before = time.monotonic() + self.backoff.delay()
-        self._diagnostics.complain(text, kind)
+        self._diagnostics.warn_limited(kind, text)
 
     def refused(self, peer: str, error: CredentialError) -> None:
         """Report refused credentials once, and try this endpoint at the slow pace.
@@ -138,5 +138,5 @@ class Endpoints:
         if refused.reported != error.args:
             refused.reported = error.args
             soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"
-            self._diagnostics.complain(f"{words}; next try in {soon} s", f"credentials {peer} {error}")
+            self._diagnostics.warn_limited(f"credentials {peer} {error}", f"{words}; next try in {soon} s")
         self._diagnostics.last_error = words

@@ -353,7 +353,7 @@ class Engine:
         if not self._refusal_reported and self.queue.counters()["dropped"].get("closed"):
             self._refusal_reported = True
             text = f"{self.url}: closed, so later events are dropped (stats count them as refused)"
-            self.diagnostics.complain(text, "refused")
+            self.diagnostics.warn_limited("refused", text)
 
     def submit(self, body: bytes, level: int, kind: int) -> Delivery:
         """Queue one event and follow it."""
@@ -801,7 +801,7 @@ class Engine:
             where = self.spool.directory
             how = f"the next client that opens it sends them, or: logclient spool drain {where} --to URL"
             text = f"{self.url}: {what} left in the spool {where}: {how}"
-            self.diagnostics.complain(text, "stored")
+            self.diagnostics.warn_limited("stored", text)
         return int(after["failed"].get("closed", 0) - before["failed"].get("closed", 0))
 
     def _give_up(self, events: int) -> None:
@@ -820,7 +820,7 @@ class Engine:
             calls = "callback" if left == 1 else "callbacks"
             words = "did not run" if when == "before exit" else "had not run"
             more = "" if when == "before exit" else "; that goes on while the process lives"
-            self.error_log.complain("callbacks", f"{self.url}: {left} {calls} {words} {when}{more}", 40)
+            self.error_log.warn_limited("callbacks", f"{self.url}: {left} {calls} {words} {when}{more}", 40)
         return left
 
     # -- exit (called by lifecycle) ----------------------------------------------------------------

@@ -55,7 +55,7 @@ class ErrorLog:
         self._summary_at = 0.0
         self._lock = threads.Lock()
 
-    def complain(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
+    def warn_limited(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
         """Write a line unless one of its kind is less than ``every`` seconds old.
 
         Returns:
@@ -162,14 +162,14 @@ class Diagnostics:
         self.on_error: Callable[[str], object] = lambda text: None
         self._queue = queue
 
-    def complain(self, text: str, kind: str) -> None:
+    def warn_limited(self, kind: str, text: str) -> None:
         """Remember the error, and write a line unless one of its kind was written lately."""
         self.last_error = text
         self.on_error(text)
-        self.log.complain(kind, text)
+        self.log.warn_limited(kind, text)
         if has_deferred():
             self._queue.needs_sender = True
 
     def warn(self, url: str, text: str) -> None:
         """Report something about a connection that is being made all the same."""
-        self.complain(f"{url}: {text}", "renewal")
+        self.warn_limited("renewal", f"{url}: {text}")

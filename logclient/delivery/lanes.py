@@ -376,12 +376,12 @@ class Lane:
             self.connection.broke(link.max_buffered, waited)
         if forever:
             self.fatal = error
-            self._diagnostics.complain(f"{peer}: {words}; nothing more will be sent", "fatal")
+            self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent")
         elif verdict == TRIAL:
             # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
             self.endpoints.retry_soon()
         elif verdict == WITHHOLD:
-            self._diagnostics.complain(f"{peer}: {words}", end)
+            self._diagnostics.warn_limited(end, f"{peer}: {words}")
         elif isinstance(error, CredentialError):
             self.endpoints.refused(peer, error)
         elif not quiet:

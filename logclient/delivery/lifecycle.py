@@ -125,7 +125,7 @@ def given_up(log: error_log.ErrorLog, events: int, text: str) -> None:
     If the line is held back, because another client has reported that in this minute, its events are counted
     in a line at exit.
     """
-    if log.complain("given up", text):
+    if log.warn_limited("given up", text):
         return
     _registered["unsaid"] = _registered.get("unsaid", 0) + events
 
@@ -155,7 +155,7 @@ def at_exit() -> None:
         unsaid = _registered.pop("unsaid", 0)
         if unsaid:
             what = error_log.counted(unsaid, "more event")
-            error_log.process.complain("unsaid", f"{what} given up by closed clients")
+            error_log.process.warn_limited("unsaid", f"{what} given up by closed clients")
         for observer in _alive():
             observer.process_ends()
 
@@ -190,7 +190,7 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
         more = len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
         text = f"{left[0][0].url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
-        left[0][0].error_log.complain("exit", text, 40)
+        left[0][0].error_log.warn_limited("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt
 

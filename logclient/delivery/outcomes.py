@@ -401,7 +401,7 @@ class Submissions:
     """The submitted events of one client.
 
     Args:
-        complain: reports a (kind, text) in the error log.
+        warn_limited: reports a (kind, text) in the error log.
         has_log: whether the spool has a log, so that callers can wait for the disk.
     """
 
@@ -409,14 +409,14 @@ class Submissions:
         self,
         queue: EventQueue,
         max_events: int,
-        complain: Callable[[str, str], object],
+        warn_limited: Callable[[str, str], object],
         has_log: bool = False,
     ) -> None:
         self._queue = queue
         self.has_log = has_log
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
         # A weak reference: an engine without references is freed at once, also at exit.
-        self.callbacks = CallbackThread(complain, weakref.ref(self))
+        self.callbacks = CallbackThread(warn_limited, weakref.ref(self))
 
     def begin(self, poke: Callable[[], object]) -> None:
         """Start empty: in a new client, and in the child of a fork. ``poke()`` makes the pump return soon."""

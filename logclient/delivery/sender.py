@@ -104,10 +104,10 @@ class Sender:
                 return False
             lifecycle.call_at_end(lifecycle.at_exit)
             if lifecycle.threads_starve():
-                self._diagnostics.complain(
+                self._diagnostics.warn_limited(
+                    "uwsgi",
                     "uwsgi runs no threads between requests, so records wait for the next one: "
                     "set enable-threads = true",
-                    "uwsgi",
                 )
             self._pump.resume()
             thread = threads.make_thread(partial(self._run, work), threads.SENDER)
@@ -121,7 +121,7 @@ class Sender:
                 ending.thread_failed(time.monotonic(), "shutdown" in str(error))
                 self._queue.needs_sender = True
                 if not ending.threadless:
-                    self._diagnostics.complain(f"{self._diagnostics.url}: no sender: {error}", "sender")
+                    self._diagnostics.warn_limited("sender", f"{self._diagnostics.url}: no sender: {error}")
                 return False
             except BaseException:  # Ctrl-C; the thread may have begun
                 if not thread.is_alive():
@@ -145,7 +145,8 @@ class Sender:
                     leaves = not work.step()
             except BaseException as error:
                 # A bug of ours must not end in silence; the next event starts a new sender.
-                self._diagnostics.complain(f"the sender stopped: {type(error).__name__}: {error}", "sender")
+                words = f"the sender stopped: {type(error).__name__}: {error}"
+                self._diagnostics.warn_limited("sender", words)
                 leaves = ending.is_draining
                 raise
             finally:

@@ -91,11 +91,11 @@ class Trials:
         isolation = self.isolation
         others = self.unsent
         for suspect in isolation.undecided(now):
-            self._diagnostics.complain(
+            self._diagnostics.warn_limited(
+                "undecided",
                 f"{self._diagnostics.url}: event {self._books.producer}{suspect.seq:012x} ended "
                 f"{suspect.trials} connections, other events {suspect.control_breaks} of "
                 f"{suspect.controls}: undecided, it stays in quarantine and is tried now and then",
-                "undecided",
             )
         allowed = self._allowed(now, others)
         if allowed and isolation.due(now, others):
@@ -162,4 +162,4 @@ class Trials:
         else:
             size = self._in_flight.fail_quarantined(seq, R_POISON)
             text = f"{what} ({size} bytes) and takes others: it failed (poison)"
-        self._diagnostics.complain(text, f"poison {seq}")
+        self._diagnostics.warn_limited(f"poison {seq}", text)

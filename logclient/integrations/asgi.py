@@ -34,7 +34,7 @@ class LogjamMiddleware(http.Middleware[Application, Scope]):
             request = self._begin(scope)
             wire = _Wire(request, receive, send)
         except Exception as error:
-            self.agent.complain(error, "an ASGI request")
+            self.agent.note_lost(error, "an ASGI request")
             await self.app(scope, receive, send)
             return
         request.find_action = lambda: self._found_action(scope)
@@ -54,7 +54,7 @@ class LogjamMiddleware(http.Middleware[Application, Scope]):
             try:
                 self._name(request, scope, scope.get("method", ""))
             except Exception as error:
-                self.agent.complain(error, "an ASGI request")
+                self.agent.note_lost(error, "an ASGI request")
             request.end()
 
     def _begin(self, scope: Scope) -> Request:

@@ -66,7 +66,7 @@ class FrontEnd:
             self.client.send(document, level)
         except LogclientError as error:
             kind = type(error).__name__
-            self.client.complain(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
+            self.client.warn_limited(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
 
     def setLevel(self, level: int) -> None:
         """Send no record below this level from now on; named as that of ``logging.Handler``."""

@@ -93,7 +93,7 @@ class Middleware(Generic[App, Context]):
             try:
                 found = find(context)
             except Exception as error:  # an error of the application's callable must not fail the request
-                self.agent.complain(error, "the action of a request")
+                self.agent.note_lost(error, "the action of a request")
                 continue
             if found:
                 return found

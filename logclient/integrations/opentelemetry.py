@@ -73,7 +73,7 @@ class LogExporter(FrontEnd, _Exporter):
                 self._ship(item)
             except Exception as error:
                 kind = type(error).__name__
-                self.client.complain(f"record:{kind}", f"a record of OpenTelemetry: {kind}: {error}")
+                self.client.warn_limited(f"record:{kind}", f"a record of OpenTelemetry: {kind}: {error}")
         return _Result.SUCCESS
 
     def shutdown(self, timeout_millis: float | None = None) -> None:

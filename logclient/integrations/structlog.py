@@ -69,7 +69,8 @@ class Logger:
         def log(*rendered: Any, **event: Any) -> None:
             if rendered:
                 words = "makes text of each event, so its fields are lost in it: leave that processor out"
-                self._factory.client.complain("structlog:rendered", f"structlog: the last processor {words}")
+                words = f"structlog: the last processor {words}"
+                self._factory.client.warn_limited("structlog:rendered", words)
                 event["event"] = rendered[0]
             self._ship(level, event)
 

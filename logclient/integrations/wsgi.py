@@ -33,7 +33,7 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
             request = self._begin(environ)
             name = (http.REQUEST_ID, request.full_id)
         except Exception as error:
-            self.agent.complain(error, "a WSGI request")
+            self.agent.note_lost(error, "a WSGI request")
             return self.app(environ, start_response)
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
@@ -101,7 +101,7 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
                 found = {name: one[0] if len(one) == 1 else one for name, one in form.lists()}
                 request.request_info.setdefault("body_parameters", found)
         except Exception as error:
-            self.agent.complain(error, "a WSGI request")
+            self.agent.note_lost(error, "a WSGI request")
 
     def _end(self, request: Request, environ: Environ) -> None:
         if not request.ended:

@@ -306,12 +306,13 @@ class Agent(AgentMethods[Any]):
         """Begin a request. An agent of a client before its ``__init__`` has no such method."""
         return Request(self, action)
 
-    def complain(self, error: BaseException, what: str) -> None:
+    def note_lost(self, error: BaseException, what: str) -> None:
         """Count a document that was lost here, and log it, at most once a minute for each kind of error."""
         self.failed += 1
         if self._lost is not None:
             self._lost()
-        self._reporter.complain(f"logjam:{type(error).__name__}", f"{what}: {type(error).__name__}: {error}")
+        kind = type(error).__name__
+        self._reporter.warn_limited(f"logjam:{kind}", f"{what}: {kind}: {error}")
 
     def times(self, seconds: float) -> dict[str, Any]:
         """Return the fields for a time in seconds since 1970."""
@@ -381,7 +382,7 @@ class Agent(AgentMethods[Any]):
                 request.exception(error, soft=record.levelno < logging.ERROR)
                 request._shown = error
         except Exception as error:
-            self.complain(error, f"a record of logger {getattr(record, 'name', '?')!r}")
+            self.note_lost(error, f"a record of logger {getattr(record, 'name', '?')!r}")
             return False
         return True
 
@@ -420,7 +421,7 @@ class Agent(AgentMethods[Any]):
                 started = self.clock.text(now)
             fields = {**fields, "started_at": started}
         if not self.clock.takes(started, now):
-            self._reporter.complain(
+            self._reporter.warn_limited(
                 "logjam:started_at",
                 f"started_at {document.text_of(started)[:40]!r}: importers drop this document; it must begin "
                 f"as in {self.clock.text(now)[:19]}, and be within 48 hours of their clocks",

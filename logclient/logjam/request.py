@@ -241,7 +241,7 @@ class Request:
             if self._shown is not error:
                 self.line(logging.ERROR, self.agent.trace(error).rstrip())
         except Exception as ours:
-            self.agent.complain(ours, "an exception of a request")
+            self.agent.note_lost(ours, "an exception of a request")
 
     @contextmanager
     def active(self) -> Iterator[Request]:
@@ -294,7 +294,7 @@ class Request:
                 made = self._document()
                 self.agent.put(made, LOGS, 10 * (made["severity"] + 1))
         except Exception as error:
-            self.agent.complain(error, "a request")
+            self.agent.note_lost(error, "a request")
         finally:
             self.parent = _alive(self.parent)  # else each request would keep its parent for ever
             self.fields = {}

@@ -70,7 +70,7 @@ class Client(client.Client):
 
     def __init__(self, config: Config) -> None:
         assert isinstance(config, LoguxConfig)
-        state = None if config.state is None else State(config.state, error_log.process.complain)
+        state = None if config.state is None else State(config.state, error_log.process.warn_limited)
         self._inbox = Inbox(config.max_bytes, state)
         super().__init__(config)
         self._inbox.engine = self._engine
@@ -364,7 +364,7 @@ class Inbox:
             self.server_headers = payload.data
         elif isinstance(payload, DebugText):
             text = payload.text[:1000]
-            self.engine.error_log.complain("debug", f"{self.engine.url}: the server says: {text}")
+            self.engine.error_log.warn_limited("debug", f"{self.engine.url}: the server says: {text}")
 
     def _save_later(self, received: int | float) -> None:
         """Save it after the callbacks for everything received before."""
@@ -407,7 +407,7 @@ class Inbox:
                 self._waiting += 1
                 self._bytes += size
         if full:
-            self.engine.error_log.complain(
+            self.engine.error_log.warn_limited(
                 "inbox", f"{self.engine.url}: callbacks are too slow: actions of the server were dropped"
             )
         else:
@@ -423,7 +423,7 @@ class Inbox:
             try:
                 callback(action, meta)
             except BaseException as error:  # neither the thread nor the next callback must suffer
-                self.engine.error_log.complain(
+                self.engine.error_log.warn_limited(
                     "callback", f"a callback for {action['type'][:100]!r} raised {described(error)}"
                 )
 

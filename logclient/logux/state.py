@@ -26,13 +26,13 @@ _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 class State:
     """The file of a client, read once and written when something has changed.
 
-    Errors after the start are reported as `complain(kind, text)`; a ConfigError: the file cannot be used.
+    Errors after the start are reported as `warn_limited(kind, text)`; a ConfigError: the file cannot be used.
     """
 
-    def __init__(self, path: str, complain: Callable[[str, str], object]) -> None:
+    def __init__(self, path: str, warn_limited: Callable[[str, str], object]) -> None:
         self.path = path
         self.pid = os.getpid()
-        self._complain = complain
+        self._warn = warn_limited
         self._mutex = threads.RLock()
         self._written: dict[str, Any] = {}
         self._core: Logux | None = None
@@ -71,7 +71,7 @@ class State:
             os.close(fd)
 
     def _report(self, words: str) -> None:
-        self._complain(f"state {self.path}", f"state: {self.path}: {words}")
+        self._warn(f"state {self.path}", f"state: {self.path}: {words}")
 
     def begin(self, core: Logux) -> None:
         """Give a new core the saved state. In a forked child, release the file instead."""

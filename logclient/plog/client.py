@@ -97,7 +97,7 @@ class Documents:
             if self._count_lost is not None:
                 self._count_lost()
             name = getattr(record, "name", "?")
-            self._reporter.complain(
+            self._reporter.warn_limited(
                 f"plog:{type(error).__name__}",
                 f"a record of logger {name!r}: {type(error).__name__}: {error}",
             )

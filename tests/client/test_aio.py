@@ -475,7 +475,7 @@ class ClientWithActions(logclient.Client):
     def on(self, type: str | None, callback: Callable[..., object]) -> Callable[[], None]:
         return self.speaker.on(type, callback)
 
-    def complain(self, kind: str, text: str) -> None:
+    def warn_limited(self, kind: str, text: str) -> None:
         self.complaints.append((kind, text))
 
     complaints: list[tuple[str, str]]

@@ -62,7 +62,7 @@ class ClientWithoutSender:
         self.calls: list[Any] = []
         self.in_flight = InflightBatches(self.queue)
         self.trouble: Exception | None = None
-        self.complain = ErrorLog().complain
+        self.warn_limited = ErrorLog().warn_limited
 
     def ensure_sender(self) -> None:
         self.calls.append("attend")

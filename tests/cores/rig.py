@@ -58,7 +58,7 @@ class Recorder(ErrorLog):
         super().__init__()
         self.lines: list[tuple[str, str]] = []
 
-    def complain(self, kind: str, text: str, level: int = 30) -> bool:
+    def warn_limited(self, kind: str, text: str, level: int = 30) -> bool:
         self.lines.append((kind, text))
         return True
 

@@ -51,15 +51,15 @@ def test_own_errors_print_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyP
     clock = Clock(monkeypatch)
     reporter = ErrorLog()
     for i in range(10):
-        reporter.complain("connect", f"first {i}")
+        reporter.warn_limited("connect", f"first {i}")
         clock.now += 5
-    reporter.complain("other", "of another kind")
+    reporter.warn_limited("other", "of another kind")
     clock.now += 10
-    reporter.complain("connect", "second\nwith a break")
+    reporter.warn_limited("connect", "second\nwith a break")
     clock.now += 59.9
-    reporter.complain("connect", "not yet")
+    reporter.warn_limited("connect", "not yet")
     clock.now += 0.1
-    reporter.complain("connect", "third")
+    reporter.warn_limited("connect", "third")
     assert capsys.readouterr().err.splitlines() == [
         "logclient: first 0",
         "logclient: of another kind",
@@ -70,7 +70,7 @@ def test_own_errors_print_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyP
 
 def test_control_characters_are_escaped_in_own_errors(capsys: pytest.CaptureFixture[str]) -> None:
     """Some of the words come from a server."""
-    ErrorLog().complain("debug", "says: \x1b[2Jboom\r\n    at \u2028x \xe4")
+    ErrorLog().warn_limited("debug", "says: \x1b[2Jboom\r\n    at \u2028x \xe4")
     assert capsys.readouterr().err == "logclient: says: \\x1b[2Jboom      at  x \xe4\n"
 
 
@@ -80,7 +80,7 @@ def test_error_kinds_that_name_an_event_do_not_accumulate(capsys: pytest.Capture
     try:
         before = 0
         for number in range(20_000):
-            assert reporter.complain(f"poison {number}", "gone")
+            assert reporter.warn_limited(f"poison {number}", "gone")
             if number == 2_000:
                 capsys.readouterr()
                 before = tracemalloc.get_traced_memory()[0]
@@ -95,14 +95,14 @@ def test_own_errors_of_any_number_of_kinds_take_bounded_memory(
 ) -> None:
     Clock(monkeypatch)
     reporter = ErrorLog()
-    reporter.complain("often", "an event")
+    reporter.warn_limited("often", "an event")
     tracemalloc.start()
     try:
         for i in range(20_000):
             kind = f"{i:06d}" * 20
-            assert reporter.complain(kind, "x")
-            assert not reporter.complain(kind, "held back")
-            assert not reporter.complain("often", "held back")
+            assert reporter.warn_limited(kind, "x")
+            assert not reporter.warn_limited(kind, "held back")
+            assert not reporter.warn_limited("often", "held back")
         used, _ = tracemalloc.get_traced_memory()
         capsys.readouterr()
         assert used < 1 << 20, "it must not remember all of them"
@@ -117,11 +117,11 @@ def test_lines_that_were_held_back_are_reported_when_their_kind_is_forgotten(
     reporter = ErrorLog()
     kinds = [f"kind {i}" for i in range(3 * KINDS)]
     for kind in kinds:
-        reporter.complain(kind, "first")
-        reporter.complain(kind, "held back")
+        reporter.warn_limited(kind, "first")
+        reporter.warn_limited(kind, "held back")
     clock.now += 61
     for kind in kinds[-KINDS:]:
-        reporter.complain(kind, "again")
+        reporter.warn_limited(kind, "again")
     lines = capsys.readouterr().err.splitlines()
     alone = sum("(1 more of this kind held back)" in line for line in lines)
     summaries = [line for line in lines if line.endswith("held back, of kinds too many to tell apart")]
@@ -134,10 +134,10 @@ def test_lines_that_were_held_back_are_reported_when_their_kind_is_forgotten(
 def test_a_kind_in_use_is_not_forgotten(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     Clock(monkeypatch)
     reporter = ErrorLog()
-    assert reporter.complain("often", "first")
+    assert reporter.warn_limited("often", "first")
     for i in range(3 * KINDS):
-        assert reporter.complain(f"kind {i}", "x")
-        assert not reporter.complain("often", "held back")
+        assert reporter.warn_limited(f"kind {i}", "x")
+        assert not reporter.warn_limited("often", "held back")
 
 
 def test_own_errors_reach_only_foreign_handlers(server: MemoryServer, capsys: Any) -> None:
@@ -177,7 +177,7 @@ def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
         for stream in (None, unwritable):
             with monkeypatch.context() as patch:
                 patch.setattr(sys, "stderr", stream)
-                assert ErrorLog().complain("kind", "text")
+                assert ErrorLog().warn_limited("kind", "text")
 
 
 def test_a_dead_server_is_reported_in_one_line(build: Callable[..., Rig], capsys: Any) -> None:

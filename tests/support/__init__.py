@@ -64,7 +64,7 @@ def agent_handler(agent: Any) -> logging.Handler:
         def flush_if_reachable(self) -> None:
             pass
 
-        def complain(self, kind: str, text: str) -> None:
-            agent.complain(RuntimeError(text), "a record")
+        def warn_limited(self, kind: str, text: str) -> None:
+            agent.note_lost(RuntimeError(text), "a record")
 
     return Handler(client=Client())  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ class Spool:
             try:
                 self._open(producer)
             except (OSError, LedgerError) as error:
-                self._complain(describe_error(error) if isinstance(error, OSError) else str(error))
+                self._warn(describe_error(error) if isinstance(error, OSError) else str(error))
                 self._discard()
             finally:
                 self._queue.open_first(False)
@@ -182,14 +182,14 @@ class Spool:
             for _ in range(most):
                 segments.grow()
 
-    def _complain(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         self.error = text
         text = f"{self._diagnostics.url}: the spool stopped, delivery goes on in memory: {text}"
-        self._diagnostics.complain(text, "spool")
+        self._diagnostics.warn_limited("spool", text)
 
-    def _complain_of_log(self, error: OSError) -> None:
+    def _warn_of_log(self, error: OSError) -> None:
         words = f"the spool's log ended, events are not safe from the machine's end: {describe_error(error)}"
-        self._diagnostics.complain(f"{self._diagnostics.url}: {words}", "spool log")
+        self._diagnostics.warn_limited("spool log", f"{self._diagnostics.url}: {words}")
 
     def _discard(self) -> None:
         """Remove what an attempt to open has made."""
@@ -237,7 +237,7 @@ class Spool:
             while log is not None and not self._is_over:
                 log.serve(1.0, SYNC_EVERY)
         except OSError as error:
-            self._complain_of_log(error)
+            self._warn_of_log(error)
 
     def _grow(self) -> None:
         """Add segments, in a thread that needs no GIL for it: a caller never waits for this one."""
@@ -261,7 +261,7 @@ class Spool:
                 self.error = ""
         except OSError as error:
             self._pause_growth(segments)
-            self._complain(describe_error(error))
+            self._warn(describe_error(error))
 
     def _look_around(self) -> None:
         """Look for dead owners now and then."""
@@ -319,7 +319,7 @@ class Spool:
         return None
 
     def _report(self, text: str) -> None:
-        self._diagnostics.complain(f"{self._diagnostics.url}: spool: {text}", "adoption")
+        self._diagnostics.warn_limited("adoption", f"{self._diagnostics.url}: spool: {text}")
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class Spool:
                 for _ in range(segments.slots_for(segments.memory_used)):
                     segments.grow()
             except OSError as error:
-                self._complain(describe_error(error))
+                self._warn(describe_error(error))
             finally:
                 self._stopping = False
 
@@ -415,7 +415,7 @@ class Spool:
             try:
                 log.write_all()
             except OSError as error:
-                self._complain_of_log(error)
+                self._warn_of_log(error)
         log.close(used)
         if self._log_thread is not None:
             threads.join(self._log_thread, 1.0)

@@ -57,7 +57,7 @@ class Replay:
         if damaged:
             path = orphan.files.lock_path
             text = f"{diagnostics.url}: spool: {damaged} damaged chunks beside {path}: their events are lost"
-            diagnostics.complain(text, "adoption")
+            diagnostics.warn_limited("adoption", text)
         last = queue.next_seq - 1
         self.unlisted, self.history = settle(orphan, pending, expired, last, damaged > 0)
 
