@@ -218,6 +218,8 @@ def flask_port(agent: Agent) -> Iterator[int]:
     server.shutdown()
     thread.join()
     server.server_close()
+    app.logger.handlers = []  # it is that of every test which logs as the shop
+    app.logger.propagate = True
 
 
 def test_flask_under_load_has_one_document_per_request(agent: Agent, sink: Sink, flask_port: int) -> None:
