@@ -7,7 +7,6 @@ written is reported and never stops delivery.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -215,6 +214,8 @@ def read_record(directory: str, producer: str) -> Record:
     Raises:
         OSError: there is no descriptor or memory left; a later attempt may succeed.
     """
+    from json import loads  # only who takes over a spool needs it
+
     parts = listed = last = size = part_size = 0
     settled: Ranges = []
     counts: dict[tuple[str, str], int] = {}
@@ -237,7 +238,7 @@ def read_record(directory: str, producer: str) -> Record:
                 if not line.startswith((b'{"t":"batch"', b'{"t":"outcome"', b'{"t":"dropped"')):
                     continue
                 with suppress(ValueError, KeyError, TypeError):
-                    entry = json.loads(line)
+                    entry = loads(line)
                     ranges = [(int(first), int(end)) for first, end in entry["seqs"]]
                     highest = max((end for _, end in ranges), default=0)
                     last = max(last, highest)
