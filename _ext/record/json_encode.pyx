@@ -136,7 +136,7 @@ cdef int _write_chars_wide(Document *doc, PyObject *s) noexcept nogil:
 
 
 # Write the characters of a str without quotes; leave room for the closing quote.
-cdef inline int _write_chars(Document *doc, PyObject *s) noexcept nogil:
+cdef int _write_chars(Document *doc, PyObject *s) noexcept nogil:
     cdef size_t n
     if PyUnicode_IS_COMPACT_ASCII(s) and not doc.unquoted:
         n = <size_t> PyUnicode_GET_LENGTH(s)
@@ -151,16 +151,18 @@ cdef inline int _write_chars(Document *doc, PyObject *s) noexcept nogil:
 
 
 cdef int _write_string(Document *doc, PyObject *s) noexcept nogil:
+    cdef size_t n
+    if PyUnicode_IS_COMPACT_ASCII(s) and not doc.unquoted:
+        n = <size_t> PyUnicode_GET_LENGTH(s)
+        if n <= SEGMENT:
+            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
+                return -1
+            doc.p = lc_text_behind(doc.p, b'"', 1, PyUnicode_DATA(s), n)
+            return 0
     cdef bint quoted = not doc.unquoted
-    if _reserve(doc, LC_SLACK) < 0:
+    if _append(doc, b'"', quoted) < 0 or _write_chars_wide(doc, s) < 0:
         return -1
-    doc.p[0] = c'"'
-    doc.p += quoted
-    if _write_chars(doc, s) < 0:
-        return -1
-    doc.p[0] = c'"'
-    doc.p += quoted
-    return 0
+    return _append(doc, b'"', quoted)
 
 
 cdef inline long long _int_value(PyObject *v, int *overflow) noexcept nogil:
@@ -245,13 +247,11 @@ cdef int _write_value(Document *doc, PyObject *v, int depth) except -2:
 
 cdef inline int _write_held(Document *doc, PyObject *v, int depth) except -2:
     # Write a value of a container that may drop it while Python code runs.
-    if _is_inert(v):
-        return _write_value(doc, v, depth)
-    Py_INCREF(v)
-    try:
-        return _write_value(doc, v, depth)
-    finally:
-        Py_DECREF(v)
+    return _write_value(doc, v, depth) if _is_inert(v) else _write_object(doc, <object> v, depth)
+
+
+cdef int _write_object(Document *doc, object v, int depth) except -2:
+    return _write_value(doc, <PyObject *> v, depth)
 
 
 cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:

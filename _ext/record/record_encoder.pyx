@@ -253,17 +253,13 @@ cdef class Encoder:
 
     cdef inline Shared _current_shared(self):
         # Return the fields for a document that is made now.
-        if self.bound is None:
-            return self._own_shared()
-        cdef object fields = get_value(self.bound)
-        if fields is None:
-            return self._own_shared()
-        cdef tuple recent = self.recent
-        if not LC_SHARED and recent is not None and recent[0] is fields:
-            return <Shared> recent[1]
-        return self._bound_shared(fields)
+        cdef object fields = None if self.bound is None else get_value(self.bound)
+        return self._own_shared() if fields is None else self._bound_shared(fields)
 
     cdef Shared _bound_shared(self, object bound):
+        cdef tuple recent = self.recent
+        if not LC_SHARED and recent is not None and recent[0] is bound:
+            return <Shared> recent[1]
         # Other threads may do the same at the same time: either result is right.
         cdef dict made = bound.made
         cdef Shared own = self._own_shared()
