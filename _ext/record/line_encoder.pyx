@@ -104,25 +104,16 @@ cdef class LineEncoder:
     ordinary if it is a LogRecord itself, without an exception or a stack; no request is running; its texts
     need neither change nor cut; additional fields are scalars with names that may stay; the document is no
     longer than 8 KiB.
-
-    Args:
-        encoder: an encoder of JSON objects; the largest size of a document is its.
-        request: the context variable with the running request; None: there is none.
-        texts: called with whole seconds since 1970; returns ``started_at``, and the time of a line up to the
-            seconds. The results are kept for that second.
-        place: the fields of each document that name the machine.
-        reserved: names that no additional field may have.
-        kind: of the documents, as the queue keeps it.
     """
 
-    cdef Encoder encoder
-    cdef object request
-    cdef object texts
-    cdef bytes place         # owns the next
+    cdef Encoder encoder     # of JSON objects; the largest size of a document is its
+    cdef object request      # the context variable with the running request
+    cdef object texts        # texts(whole seconds since 1970): `started_at`, and the time up to the seconds
+    cdef bytes place         # fields that name the machine; owns the next
     cdef const char *place_text
     cdef size_t place_size
-    cdef dict reserved
-    cdef readonly uint8_t kind
+    cdef dict reserved       # names that no additional field may have
+    cdef readonly uint8_t kind       # of the documents, as the queue keeps it
     cdef Second second       # the last one; access it in a critical section
 
     def __cinit__(self, Encoder encoder not None, *, request: ContextVar[Any],

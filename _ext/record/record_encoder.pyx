@@ -4,59 +4,34 @@ cdef class Encoder:
 
     A document is a JSON object (Lumberjack version 2 and the other protocols) or a pair block (Lumberjack
     version 1): a 32-bit count, then that many keys and values, each behind its 32-bit length.
-
-    Args:
-        queue: the queue that ``put`` writes to; None if only bytes are wanted.
-        max_event_bytes: largest document in bytes; a longer one fails as too_large.
-        truncate: cut the message of a document that is too large, and mark it in ``log.flags``.
-        pairs: write pair blocks instead of JSON objects.
-        text: returns the mapping for a string; None: ``{"message": ...}``.
-        complete: returns a copy of a dict with the fields that the protocol requires; None: dicts are not
-            changed.
-        ecs: write documents of ECS: a field that has the name of an ECS object but is no mapping moves to
-            ``labels.<name>``, and so does a scalar whose name is the prefix of another field.
-        carriers: the fields that may carry the event's id; ``@metadata`` stands for the two of Lumberjack.
-        identity: ``id``: the application's values in these fields move to `labels`, so that no one mistakes
-            them for ours; ``own``: they stay and are the event's id; ``none``: they stay, and events have no
-            id.
-        trust_metadata: keep the application's ``@metadata``, all but its ``_id``.
-        flat: the protocol turns mappings into text, so they are not objects.
-        labels: the prefix of fields that move.
-        nested: documents of ECS have objects in place of names with dots, but for ``log.level`` and
-            ``ecs.version``; flat ones
-            and pair blocks do not.
-        timestamp: give mappings the field ``@timestamp``, unless they have it.
-        fields: fields of every document, encoded once. The application's own win.
-        bound: the context variable with further fields, a `records.context.Fields` or None, which win over
-            `fields`; None: there is none.
-        spans: a `records.spans.Spans`, which finds the active span and its service; None: documents have
-            none.
-        fingerprint: give records with an exception an ``error.fingerprint``.
-        redact: names of fields whose values are left out, at any depth; see `Redaction`.
     """
 
-    cdef readonly EventQueue queue
+    cdef readonly EventQueue queue   # that `put` writes to; None if only bytes are wanted
     queue: EventQueue | None
-    cdef readonly size_t max_event_bytes
-    cdef readonly bint truncate
-    cdef readonly bint pairs
-    cdef readonly bint ecs
-    cdef readonly tuple carriers
+    cdef readonly size_t max_event_bytes     # of a document; a longer one fails as too_large
+    cdef readonly bint truncate      # cut the message of such a document, and mark it in `log.flags`
+    cdef readonly bint pairs         # write pair blocks instead of JSON objects
+    cdef readonly bint ecs           # move fields that ECS refuses to labels.<name>: those that have the name
+                                     # of an ECS object but are no mapping, scalars whose name is a prefix
+    cdef readonly tuple carriers     # fields that may carry the id; `@metadata`: the two of Lumberjack
     carriers: tuple[str, ...]
+    # The application's values in these fields: `id`: move to `labels`, so that no one mistakes them for ours;
+    # `own`: stay and are the event's id; `none`: stay, and events have no id.
     cdef readonly str identity
-    cdef readonly bint trust_metadata
-    cdef readonly bint flat
-    cdef readonly str labels
-    cdef readonly bint nested
-    cdef readonly bint timestamp
-    cdef readonly bint fingerprint
+    cdef readonly bint trust_metadata        # keep the application's `@metadata`, all but its `_id`
+    cdef readonly bint flat          # the protocol turns mappings into text, so they are not objects
+    cdef readonly str labels         # the prefix of fields that move
+    cdef readonly bint nested        # write objects in place of names with dots, but for `log.level` and
+                                     # `ecs.version`; documents of ECS, not flat ones
+    cdef readonly bint timestamp     # give mappings an `@timestamp`, unless they have it
+    cdef readonly bint fingerprint   # give records with an exception an `error.fingerprint`
     cdef bint checks_names           # some names need a check
     cdef bint lumberjack             # `@metadata` is not the application's
     cdef bint sets_event_id          # ... and `event.id` may be ours
     cdef dict reserved               # another protocol: its carriers, which are ours; or None
     cdef CachedName cache[CACHE_SLOTS]
-    cdef object text
-    cdef object complete
+    cdef object text                 # text(str): the mapping for it; None: {"message": ...}
+    cdef object complete             # complete(dict): a copy with what the protocol requires; None: as it is
     cdef dict standard               # name of every attribute that is no field -> A_...
     cdef object order                # owns the names below
     cdef PyObject *names[ORDER]      # in the order of LogRecord.__init__, so that one pass finds them all
@@ -67,11 +42,11 @@ cdef class Encoder:
     cdef readonly object exceptions  # ExceptionFormatter
     exceptions: ExceptionFormatter
     cdef Shared shared               # the fields of every document; read by `_own_shared`
-    cdef object bound
+    cdef object bound                # context variable of further fields, which win; None: there is none
     cdef tuple recent                # bound fields that were found last, and their Shared; None: nothing
-    cdef object spans
+    cdef object spans                # `records.spans.Spans`, or None
     cdef object span_variable        # the context variable of `spans`, or None
-    cdef Redaction redaction         # None: nothing is left out
+    cdef Redaction redaction         # of fields that are left out, or None
     cdef PyObject *entries           # its entries, or NULL
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
@@ -372,12 +347,12 @@ cdef class Encoder:
             _restart_document(doc, stack, WHOLE)
             status = self._write_rearranged(doc, d, splice)
         if status == -1 and doc.reason == R_TOO_LARGE and self.truncate:
+            # It gets a field of ours, with which others may conflict.
             for mode in (MEASURE, CUT):
-                if mode == CUT and status < 0:
-                    break
                 _restart_document(doc, stack, mode)
-                # It gets a field of ours, with which others may conflict.
                 status = self._write_rearranged(doc, d, splice)
+                if status < 0:
+                    break
         return status
 
     # Return 0, -1, or 1 if the fields need _write_rearranged.
@@ -691,10 +666,10 @@ cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here 
     cdef int status = encoder._write_record(doc, record, override, created_us, level)
     if status == -1 and doc.reason == R_TOO_LARGE and encoder.truncate:
         for mode in (MEASURE, CUT):
-            if mode == CUT and status < 0:
-                break
             _restart_document(doc, stack, mode)
             status = encoder._write_record(doc, record, override, created_us, level)
+            if status < 0:
+                break
     return status
 
 
