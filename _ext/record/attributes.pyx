@@ -150,11 +150,6 @@ cdef inline uint8_t *_put_text(uint8_t *p, const char *text) noexcept nogil:
     return p + n
 
 
-# Write a literal that ends with the quote that opens a string, and a short string.
-cdef inline uint8_t *_put_string(uint8_t *p, const char *before, PyObject *v) noexcept nogil:
-    return lc_text_behind(p, before, strlen(before), PyUnicode_DATA(v), <size_t> PyUnicode_GET_LENGTH(v))
-
-
 cdef inline uint8_t *_put_field(uint8_t *p, int key, PyObject *v) noexcept nogil:
     return lc_field(p, key, PyUnicode_DATA(v), <size_t> PyUnicode_GET_LENGTH(v))
 
@@ -174,10 +169,10 @@ cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
         return -1
     p = _put_text(doc.p, b',"ecs.version":"8.11.0"')
     if doc.nested and doc.dotted_from != 0:
-        p = _put_string(p, b',"log":{"logger":"', name)
-        p = _put_string(p, b',"origin":{"file":{"name":"', file)
+        p = lc_put_string(p, b',"log":{"logger":"', name)
+        p = lc_put_string(p, b',"origin":{"file":{"name":"', file)
         p = lc_int(_put_text(p, b',"line":'), lc_compact_value(line))
-        doc.p = _put_text(_put_string(p, b'},"function":"', function), b'}}')
+        doc.p = _put_text(lc_put_string(p, b'},"function":"', function), b'}}')
         return 1
     p = _put_field(_put_field(p, KEY_LOGGER, name), KEY_FILE, file)
     memcpy(p, lc_keys[<int> KEY_LINE].text, LC_SLACK)
@@ -203,9 +198,9 @@ cdef int _write_process_object(Document *doc, int64_t pid, PyObject *process_nam
     if _reserve(doc, LC_WORST * 2 * 32 + 8 * LC_SLACK) < 0:
         return -1
     p = lc_int(_put_text(doc.p, b',"process":{"pid":'), pid)
-    p = _put_string(p, b',"name":"', process_name)
+    p = lc_put_string(p, b',"name":"', process_name)
     p = lc_int(_put_text(p, b',"thread":{"id":'), thread)
-    doc.p = _put_text(_put_string(p, b',"name":"', thread_name), b'}}')
+    doc.p = _put_text(lc_put_string(p, b',"name":"', thread_name), b'}}')
     return 0
 
 

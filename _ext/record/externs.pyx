@@ -40,6 +40,7 @@ cdef extern from "record/objects.h":
     PyObject *lc_find(PyObject *dict, PyObject *key) nogil
     bint lc_lasting(PyObject *s) nogil
     void lc_keep(PyObject **place, PyObject *s) nogil
+    uint8_t *lc_put_string(uint8_t *to, const char *before, PyObject *v) nogil
     bint LC_SHARED           # another thread may change a container while it is read
     bint PyUnicode_IS_COMPACT_ASCII(PyObject *s) nogil
     int PyUnicode_KIND(PyObject *s) nogil
@@ -86,7 +87,6 @@ cdef extern from "text.h" nogil:
     uint8_t *lc_quote1(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_quote_short(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_field(uint8_t *to, int key, const void *source, size_t n)
-    uint8_t *lc_text_behind(uint8_t *to, const char *key, size_t size, const void *source, size_t n)
     uint8_t *lc_characters(uint8_t *to, const void *source, int kind, size_t n, bint quoted, int *bad)
     uint8_t *lc_int(uint8_t *to, int64_t v)
     uint8_t *lc_float(uint8_t *to, double v)

@@ -157,7 +157,7 @@ cdef int _write_string(Document *doc, PyObject *s) noexcept nogil:
         if n <= SEGMENT:
             if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
                 return -1
-            doc.p = lc_text_behind(doc.p, b'"', 1, PyUnicode_DATA(s), n)
+            doc.p = lc_put_string(doc.p, b'"', s)
             return 0
     cdef bint quoted = not doc.unquoted
     if _append(doc, b'"', quoted) < 0 or _write_chars_wide(doc, s) < 0:

@@ -42,5 +42,10 @@ static inline void lc_keep(PyObject **place, PyObject *s) {
 #define lc_compact(v) ((size_t)Py_SIZE(v) <= 1)
 #define lc_compact_value(v) (Py_SIZE(v) ? (long long)((PyLongObject *)(v))->ob_digit[0] : 0LL)
 #endif
+/* A literal that ends with the quote that opens a string, and an ASCII string. Inlined: its length is known. */
+__attribute__((always_inline))
+static inline uint8_t *lc_put_string(uint8_t *to, const char *before, PyObject *v) {
+    return lc_text_behind(to, before, strlen(before), PyUnicode_DATA(v), (size_t)PyUnicode_GET_LENGTH(v));
+}
 
 #endif
