@@ -153,7 +153,7 @@ cdef class BatchDecoder:
                 return i
             next = i + ahead
             if next < n and self.id_from_end <= size[next] <= total and 0 <= at[next] <= total - size[next]:
-                lc_fetch(line_of_id(&self.names, p + at[next] + size[next] - self.id_from_end))
+                foresee_id(&self.names, p + at[next] + size[next] - self.id_from_end)
             if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
                 return i
             self.unit = <int32_t> i

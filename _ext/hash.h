@@ -24,15 +24,6 @@ static inline void lc_murmur_rest_of_four(const uint8_t *const *p, size_t i, siz
     }
     h[0] = a; h[1] = b; h[2] = c; h[3] = d;
 }
-static inline void lc_murmur_two(const uint8_t *const *p, size_t blocks, uint32_t *h) {
-    uint32_t a = h[0], b = h[1];
-    size_t i;
-    for (i = 0; i < blocks; i++) {
-        LC_MURMUR_BLOCK(a, lc_le32(p[0] + 4 * i));
-        LC_MURMUR_BLOCK(b, lc_le32(p[1] + 4 * i));
-    }
-    h[0] = a; h[1] = b;
-}
 /* Hash the rest of a text after its first `done` blocks, and mix. */
 static inline uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) {
     size_t blocks = size >> 2;
