@@ -64,8 +64,7 @@ APART = {
 
 PLANTS = (
     Plant("length", "_ext/lumberjack/decoder.pyx",
-    "            if left - FRAME_HEAD < size:\n                return add_fault",
-          "            if left + 1 - FRAME_HEAD < size:\n                return add_fault",
+          "    return size if size <= left else 0\n", "    return size if size <= left + 1 else 0\n",
           (ASAN, "AssertionError: rows", "AssertionError: a row")),
     Plant("allocation", "_ext/lumberjack/reader.pyx",
           "        self.inside = True\n",
