@@ -22,6 +22,11 @@ cdef enum:
     MOST_NAMES = 8               # for one column
     PLAIN_KEYS = 8               # fields of a document that are compared one by one; more are hashed
     PAIR_COUNT = 9               # a block of pairs begins with a smaller byte, JSON never does
+    TEXTS = 4                    # columns of texts:
+    LEVELS = 0
+    MESSAGES = 1
+    KEYS = 2
+    VALUES = 3
 
 cdef int64_t LAST_MS = 253402300799999     # the last millisecond of the year 9999
 cdef int64_t FIRST_MS = -62135596800000    # the first of the year 1
@@ -126,10 +131,7 @@ cdef class DocumentReader:
     cdef lc_value found[3]
     cdef int ranks[3]            # of their names; the lower, the better
     cdef bint failed             # memory is out: from then on nothing is appended
-    cdef lc_texts level
-    cdef lc_texts message
-    cdef lc_texts keys
-    cdef lc_texts values
+    cdef lc_texts texts[TEXTS]
     cdef lc_wire times
     cdef lc_wire times_valid
     cdef lc_wire field_ends
@@ -176,10 +178,11 @@ cdef class DocumentReader:
         self.forget()
 
     cdef void forget(self) noexcept nogil:
-        forget_texts(&self.level)
-        forget_texts(&self.message)
-        forget_texts(&self.keys)
-        forget_texts(&self.values)
+        cdef int i
+        for i in range(TEXTS):
+            forget_wire(&self.texts[i].data)
+            forget_wire(&self.texts[i].ends)
+            forget_wire(&self.texts[i].valid)
         forget_wire(&self.times)
         forget_wire(&self.times_valid)
         forget_wire(&self.field_ends)
@@ -215,10 +218,8 @@ cdef class DocumentReader:
         self.failed = False
         try:
             with nogil:
-                append_end(self, &self.level.ends, 0)
-                append_end(self, &self.message.ends, 0)
-                append_end(self, &self.keys.ends, 0)
-                append_end(self, &self.values.ends, 0)
+                for i in range(TEXTS):
+                    append_end(self, &self.texts[i].ends, 0)
                 append_end(self, &self.field_ends, 0)
                 for i in range(n):
                     if self.failed:
@@ -227,18 +228,17 @@ cdef class DocumentReader:
                                   <size_t> (edge[i + 1] - edge[i]))
             if self.failed:
                 raise MemoryError()
-            for size in (self.level.data.size, self.message.data.size, self.keys.data.size,
-                         self.values.data.size):
-                if size > 0x7FFFFFFF:
-                    raise ValueError(f"{size} bytes of text do not fit into one column")
+            for i in range(TEXTS):
+                if self.texts[i].data.size > 0x7FFFFFFF:
+                    raise ValueError(f"{self.texts[i].data.size} bytes of text do not fit into one column")
             out.time = take_wire(&self.times, 8, c'q')
             out.time_valid = take_wire(&self.times_valid, 1, c'B')
-            out.level = take_texts(&self.level)
-            out.message = take_texts(&self.message)
+            out.level = take_texts(&self.texts[LEVELS])
+            out.message = take_texts(&self.texts[MESSAGES])
             out.field_ends = take_wire(&self.field_ends, 4, c'i')
             out.field_valid = take_wire(&self.fields_valid, 1, c'B')
-            out.keys = take_texts(&self.keys)
-            out.values = take_texts(&self.values)
+            out.keys = take_texts(&self.texts[KEYS])
+            out.values = take_texts(&self.texts[VALUES])
             return out
         finally:
             self.forget()

@@ -62,6 +62,12 @@ cdef inline int hex_value(uint8_t c) noexcept nogil:
     return -1
 
 
+# The number of four hex digits; -1: other characters.
+cdef inline int hex4(const uint8_t *p) noexcept nogil:
+    cdef int a = hex_value(p[0]), b = hex_value(p[1]), c = hex_value(p[2]), d = hex_value(p[3])
+    return -1 if a < 0 or b < 0 or c < 0 or d < 0 else a << 12 | b << 8 | c << 4 | d
+
+
 cdef inline bint is_space(uint8_t c) noexcept nogil:
     return c == c' ' or c == c'\n' or c == c'\r' or c == c'\t'
 
@@ -126,7 +132,7 @@ cdef inline const uint8_t *string_rest(lc_block *block, const uint8_t *p, bint *
             escaped[0] = True
             c = p[1]
             if c == c'u':
-                if hex_value(p[2]) < 0 or hex_value(p[3]) < 0 or hex_value(p[4]) < 0 or hex_value(p[5]) < 0:
+                if hex4(p + 2) < 0:
                     return NULL
                 p += 6
             elif (c == c'n' or c == c'"' or c == c'\\' or c == c't' or c == c'/' or c == c'r' or c == c'b'
@@ -166,39 +172,31 @@ cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept
     return strtod(text, NULL) > DBL_MAX
 
 
+# The byte after some digits, or NULL.
+cdef inline const uint8_t *digits_end(const uint8_t *p) noexcept nogil:
+    cdef const uint8_t *start = p
+    while c'0' <= p[0] <= c'9':
+        p += 1
+    return p if p != start else NULL
+
+
 # The byte after a number, or NULL.
 cdef inline const uint8_t *number_end(const uint8_t *p) noexcept nogil:
     cdef const uint8_t *start = p
-    cdef bint exponent = False
-    if p[0] == c'-':
-        p += 1
+    cdef bint large
+    p += p[0] == c'-'
     cdef const uint8_t *digits = p
-    if p[0] == c'0':
+    p = p + 1 if p[0] == c'0' else digits_end(p)
+    large = p - digits > 308
+    if p != NULL and p[0] == c'.':
+        p = digits_end(p + 1)
+    if p != NULL and p[0] | 0x20 == c'e':
+        large = True
         p += 1
-    elif c'1' <= p[0] <= c'9':
-        while c'0' <= p[0] <= c'9':
-            p += 1
-    else:
+        p = digits_end(p + (p[0] == c'+' or p[0] == c'-'))
+    if p == NULL or p - start > SCAN_DIGITS or large and number_overflows(start, p):
         return NULL
-    exponent = p - digits > 308
-    if p[0] == c'.':
-        p += 1
-        if not c'0' <= p[0] <= c'9':
-            return NULL
-        while c'0' <= p[0] <= c'9':
-            p += 1
-    if p[0] | 0x20 == c'e':
-        exponent = True
-        p += 1
-        if p[0] == c'+' or p[0] == c'-':
-            p += 1
-        if not c'0' <= p[0] <= c'9':
-            return NULL
-        while c'0' <= p[0] <= c'9':
-            p += 1
-    if exponent and (p - start > SCAN_DIGITS or number_overflows(start, p)):
-        return NULL
-    return p if p - start <= SCAN_DIGITS else NULL
+    return p
 
 
 # The byte after a number, true, false or null; or NULL.
@@ -215,7 +213,7 @@ cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char 
                         size_t length) noexcept nogil:
     cdef const uint8_t *end = p + size
     cdef size_t i = 0
-    cdef uint8_t c
+    cdef int c
     if not escaped:
         return size == length and memcmp(p, name, length) == 0
     while p < end:
@@ -223,15 +221,11 @@ cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char 
         if c != c'\\':
             p += 1
         elif p[1] == c'u':
-            if p[2] != c'0' or p[3] != c'0':
-                return False
-            c = <uint8_t> (hex_value(p[4]) << 4 | hex_value(p[5]))
-            if c >= 0x80:
-                return False
+            c = hex4(p + 2)
             p += 6
         else:
             return False         # of the short escapes none spells a letter of these names
-        if i == length or c != <uint8_t> name[i]:
+        if i == length or c != name[i]:
             return False
         i += 1
     return i == length

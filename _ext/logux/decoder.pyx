@@ -378,19 +378,10 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
             p = q + 1
             m.close = q
         else:
-            if c == c'-' or c'0' <= c <= c'9':
-                kind = J_NUMBER
-                p = number_end(p)
-                if p == NULL:
-                    return 0
-            else:
-                kind = J_OTHER
-                if c == c't' and memcmp(p, b"true", 4) == 0 or c == c'n' and memcmp(p, b"null", 4) == 0:
-                    p += 4
-                elif c == c'f' and memcmp(p, b"false", 5) == 0:
-                    p += 5
-                else:
-                    return 0
+            kind = J_NUMBER if c == c'-' or c'0' <= c <= c'9' else J_OTHER
+            p = scalar_end(p)
+            if p == NULL:
+                return 0
         while True:
             # A value ends at p.
             if depth <= base + 2:
