@@ -214,24 +214,11 @@ cdef class ExceptionFormatter:
         """Whether frames are kept: nobody has replaced a part of ``traceback``."""
         return not LC_SHARED and self._ready()
 
-    cdef list _sizes(self):
+    def sizes(self) -> list[int]:
+        """Return the bytes of each frame that is kept, with all that it refers to."""
         cdef int i
-        cdef list found = []
-        if self.places != NULL:
-            for i in range(<int> (SETS * WAYS)):
-                if self.places[i].frame != NULL:
-                    found.append((<Frame> self.places[i].frame).size)
-        return found
-
-    @property
-    def frames(self) -> int:
-        """The number of frames that are kept."""
-        return len(self._sizes())
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the frames that are kept, and of all that they refer to."""
-        return sum(self._sizes())
+        return [(<Frame> self.places[i].frame).size for i in range(<int> (SETS * WAYS))
+                if self.places != NULL and self.places[i].frame != NULL]
 
     cpdef void clear(self):
         """Forget all frames."""
@@ -273,7 +260,6 @@ cdef class ExceptionFormatter:
         while value is not None:
             kind = type(value)
             lines.append(f"{kind.__module__}.{kind.__qualname__}")
-            seen.add(id(value))
             before = None
             while tb is not None:
                 code = tb.tb_frame.f_code
@@ -282,13 +268,8 @@ cdef class ExceptionFormatter:
                     lines.append(where)
                 before = where
                 tb = tb.tb_next
-            if value.__cause__ is not None and id(value.__cause__) not in seen:
-                value = value.__cause__
-            elif value.__context__ is None or value.__suppress_context__ or id(value.__context__) in seen:
-                break
-            else:
-                value = value.__context__
-            tb = value.__traceback__
+            value, _ = _earlier(value, seen)
+            tb = None if value is None else value.__traceback__
         hashed = xxh64("\n".join(lines).encode("utf-8", "surrogatepass"))
         return f"{hashed:016x}"
 
@@ -296,50 +277,31 @@ cdef class ExceptionFormatter:
 
     cdef str _format(self, object value, object tb):
         """Return the text, or None: the standard way."""
-        cdef list chain = []         # exceptions, the outermost first
-        cdef list links = []         # before each but the last: why there is another one
-        cdef set seen = None
+        cdef list chain = []         # exceptions, the outermost first, and why there is one before it
+        cdef set seen = set()
         cdef list stack, parts
         cdef list texts = []
         cdef object summary = None
         cdef int how, manner = ORDINARY
         cdef PyObject *found
-        cdef Py_ssize_t i
         cdef str text
         found = PyDict_GetItem(<object> PyTuple_GET_ITEM(self.spaces, 0), "_interactive_cache")
         self.interactive = <dict> found if found is not NULL and type(<object> found) is dict else {}
         one = value
-        while True:
-            how = self._manner(one)
+        while one is not None or not chain:
+            how = _manner(one)
             if how == ODD:
                 return None
-            if how == SPECIAL:
-                manner = SPECIAL
-            chain.append(one)
-            cause = one.__cause__
-            context = one.__context__
-            if cause is None and context is None:
-                break
-            if seen is None:
-                seen = set()
-            seen.add(id(one))
-            if cause is not None and id(cause) not in seen:
-                one = cause
-                links.append(CAUSE)
-            elif context is None or one.__suppress_context__ or id(context) in seen:
-                break
-            else:
-                one = context
-                links.append(CONTEXT)
+            manner = max(manner, how)
+            before, link = _earlier(one, seen)
+            chain.append((one, link))
+            one = before
         if manner == SPECIAL:
             summary = traceback.TracebackException(type(value), value, tb, limit=0, compact=True)
-        for i in range(len(chain)):
-            one = chain[i]
-            if i:
+        for one, link in chain:
+            if one is not value:
                 tb = one.__traceback__
-            parts = []
-            if i < len(links):
-                parts.append(links[i])
+            parts = [] if link is None else [link]
             if tb is not None:
                 stack = self._stack(tb)
                 if stack is None:
@@ -350,42 +312,25 @@ cdef class ExceptionFormatter:
                 if summary is None:
                     return None
                 parts.extend(summary.format_exception_only())
-                if i < len(links):
-                    summary = summary.__cause__ if links[i] is CAUSE else summary.__context__
+                if link is not None:
+                    summary = summary.__cause__ if link is CAUSE else summary.__context__
             else:
                 text = _last_line(one)
                 if text is None:
                     return None
                 parts.append(text)
             texts.append("".join(parts))
-        if len(texts) > 1:
-            texts.reverse()
-            text = "".join(texts)
-        else:
-            text = texts[0]
+        texts.reverse()
+        text = "".join(texts) if len(texts) > 1 else texts[0]
         return text[:len(text) - 1] if text.endswith("\n") else text
-
-    cdef int _manner(self, object value) except -1:
-        """Return how this exception is to be formatted."""
-        kind = type(value)
-        if not issubclass(kind, BaseException) or not lc_is_usual(Py_TYPE(value)):
-            return ODD
-        for name, usual in USUAL:
-            if getattr(kind, name) is not usual:
-                return ODD
-        if (isinstance(value, BaseExceptionGroup) or type(kind.__qualname__) is not str
-                or type(kind.__module__) is not str):
-            return ODD
-        if issubclass(kind, WITH_MORE_LINES) or getattr(value, "__notes__", None) is not None:
-            return SPECIAL
-        return ORDINARY
 
     cdef list _stack(self, object tb):
         """Return the frames of a traceback with their texts, or None: the standard way."""
         cdef list nodes = []
         cdef list stack = []
+        cdef list missing = []
         cdef dict files = {}         # name -> whether a frame of it was found; then its lines
-        cdef list missing = None, lines = None
+        cdef list lines = None
         cdef str file, last = None
         cdef Frame frame
         cdef Py_ssize_t i
@@ -414,28 +359,18 @@ cdef class ExceptionFormatter:
             if files[name] and PyDict_GetItem(self.sources, name) is not NULL:
                 linecache.checkcache(name)
         for name in files:
-            files[name] = None
+            files[name] = self._source(name)
+            if files[name] is None:
+                return None
         last = None
         for i in range(PyList_GET_SIZE(stack)):
-            if <PyObject *> PyList_GET_ITEM(stack, i) is <PyObject *> None:
-                frame = None
-                file = <object> lc_file_of(lc_code_of(nodes[i]))
-            else:
-                frame = <Frame> PyList_GET_ITEM(stack, i)
-                file = frame.file
-            if file is not last:
-                last = file
-                lines = files[file]
-                if lines is None:
-                    lines = self._source(file)
-                    if lines is None:
-                        return None
-                    files[file] = lines
+            frame = <Frame> PyList_GET_ITEM(stack, i)
+            if frame is not None and frame.file is not last:
+                last = frame.file
+                lines = files[last]
             if frame is None or not _holds(frame, lines):
-                if missing is None:
-                    missing = []
                 missing.append(i)
-        if missing is not None and not self._complete(nodes, stack, missing, files, looks):
+        if missing and not self._complete(nodes, stack, missing, files, looks):
             return None
         return stack
 
@@ -657,6 +592,35 @@ cdef class ExceptionFormatter:
                 if self._format(error, error.__traceback__) != standard:
                     return False
         return True
+
+
+cdef tuple _earlier(object value, set seen):
+    """Return the exception that is shown before this one, or None, and the words between them."""
+    cause, context = value.__cause__, value.__context__
+    if cause is None and context is None:
+        return None, None
+    seen.add(id(value))
+    if cause is not None and id(cause) not in seen:
+        return cause, CAUSE
+    if context is None or value.__suppress_context__ or id(context) in seen:
+        return None, None
+    return context, CONTEXT
+
+
+cdef int _manner(object value) except -1:
+    """Return how an exception is to be formatted."""
+    kind = type(value)
+    if not issubclass(kind, BaseException) or not lc_is_usual(Py_TYPE(value)):
+        return ODD
+    for name, usual in USUAL:
+        if getattr(kind, name) is not usual:
+            return ODD
+    if (isinstance(value, BaseExceptionGroup) or type(kind.__qualname__) is not str
+            or type(kind.__module__) is not str):
+        return ODD
+    if issubclass(kind, WITH_MORE_LINES) or getattr(value, "__notes__", None) is not None:
+        return SPECIAL
+    return ORDINARY
 
 
 cdef bint _is_original(list classes) except -1:
