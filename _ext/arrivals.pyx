@@ -58,7 +58,7 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
     """
     cdef Py_ssize_t n = places.shape[0], size = expected.shape[0], i
     cdef Py_ssize_t of_listed = 0, differing = 0
-    cdef int32_t place, bad = 0
+    cdef int32_t place
     cdef int64_t at
     if hashes.shape[0] != n or positions.shape[0] != n or after.shape[0] != n or wrong.shape[0] < n:
         raise ValueError("hashes, positions, after and wrong: they must be as long as places")
@@ -71,8 +71,8 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
         for i in range(n):
             place = places[i]
             if place < 0 or place >= size:
-                bad = 1
-                break
+                with gil:
+                    raise ValueError(f"places: {place} is not below {size}")
             copies[place] += 1
             of_listed += listed[place] != 0
             if positions[i] < first[place]:
@@ -84,8 +84,6 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
             if hashes[i] != expected[place]:
                 wrong[differing] = <int32_t>i
                 differing += 1
-    if bad:
-        raise ValueError(f"places: {place} is not below {size}")
     return of_listed, differing
 
 
@@ -141,7 +139,7 @@ def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not
         last: of each bucket the last time; raised.
     """
     cdef Py_ssize_t n = buckets.shape[0], i
-    cdef int64_t m = counts.shape[0], b, t, bad = -1
+    cdef int64_t m = counts.shape[0], b, t
     if received.shape[0] != n:
         raise ValueError("received: it must be as long as buckets")
     if first.shape[0] != m or last.shape[0] != m:
@@ -152,8 +150,8 @@ def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not
                 continue
             b = buckets[i] - low
             if not 0 <= b < m:
-                bad = buckets[i]
-                break
+                with gil:
+                    raise ValueError(f"buckets: {buckets[i]} is not one of {m} from {low}")
             counts[b] += 1
             t = received[i]
             if t != INT64_MAX:
@@ -161,8 +159,6 @@ def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not
                     first[b] = t
                 if t > last[b]:
                     last[b] = t
-    if bad >= 0:
-        raise ValueError(f"buckets: {bad} is not one of {m} from {low}")
 
 
 def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not None,
@@ -183,7 +179,7 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
             stands for an unknown time.
     """
     cdef Py_ssize_t n = buckets.shape[0], total = to_places.shape[0], i
-    cdef int64_t m = edges.shape[0], b, j, bad = -1
+    cdef int64_t m = edges.shape[0], b, j
     if (places.shape[0] != n or hashes.shape[0] != n or positions.shape[0] != n or received.shape[0] != n):
         raise ValueError("places, hashes, positions and received: they must be as long as buckets")
     if to_hashes.shape[0] != total or to_positions.shape[0] != total or after.shape[0] != total:
@@ -195,13 +191,10 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
             if buckets[i] < 0:
                 continue
             b = buckets[i] - low
-            if not 0 <= b < m:
-                bad = buckets[i]
-                break
-            j = edges[b]
+            j = edges[b] if 0 <= b < m else -1
             if not 0 <= j < total:
-                bad = buckets[i]
-                break
+                with gil:
+                    raise ValueError(f"buckets: there is no room for {buckets[i]}")
             edges[b] = j + 1
             to_places[j] = places[i]
             to_hashes[j] = hashes[i]
@@ -210,8 +203,6 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
                 after[j] = <uint32_t>NO_TIME
             else:
                 after[j] = <uint32_t>((received[i] - base[b]) >> (shift[b] & 63))
-    if bad >= 0:
-        raise ValueError(f"buckets: there is no room for {bad}")
 
 
 cdef int check_ranges(const int64_t[:, ::1] ranges, Py_ssize_t n) except -1:
@@ -313,7 +304,7 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
     cdef Py_ssize_t n = copies.shape[0], m = starts.shape[0], i, o, high
     cdef Py_ssize_t odds = 0, several = 0
     cdef int64_t width = counts.shape[1], excluded = width - 2, ok
-    cdef int state = 0, bad = 0
+    cdef int state
     cdef unsigned int bits, mark
     cdef uint8_t judgement
     if marks.shape[0] != n or judgements.shape[0] != n or odd.shape[0] < n or repeated.shape[0] < n:
@@ -340,17 +331,13 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
                     ok += 1
                     continue
                 if state >= width:
-                    bad = 1
-                    break
+                    with gil:
+                        raise ValueError(f"rules: {state} is no state below {width}")
                 counts[o, state] += 1
                 if state < excluded:
                     odd[odds] = i
                     odds += 1
             counts[o, 0] += ok
-            if bad:
-                break
-    if bad:
-        raise ValueError(f"rules: {state} is no state below {width}")
     return odds, several
 
 
@@ -483,7 +470,7 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
     cdef int64_t took, run, longest, early, early_us
     cdef int64_t own[CELLS]
     cdef int32_t family
-    cdef int c, bad = 0
+    cdef int c
     if received.shape[0] != n or judgements.shape[0] != n:
         raise ValueError("received and judgements: they must be as long as created")
     if owners.shape[0] < n or cells.shape[0] < n or counts.shape[0] < n:
@@ -514,10 +501,11 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
                     if run:
                         words[family, step, 0] += run
                         run = 0
-                    if at < start_us or (at - start_us) // width_us >= steps:
-                        bad = 1
-                        break
-                    step = (at - start_us) // width_us
+                    step = (at - start_us) // width_us if at >= start_us else -1
+                    if not 0 <= step < steps:
+                        with gil:
+                            raise ValueError(f"created: {at} is not in {steps} steps of {width_us} from "
+                                             f"{start_us}")
                     low_us = start_us + step * width_us
                     high_us = low_us + width_us
                 run += 1
@@ -537,8 +525,6 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
                     cells[used] = c
                     used += 1
                 own[c] += 1
-            if bad:
-                break
             if run:
                 words[family, step, 0] += run
             for j in range(begun, used):
@@ -548,6 +534,4 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
             extremes[o, 0] = longest
             extremes[o, 1] = early
             extremes[o, 2] = early_us
-    if bad:
-        raise ValueError(f"created: {at} is not in {steps} steps of {width_us} from {start_us}")
     return used

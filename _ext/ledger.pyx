@@ -269,7 +269,7 @@ cdef class LineReader:
             ValueError: the range is not inside the data.
         """
         cdef Py_ssize_t room = min(hashes.shape[0], created.shape[0])
-        cdef int got = 0
+        cdef int64_t got = 0
         self.lines = self.events = 0
         if not 0 <= start <= stop <= data.shape[0]:
             raise ValueError(f"{start} to {stop} is not inside {data.shape[0]} bytes")
@@ -291,11 +291,11 @@ cdef class LineReader:
             raise MemoryError
         return p - begin
 
-    # Read the line at at[0], and move that to the next line. 1: done; 0: it has another form; -1: no memory.
-    cdef int _line(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
+    # Read the line at at[0], and move that to the next line. 0: it has another form; -1: no memory.
+    cdef int64_t _line(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
                    Py_ssize_t room) noexcept nogil:
         cdef const uint8_t *p = at[0]
-        cdef int got = 0
+        cdef int64_t got = 0
         if skip_text(&p, end, b'{"t":"batch","seqs":', 20):
             got = self._batch(&p, end, hashes, created, room)
         elif skip_text(&p, end, b'{"t":"outcome","at_us":', 23):
@@ -306,7 +306,7 @@ cdef class LineReader:
             at[0] = p
         return got
 
-    cdef int _batch(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
+    cdef int64_t _batch(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
                     Py_ssize_t room) noexcept nogil:
         cdef const uint8_t *p = at[0]
         cdef int64_t base, n
@@ -315,7 +315,7 @@ cdef class LineReader:
         cdef int32_t range_[2]
         cdef size_t i
         if total <= 0:
-            return <int> total
+            return total
         if not (skip_text(&p, end, b',"n":', 5) and read_integer(&p, end, _DIGITS, &n) and n == total
                 and skip_text(&p, end, b',"base":', 8) and read_integer(&p, end, _DIGITS, &base)
                 and skip_text(&p, end, b',"created":"', 12)):
@@ -360,43 +360,39 @@ cdef class LineReader:
             self.last_us = max(self.last_us, high)
         self.events += n
         at[0] = p
-        return 1
+        return n
 
     # -1: before the selected time; 0: in it; 1: after it.
     cdef int _when(self, int64_t time_us) noexcept nogil:
         return -1 if time_us < self.since else 1 if time_us >= self.until else 0
 
-    cdef int _outcome(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
+    cdef int64_t _outcome(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t time_us
         cdef int outcome
         if not read_integer(at, end, _DIGITS, &time_us) or not skip_text(at, end, b',"status":"', 11):
             return 0
-        if skip_text(at, end, b"acked", 5):
+        if skip_text(at, end, b'acked"', 6):
             outcome = _ACKED
-        elif skip_text(at, end, b"handed", 6):
+        elif skip_text(at, end, b'handed"', 7):
             outcome = _HANDED
-        elif skip_text(at, end, b"failed", 6):
+        elif skip_text(at, end, b'failed"', 7):
             outcome = _FAILED
         else:
             return 0
-        if not skip_text(at, end, b'"', 1):
-            return 0
-        return self._decided(at, end, outcome, NULL)
+        return self._decided(at, end, outcome)
 
-    cdef int _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
+    cdef int64_t _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t row[3]
+        row[0] = self.index
         if not read_integer(at, end, _DIGITS, &row[1]):
             return 0
-        cdef int got = self._decided(at, end, _DROPPED, &row[2])
-        row[0] = self.index
-        if got > 0 and self._when(row[1]) == 0 and _append(&self.drops.t, row) < 0:
+        row[2] = self._decided(at, end, _DROPPED)
+        if row[2] > 0 and self._when(row[1]) == 0 and _append(&self.drops.t, row) < 0:
             return -1
-        return got
+        return row[2]
 
-    # Read the reason and the sequences of a line that ends with them. Returns as _line, and in `total` the
-    # number of sequences, unless it is NULL.
-    cdef int _decided(self, const uint8_t **at, const uint8_t *end, int outcome,
-                      int64_t *total) noexcept nogil:
+    # Read the reason and the sequences of a line that ends with them. The number of these; or as _line.
+    cdef int64_t _decided(self, const uint8_t **at, const uint8_t *end, int outcome) noexcept nogil:
         cdef const uint8_t *p
         cdef int64_t row[5]
         cdef size_t i
@@ -412,7 +408,7 @@ cdef class LineReader:
             return 0
         cdef int64_t n = _read_ranges(&self.ranges, &p, end)
         if n <= 0:
-            return <int> n
+            return n
         if not skip_text(&p, end, b"}\n", 2):
             return 0
         row[0] = self.index
@@ -424,7 +420,5 @@ cdef class LineReader:
             if _append(&self.outcomes.t, row) < 0:
                 return -1
         self.last = max(self.last, row[2])
-        if total != NULL:
-            total[0] = n
         at[0] = p
-        return 1
+        return n

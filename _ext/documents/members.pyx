@@ -11,12 +11,15 @@ cdef void read_document(DocumentReader d, const uint8_t *p, size_t size) noexcep
     cdef bint valid = False
     forget_found(d)
     d.unescaped.size = 0
+    # Keys with escapes are not longer than the document: their buffer stays where it is.
+    if room_for(d, &d.unescaped, 2 * size + 8) == NULL or room_for(d, &d.checked, size + SCAN_PAD) == NULL:
+        return
+    cdef bint is_object = copy_object(d.checked.data, p, size, &checked) == 0
+    p = d.checked.data
     if d.pairs and size and p[0] < PAIR_COUNT:
         valid = read_pairs(d, p, size)
-    # Keys with escapes are not longer than the document: their buffer stays where it is.
-    elif room_for(d, &d.unescaped, 2 * size + 8) != NULL and room_for(d, &d.checked, size + SCAN_PAD) != NULL:
-        if copy_object(d.checked.data, p, size, &checked) == 0:
-            valid = read_object(d, checked.start, checked.close, False, NULL)
+    elif is_object:
+        valid = read_object(d, checked.start, checked.close, False, NULL)
     if valid:
         add_message(d)
     else:

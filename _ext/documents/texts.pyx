@@ -47,54 +47,33 @@ cdef inline void end_text(DocumentReader d, lc_texts *t, bint valid) noexcept no
     append_byte(d, &t.valid, valid)
 
 
-# Whether text is UTF-8. The bytes behind it are not read.
+# Whether text is UTF-8. Behind it is what may be read, and at the end of all a 0.
 cdef bint is_utf8(const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + size
-    cdef const uint8_t *q
-    cdef uint8_t last[8]
     cdef uint64_t word
-    cdef size_t left
-    while p < end:
-        while end - p >= 8:
+    while p != NULL and p < end:
+        if end - p >= 8:
             memcpy(&word, p, 8)
-            if word & 0x8080808080808080ULL:
-                break
-            p += 8
-        if p == end:
-            break
-        if p[0] < 0x80:
-            p += 1
-            continue
-        if end - p >= 4:
-            q = utf8_end(p)
-            if q == NULL:
-                return False
-            p = q
-        else:
-            left = end - p
-            memset(last, 0, 8)       # utf8_end reads up to four bytes
-            memcpy(last, p, left)
-            q = utf8_end(last)
-            if q == NULL or <size_t> (q - last) > left:
-                return False
-            p += q - last
-    return True
+            if word & 0x8080808080808080ULL == 0:
+                p += 8
+                continue
+        p = p + 1 if p[0] < 0x80 else utf8_end(p)
+    return p == end
 
 
-# Append any bytes as text: each byte that is not part of a character of UTF-8 becomes U+FFFD.
+# Append any bytes, with a 0 behind them, as text: each byte that is not part of a character of UTF-8 becomes
+# U+FFFD.
 cdef void append_repaired(DocumentReader d, lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + size
-    cdef size_t n
+    cdef const uint8_t *after
     if is_utf8(p, size):
         append_bytes(d, to, p, size)
         return
     while p < end:
-        n = 1
-        while n <= 4 and (<size_t> (end - p) < n or not is_utf8(p, n)):
-            n += 1
-        if n <= 4:
-            append_bytes(d, to, p, n)
-            p += n
+        after = p + 1 if p[0] < 0x80 else utf8_end(p)
+        if after != NULL:
+            append_bytes(d, to, p, after - p)
+            p = after
         else:
             append_bytes(d, to, b"\xef\xbf\xbd", 3)
             p += 1
