@@ -83,9 +83,9 @@ cdef inline object deflater_open(lc_deflater *d, int level):
                 from isal import isal_zlib as package
             except Exception:        # an optional speed-up that is missing or broken is not used
                 pass
-        if LC_HAS_ISAL or package is not None:
-            d.isal = True
-            d.level = 1
+        d.isal = LC_HAS_ISAL or package is not None
+    if d.isal:
+        d.level = 1
     if LC_HAS_ISAL and d.isal:
         d.istream = <lc_istream *> calloc(1, sizeof(lc_istream))
         d.level_room = <uint8_t *> malloc(ISAL_DEF_LVL1_DEFAULT)
@@ -96,8 +96,6 @@ cdef inline object deflater_open(lc_deflater *d, int level):
         d.zstream = zstream_new()
         done = lc_deflate_init(d.zstream, level)
         if done != Z_OK:
-            free(d.zstream)
-            d.zstream = NULL
             zstream_refused(done)
     else:
         if package is None:
@@ -214,8 +212,6 @@ cdef inline object inflater_open(lc_inflater *d):
     d.zstream = zstream_new()
     cdef int done = lc_inflate_init(d.zstream)
     if done != Z_OK:
-        free(d.zstream)
-        d.zstream = NULL
         zstream_refused(done)
     return None
 

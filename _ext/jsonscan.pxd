@@ -151,6 +151,28 @@ cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *e
     return p if p[0] == c'"' else string_rest(block, p, escaped)
 
 
+# Read a key and its colon, and go to the value. Returns the closing quote; NULL: p[0] is where it is wrong.
+cdef inline const uint8_t *key_end(lc_block *block, const uint8_t **p, bint *escaped) noexcept nogil:
+    cdef const uint8_t *quote
+    escaped[0] = False
+    if p[0][0] != c'"':
+        return NULL
+    quote = string_end(block, p[0] + 1, escaped)
+    if quote == NULL:
+        return NULL
+    p[0] = skip_space(quote + 1)
+    if p[0][0] != c':':
+        return NULL
+    p[0] = skip_space(p[0] + 1)
+    return quote
+
+
+# Note for a level whether it is in an object.
+cdef inline void push_level(uint64_t *stack, uint32_t depth, bint in_object) noexcept nogil:
+    cdef uint64_t bit = <uint64_t> 1 << (depth & 63)
+    stack[depth >> 6] = (stack[depth >> 6] | bit) if in_object else (stack[depth >> 6] & ~bit)
+
+
 # Return whether a number, well-formed and of SCAN_DIGITS characters at most, is too large for a double.
 cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept nogil:
     cdef char text[SCAN_DIGITS + 32]     # without the decimal point: which one strtod reads is a setting
@@ -386,21 +408,10 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
     while True:
         # a member of an object, or an element of a list
         if in_object:
-            if p[0] != c'"':
-                return -1
             k = p + 1
-            escaped = False
-            q = string_end(&block, k, &escaped)
+            q = key_end(&block, &p, &escaped)
             if q == NULL:
                 return -1
-            p = q + 1
-            if p[0] != c':':
-                p = skip_space(p)
-                if p[0] != c':':
-                    return -1
-            p += 1
-            if p[0] <= 0x20:
-                p = skip_space(p)
             if depth == 1:
                 key = 0
                 if escaped or k[0] == c'@' or k[0] == c'e' or k[0] == c'r' or k[0] == c'u':
@@ -458,10 +469,7 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                     span = NULL
                 if depth == 1:
                     inside = key if c == c'{' else 0
-                if in_object:
-                    stack[depth >> 6] |= <uint64_t> 1 << (depth & 63)
-                else:
-                    stack[depth >> 6] &= ~(<uint64_t> 1 << (depth & 63))
+                push_level(stack, depth, in_object)
                 depth += 1
                 in_object = c == c'{'
                 p = q

@@ -310,15 +310,13 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
         # The next member of an object, or element of a list.
         m.stop = p
         if in_object:
-            if p[0] != c'"':
-                return 0
-            escaped = False
-            q = string_end(&block, p + 1, &escaped)
+            at = p + 1
+            q = key_end(&block, &p, &escaped)
+            m.stop = p
             if q == NULL:
                 return 0
             if depth == base + 1:
                 member = NULL
-                at = p + 1
                 if escaped or at[0] == c't' or at[0] == c'i' or at[0] == c'l':
                     if key_is(at, q - at, escaped, b"type", 4):
                         member = &e.type
@@ -328,12 +326,6 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
                         member = &e.time
                     elif key_is(at, q - at, escaped, b"length", 6):
                         member = &e.length
-            p = skip_space(q + 1)
-            if p[0] != c':':
-                m.stop = p
-                return 0
-            p = skip_space(p + 1)
-            m.stop = p
         elif depth == base:
             clear_element(&e)
         # Its value.
@@ -365,10 +357,7 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
                     member_at = p
                     if member != NULL:
                         member.shape = 0
-                if in_object:
-                    stack[depth >> 6] |= <uint64_t> 1 << (depth & 63)
-                else:
-                    stack[depth >> 6] &= ~(<uint64_t> 1 << (depth & 63))
+                push_level(stack, depth, in_object)
                 depth += 1
                 in_object = c == c'{'
                 p = q

@@ -52,7 +52,7 @@ APART = {
     **dict.fromkeys(
         ("UNPACK_MISSING", "NO_LIBRARY", "is not installed"), "where a package is missing: as above"
     ),
-    **dict.fromkeys(("free(d.zstream)", "d.zstream = NULL", "import zlib", "return zlib"), PYTHON),
+    **dict.fromkeys(("import zlib", "return zlib"), PYTHON),
     "d.python = ": PYTHON,
     **dict.fromkeys(("k.snappy = ", "k.lz4_block = ", "return python_inflate(", "= python_unpack("), PYTHON),
     **dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE),
