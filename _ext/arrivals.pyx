@@ -1,8 +1,5 @@
 """Arrivals of a verification: sorted into buckets (gather.py in logclient/verify), joined with the ledger's
-events there, and judged (buckets.py).
-
-NumPy needs dozens of passes over the same columns, and more where events arrived twice. The reference of the
-tests is tests/oracle/arrivals.py.
+events there, and judged (buckets.py). NumPy needs dozens of passes over the same columns.
 
 All functions run without the GIL. They raise ValueError for columns of other lengths, for an index outside
 of a column, for starts out of order, and for a number out of its range. Columns may then be changed in part.
@@ -12,6 +9,8 @@ of a column, for starts out of order, and for a number out of its range. Columns
 ``received``    of each event when it arrived, in microseconds since 1970; ``2**63 - 1``: unknown
 ``judgements``  of each event, see ``logclient/verify/rules.py``
 ``starts``      where the events of each producer begin, ascending from 0
+``after``       when each event arrived: at ``base + (after << shift)``; ``2**32 - 1``: unknown
+``buckets``     of each event; -1: it has none. ``low`` is the lowest, which is row 0 of the tables
 =============== ==============================================================================================
 """
 
@@ -42,15 +41,11 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
 
     Args:
         places: of each arrival its event.
-        after: when they arrived: at ``received_us + (after << shift)``. ``2**32 - 1`` stands for an unknown
-            time.
-        received_us: microseconds since 1970.
+        received_us: the base of `after`.
         shift: from 0 to 30.
         expected: of each event the hash of its body.
         listed: whether the ledger lists the event.
-        copies: how often each event arrived; counted up.
-        first: lowered.
-        received: lowered.
+        copies: how often each event arrived; counted up. `first` and `received` are lowered.
         wrong: with room for all arrivals; filled with the indices of those whose hash differs.
 
     Returns:
@@ -95,11 +90,9 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
 
     Args:
         producers: of each event its producer; none where it is no row of the tables.
-        last: of each producer, its highest sequence.
-        bases: of each producer, the bucket of its first sequence.
-        starts: of each producer, the place of that sequence.
+        last: of each producer, its highest sequence; `bases` and `starts`: bucket and place of its first.
         bits: a bucket has ``2**bits`` sequences of a producer; from 0 to 30.
-        buckets: filled; -1 where the producer has no such sequence.
+        buckets: filled, as `places`; -1 where the producer has no such sequence.
 
     Returns:
         How many events have a bucket.
@@ -129,15 +122,7 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
 
 def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not None, int64_t low,
             int64_t[::1] counts not None, int64_t[::1] first not None, int64_t[::1] last not None):
-    """Count the events of each bucket, and find the range of their times.
-
-    Args:
-        buckets: of each event; -1: it does not count.
-        low: the lowest bucket, which is row 0 of the tables.
-        counts: of each bucket; counted up.
-        first: of each bucket the first time; lowered.
-        last: of each bucket the last time; raised.
-    """
+    """Count up the events of each bucket, lower its first time and raise its last one."""
     cdef Py_ssize_t n = buckets.shape[0], i
     cdef int64_t m = counts.shape[0], b, t
     if received.shape[0] != n:
@@ -170,13 +155,9 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
     """Sort columns by bucket, keeping the order in each.
 
     Args:
-        buckets: of each event; -1: it is left out.
-        low: the lowest bucket, which is row 0 of the tables.
         edges: where the rows of each bucket begin in the columns to fill; moved to their ends.
         base: of each bucket, its first time.
-        shift: of each bucket, from 0 to 63.
-        after: filled with ``(received - base) >> shift``, which must be below ``2**32 - 1``; that number
-            stands for an unknown time.
+        shift: of each bucket, from 0 to 63; ``(received - base) >> shift`` must be below ``2**32 - 1``.
     """
     cdef Py_ssize_t n = buckets.shape[0], total = to_places.shape[0], i
     cdef int64_t m = edges.shape[0], b, j
@@ -217,13 +198,7 @@ cdef int check_ranges(const int64_t[:, ::1] ranges, Py_ssize_t n) except -1:
 
 def paint(const int64_t[:, ::1] ranges not None, const uint8_t[::1] values not None: npt.NDArray[np.uint8],
           uint8_t[::1] out not None: npt.NDArray[np.uint8]):
-    """Set ranges of a column to a value each. Where ranges overlap, the last one counts.
-
-    Args:
-        ranges: rows of a first and a last index, inclusive.
-        values: one for each range.
-        out: changed.
-    """
+    """Set ranges of `out`, rows of a first and a last index, to a value each; the last one counts."""
     cdef Py_ssize_t n = ranges.shape[0], i
     cdef int64_t first, last, reach = 0
     if values.shape[0] != n:
@@ -245,14 +220,7 @@ def paint(const int64_t[:, ::1] ranges not None, const uint8_t[::1] values not N
 
 def copy_ranges(const int64_t[::1] source not None, const int64_t[::1] at not None,
                 const int64_t[:, ::1] ranges not None, int64_t[::1] out not None):
-    """Copy ranges of a column into another one.
-
-    Args:
-        source: a column.
-        at: where each range begins in it.
-        ranges: rows of a first and a last index in `out`, inclusive.
-        out: another column, changed.
-    """
+    """Copy ranges of `source`, each from an index `at`, to rows of a first and a last index in `out`."""
     cdef Py_ssize_t n = ranges.shape[0], i
     cdef int64_t size
     if at.shape[0] != n:
@@ -380,12 +348,9 @@ def find_last(const int64_t[::1] first not None,
               int64_t[::1] positions not None) -> int:
     """Find the last events of a producer that arrived before all later ones.
 
-    Args:
-        places: with room for the most events; the end is filled with their indices, ascending.
-        positions: likewise, with their positions.
-
     Returns:
-        How many there are.
+        How many there are. The ends of `places` and `positions`, which have room for the most events, are
+        filled with their indices, ascending, and with their positions.
     """
     cdef Py_ssize_t n = first.shape[0], room = places.shape[0], at = room, i
     cdef int64_t earliest = INT64_MAX
@@ -408,11 +373,7 @@ def find_last(const int64_t[::1] first not None,
 def count_arrived(const int64_t[::1] first not None,
                   const uint8_t[::1] judgements not None: npt.NDArray[np.uint8],
                   const int64_t[::1] starts not None, int64_t[::1] counts not None):
-    """Count the events of each producer that arrived at a listener.
-
-    Args:
-        counts: of each producer, those with ``COUNTED``; counted up.
-    """
+    """Count up the events of each producer that arrived at a listener and have ``COUNTED``."""
     cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high
     cdef int64_t arrived
     if judgements.shape[0] != n:

@@ -18,7 +18,7 @@ cdef extern from "processor.h":
 
 cdef extern from "capture/crc32.h":
     void lc_crc_init() noexcept nogil
-    uint32_t lc_crc32(uint32_t crc, const uint8_t *p, size_t n, int folds) noexcept nogil
+    uint32_t lc_crc32(const uint8_t *p, size_t n, int folds) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
     uint64_t lc_le64(const uint8_t *p) noexcept nogil
 
@@ -54,16 +54,6 @@ cdef int _FOLDS = lc_has_clmul()
 
 CRC_FOLDS = bool(_FOLDS)
 """True if this processor multiplies polynomials (PCLMULQDQ); otherwise tables are used."""
-
-
-def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True) -> int:
-    """Compute ``zlib.crc32(data, value)``; with ``fold=False`` by tables on any processor."""
-    cdef size_t n = <size_t> data.shape[0]
-    cdef const uint8_t *p = &data[0] if n else NULL
-    cdef uint32_t crc
-    with nogil:
-        crc = lc_crc32(value, p, n, _FOLDS and fold)
-    return crc
 
 
 cdef struct Other:
@@ -108,7 +98,7 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
         if skip and payload[0] == UNIT:
             at += _HEAD + length
             continue
-        if lc_crc32(0, payload, length, _FOLDS) != lc_le32(data + at + 4):
+        if lc_crc32(payload, length, _FOLDS) != lc_le32(data + at + 4):
             kind = BAD_CRC
         else:
             kind = payload[0]

@@ -1,8 +1,7 @@
 """Lines of ledgers as columns and tables, without the GIL; docs/formats.md has the format.
 
-Most lines of a ledger are `batch`, `outcome` and `dropped` lines exactly as logclient writes them: compact,
-with their fields in one order. `LineReader` reads these. It stops at every other line, and at each damaged
-one, which logclient/verify/ledger_pack.py then reads as JSON. So the rules for damage are only there.
+`LineReader` reads `batch`, `outcome` and `dropped` lines exactly as logclient writes them. It stops at every
+other line, and at each damaged one, which logclient/verify/ledger_lines.py then reads as JSON.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -41,12 +40,7 @@ AVX2 = bool(_WIDE)
 
 
 def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=True) -> bytes:
-    """Decode padded base64 of exactly `size` bytes.
-
-    Args:
-        data: the characters.
-        size: the number of bytes.
-        wide: use AVX2 if this processor has it.
+    """Decode padded base64 of exactly `size` bytes, with AVX2 if `wide` and this processor has it.
 
     Raises:
         ValueError: `data` is anything else.
@@ -183,14 +177,12 @@ cdef class LineReader:
         drops: rows of index, time and number of dropped events.
         when: rows of index, first, last and -1, 0 or 1 for events before, in and after the selected time.
             There are none without a selected time.
-        index: index of the file.
-        lines: number of lines that the last `read` has read.
-        events: number of events in these lines.
+        index: of the file.
+        lines: number of lines that the last `read` has read, and `events` in these lines.
         position: number of events of all files so far.
         last: the last sequence of the file.
         begin_us: the first time of creation of all.
-        first_us: likewise, of the selected events; more than `last_us`: there are none.
-        last_us: the last time of creation of the selected events.
+        first_us: likewise, of the selected events, as `last_us`; more than that: there are none.
     """
 
     cdef readonly Table spans
@@ -238,9 +230,7 @@ cdef class LineReader:
     def know(self, bytes reason not None, int64_t number):
         """Let lines with this reason be read, in this file and all later ones.
 
-        Args:
-            reason: as it stands in a line; it must be printable ASCII without quotes and backslashes.
-            number: of the reason in the table of outcomes.
+        It stands in the line as it is: printable ASCII without quotes and backslashes.
         """
         if self.known == _REASONS:
             return
@@ -255,9 +245,7 @@ cdef class LineReader:
         """Read the lines of ``data[start:stop]`` up to the first one that has another form or is damaged.
 
         Args:
-            data: bytes of a ledger.
             start: where a line begins.
-            stop: where to stop.
             hashes: filled with the hashes of the events.
             created: filled with their times of creation.
 

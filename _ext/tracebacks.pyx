@@ -1,7 +1,6 @@
 """Texts of exceptions, equal to those of `logging.Formatter.formatException`, from frames seen before.
 
-The standard library formats each frame anew: it reads the position from the code, and parses the source line
-for the carets. That depends on code, instruction and source alone, so the text of a frame is kept.
+The text of a frame depends on code, instruction and source alone, so it is kept.
 
 ======================= ==============================================================================
 key of a kept frame     its code, by a weak reference, its instruction, and the line of its traceback
@@ -11,17 +10,16 @@ made by                 the standard library: `extract_tb` and `format_frame_sum
 bound                   1024 frames, none above 4 KiB with all that it refers to: 4 MiB
 ======================= ==============================================================================
 
-A weak reference pins no code, and none that died comes back to life, so a new code at the same address is
-another one. What a text was made of is compared as text: the file may be edited, deleted or loaded again.
+What a text was made of is compared as text: the file may be edited, deleted or loaded again.
 
 All else goes the standard way, from the beginning: exception groups, classes that override what the standard
-library reads, `sys.tracebacklimit`, and any error here. Last lines with notes, suggestions or a syntax error
-are those of `TracebackException`.
+library reads, `sys.tracebacklimit`, any error here, and a build without the GIL. Last lines with notes,
+suggestions or a syntax error are those of `TracebackException`.
 
 Whoever replaces a part of `traceback` or `linecache` wants other texts. Therefore their namespaces are
 compared with those at the last look before each use. After a change, the functions must still be at home in
 their modules, or everything goes the standard way until the next change. A few samples must equal the
-standard texts, too, or the next look is after a while. A build without the GIL always goes the standard way.
+standard texts, too, or the next look is after a while.
 
 No lock is taken. Python code may run in between, and may come back here: a frame is never changed once it is
 made, whoever uses it has a reference, and a place in the table changes its frame without running any code.
@@ -68,13 +66,10 @@ cdef extern from "tracebacks/objects.h":
     void Py_INCREF(PyObject *o)
     void Py_XDECREF(PyObject *o)
 
-MAX_FRAMES = 1024
-MAX_FRAME_BYTES = 4096
-
 cdef enum:
     WAYS = 8                 # places in which a frame may be
     SETS = 128
-    LARGEST = 4096           # MAX_FRAME_BYTES
+    LARGEST = 4096           # bytes of a frame
     MAX_LINES = 100          # source lines that the text of a frame may depend on
     MOST_CREDIT = 15
     MAX_DOUBTS = 12          # then every 4096th exception
@@ -374,22 +369,22 @@ cdef class ExceptionFormatter:
             return None
         return stack
 
+    # The lines that `linecache` has of a file; None: it has not loaded them.
     cdef object _lines(self, str file):
-        # The lines that `linecache` has of a file; None: it has not loaded them.
         cdef PyObject *entry = PyDict_GetItem(self.sources, file)
         if entry is not NULL and type(<object> entry) is tuple and PyTuple_GET_SIZE(<object> entry) == 4:
             return <object> PyTuple_GET_ITEM(<object> entry, 2)
         return None
 
+    # The lines of a file as they are now; None: not as a list.
     cdef list _source(self, str file):
-        """Return the lines of a file as they are now; None: not as a list."""
         lines = self._lines(file)
         if lines is None:
             lines = linecache.getlines(file)
         return lines if type(lines) is list else None
 
+    # Whether the lines are those of now: nobody has loaded the file again.
     cdef bint _is_still(self, str file, list lines):
-        # Whether the lines are those of now: nobody has loaded the file again.
         if PyDict_GetItem(self.sources, file) is NULL:
             return PyList_GET_SIZE(lines) == 0
         return self._lines(file) is lines
@@ -454,8 +449,8 @@ cdef class ExceptionFormatter:
             self._keep(<PyObject *> code, lc_lasti_of(tb), lc_lineno_of(tb), frame)
         return frame
 
+    # Whether there may be a source for this one code only, which somebody has typed.
     cdef inline bint _is_typed(self, str file):
-        # Whether there may be a source for this one code only, which somebody has typed.
         return len(self.interactive) != 0 and file[:1] == "<"
 
     # The table.
@@ -483,9 +478,9 @@ cdef class ExceptionFormatter:
 
     cdef void _keep(self, PyObject *code, int lasti, int lineno, Frame frame):
         # A new frame takes an empty place, that of a dead code, or the oldest of those not used since they
-        # came. If there is none, it wears down the least used one instead. Thus code that is made anew again
-        # and again, or raises only once, takes one place of a set from the others. For new code that comes to
-        # stay, each eighth of such frames wears down another place.
+        # came. If there is none, it wears down the least used one instead: code that raises only once takes
+        # one place of a set from the others. For new code that comes to stay, each eighth of such frames
+        # wears down another place.
         cdef Place *places = self._set(code, lasti)
         cdef Place *place
         cdef Place *chosen = NULL    # not used
@@ -530,9 +525,8 @@ cdef class ExceptionFormatter:
         if self.state != LOOKING and not self._unchanged():
             self.doubts = 0
             self._look()
-        elif self.state == LOOKING or self.state == UNKNOWN:
-            # LOOKING: somebody else does, or we are called from there. Or a thread did when this process was
-            # forked.
+        elif self.state <= LOOKING:
+            # LOOKING: somebody else does, we are called from there, or a thread did before a fork.
             if self.rest:
                 self.rest -= 1
             else:
@@ -683,20 +677,19 @@ cdef int _fold(list stack, list parts) except -1:
         frame = <Frame> PyList_GET_ITEM(stack, i)
         if frame is not last and (last is None or frame.line != last.line or frame.file != last.file
                                   or frame.name != last.name) or frame.line < 0:
-            _tell_rest(count, parts)
+            _tell_rest(count - SHOWN, parts)
             last = frame
             count = 0
         count += 1
         if count <= SHOWN:
             parts.append(frame.text)
-    _tell_rest(count, parts)
+    _tell_rest(count - SHOWN, parts)
     return 0
 
 
-cdef int _tell_rest(Py_ssize_t count, list parts) except -1:
-    count -= SHOWN
-    if count > 0:
-        parts.append(f"  [Previous line repeated {count} more time{'s' if count > 1 else ''}]\n")
+cdef int _tell_rest(Py_ssize_t more, list parts) except -1:
+    if more > 0:
+        parts.append(f"  [Previous line repeated {more} more time{'s' if more > 1 else ''}]\n")
     return 0
 
 

@@ -65,12 +65,3 @@ def check_json(body: ReadableBuffer, /) -> tuple[int, int, int, bytes | None] | 
                 None if own.at == NULL else <bytes> own.at[:own.size])
     finally:
         free(scratch.data)
-
-
-def check_pairs(body: ReadableBuffer, /) -> tuple[int, bytes | None] | None:
-    """Check a pair block of version 1 as the writer does: None, or (taken, user_id) as from `check_json`."""
-    cdef BorrowedBuffer view = BorrowedBuffer(body)
-    cdef lc_span own
-    if scan_pairs(<const uint8_t *> view.b.buf, view.b.len, &own) < 0:
-        return None
-    return (0, None) if own.at == NULL else (<int> K_ID2_TAKEN, <bytes> own.at[:own.size])

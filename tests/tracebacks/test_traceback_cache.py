@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from logclient._ext.tracebacks import MAX_FRAME_BYTES, MAX_FRAMES, ExceptionFormatter
+from logclient._ext.tracebacks import ExceptionFormatter
 from tests.support import TESTED, clean_environment
 from tests.support.patience import PATIENCE
 from tests.tracebacks.failing_modules import (
@@ -37,6 +37,8 @@ from tests.tracebacks.failing_modules import (
 )
 from tests.tracebacks.generated import generate, storm
 
+MAX_FRAMES = 1024
+MAX_FRAME_BYTES = 4096
 standard = logging.Formatter().formatException
 NO_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 needs_gil = pytest.mark.skipif(NO_GIL, reason="frames are kept only under the GIL")
