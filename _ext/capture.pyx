@@ -1,8 +1,7 @@
 """Scan of a capture segment (docs/formats.md) without the GIL.
 
 Every length is bounded before use and the CRC-32 of every record is checked. Wire units come out as columns;
-the codecs decode them. logclient/files/capture.py reads the same files in plain Python, and is the
-reference of the tests.
+the codecs decode them.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -130,30 +129,18 @@ cdef class Walk:
     """Units of a segment, in the order of the file: one column per property, as bytes of native integers.
 
     ``numpy.frombuffer(walk.offset, "int64")`` makes no copy.
-
-    Attributes:
-        count: number of units; also ``len(walk)``.
-        end: offset of the first record that was not read.
-        stop: `MORE`, `LIMIT` or `LENGTH`.
-        offset: int64: offset of the unit's raw bytes in the data.
-        length: int64: number of raw bytes.
-        arrival: uint64: number of the arrival at the listener.
-        stream: uint64: number of the stream.
-        received_us: int64, microseconds since 1970.
-        direction: uint8: 0 from the peer, 1 to the peer.
-        others: type (or `BAD_CRC`, `BAD_RECORD`), offset and payload length of each other record.
     """
 
-    cdef readonly Py_ssize_t count
-    cdef readonly Py_ssize_t end
-    cdef readonly int stop
-    cdef readonly bytes offset
-    cdef readonly bytes length
-    cdef readonly bytes arrival
-    cdef readonly bytes stream
-    cdef readonly bytes received_us
-    cdef readonly bytes direction
-    cdef readonly list others
+    cdef readonly Py_ssize_t count   # of units; also ``len(walk)``
+    cdef readonly Py_ssize_t end     # where the first record begins that was not read
+    cdef readonly int stop           # MORE, LIMIT or LENGTH
+    cdef readonly bytes offset       # int64: where the unit's raw bytes begin in the data
+    cdef readonly bytes length       # int64: number of raw bytes
+    cdef readonly bytes arrival      # uint64: number of the arrival at the listener
+    cdef readonly bytes stream       # uint64: number of the stream
+    cdef readonly bytes received_us  # int64: microseconds since 1970
+    cdef readonly bytes direction    # uint8: 0 from the peer, 1 to the peer
+    cdef readonly list others        # type (or BAD_CRC, BAD_RECORD), offset and payload length of each other
     others: list[tuple[int, int, int]]
 
     def __len__(self):
@@ -165,8 +152,6 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
-        data: bytes of a segment.
-        start: offset of a record.
         limit: stop after so many units; 0: no limit.
         skip: pass over units without checking them. There are only the other records then.
         streams: False: records that name a stream are checked and not listed, but for those behind the end.

@@ -13,6 +13,9 @@ from logclient._ext.ids cimport *
 cdef class Memory:
     """The memory of a column, which lives as long as a view of it."""
 
+    cdef void *data
+    cdef Py_ssize_t size
+
     def __dealloc__(self):
         free(self.data)
 
@@ -63,7 +66,6 @@ cdef class Events:
         self.bodies = make_column(<void **> &k.bodies.data, k.bodies.size, 1, c'B')
         self.own_ids = make_column(<void **> &k.own_ids.data, k.own_ids.size, 1, c'B')
         self.own_id_ends = make_column(<void **> &k.own_ends.data, k.own_ends.size // 8, 8, c'q')
-        clear_kept(k)
         return 0
 
 

@@ -66,29 +66,19 @@ cdef class Documents:
 
     A column of texts is a tuple of its bytes, the int32 ends of all rows (a 0 first), and a uint8 for each
     row that is 1 where there is a value.
-
-    Attributes:
-        time: int64: microseconds since 1970.
-        time_valid: uint8: 1 where there is a time.
-        level: levels, in lower case.
-        message: messages.
-        field_ends: int32: the number of fields of all documents up to each; a 0 first.
-        field_valid: uint8: 1 for each row that is a document.
-        keys: names of fields, distinct in each document.
-        values: their values: strings with escapes undone, anything else as its JSON text; no value for null.
     """
 
-    cdef readonly memoryview time
-    cdef readonly memoryview time_valid
-    cdef readonly tuple level
+    cdef readonly memoryview time  # int64: microseconds since 1970
+    cdef readonly memoryview time_valid  # uint8: 1 where there is a time
+    cdef readonly tuple level  # in lower case
     level: tuple[memoryview, memoryview, memoryview]
     cdef readonly tuple message
     message: tuple[memoryview, memoryview, memoryview]
-    cdef readonly memoryview field_ends
-    cdef readonly memoryview field_valid
-    cdef readonly tuple keys
+    cdef readonly memoryview field_ends  # int32: the number of fields of all documents up to each; a 0 first
+    cdef readonly memoryview field_valid  # uint8: 1 for each row that is a document
+    cdef readonly tuple keys  # names of fields, distinct in each document
     keys: tuple[memoryview, memoryview, memoryview]
-    cdef readonly tuple values
+    cdef readonly tuple values  # strings with escapes undone, anything else as its JSON text; none for null
     values: tuple[memoryview, memoryview, memoryview]
 
 
@@ -138,12 +128,10 @@ cdef class DocumentReader:
     cdef lc_wire fields_valid
     cdef bint want_fields
 
-    def __init__(self, *, time: Sequence[str] = (), level: Sequence[str] = (), message: Sequence[str] = (),
-                 nested: str = "", levels: Sequence[str] = (), bint pairs=False, bint text=False):
+    def __cinit__(self, *, time: Sequence[str] = (), level: Sequence[str] = (), message: Sequence[str] = (),
+                  nested: str = "", levels: Sequence[str] = (), bint pairs=False, bint text=False):
         import os
         cdef int i, k
-        if self.names is not None:
-            raise TypeError("__init__ has run already")
         self.names = []
         for i, given in enumerate((time, level, message)):
             if len(given) > MOST_NAMES:
@@ -207,8 +195,6 @@ cdef class DocumentReader:
         cdef const int64_t *edge = <const int64_t *> at.b.buf
         cdef Py_ssize_t n = at.b.len // 8 - 1, i
         cdef Documents out = Documents.__new__(Documents)
-        if self.names is None:
-            raise TypeError("__init__ has not run")
         if at.b.len % 8 or n < 0 or edge[0] < 0 or edge[n] > view.b.len:
             raise ValueError(f"edges must be int64 inside the data of {view.b.len} bytes")
         for i in range(n):

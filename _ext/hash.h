@@ -41,8 +41,6 @@ static inline uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size,
     h = (h ^ (h >> 13)) * 0xc2b2ae35u;
     return h ^ (h >> 16);
 }
-/* The stripes of four texts, each at least `stripes` long, side by side where the machine multiplies
-   64-bit lanes; else not there. `lanes`: the accumulators of each; `rounds`: one round of them from 0. */
 #if LC_X86_64
 /* A block is mixed by itself before it meets the hash: eight at a time, while the eight before them are
    folded in one by one. Only that chain stays serial, so it must stay in ordinary registers. */
@@ -85,6 +83,7 @@ static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32
     else
         lc_murmur_rest_of_four(p, 0, blocks, h);
 }
+/* The stripes of four texts, each at least `stripes` long, side by side, to the accumulators of each. */
 __attribute__((target("avx512f,avx512dq,avx512vl")))
 static void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) {
     const __m256i p1 = _mm256_set1_epi64x((long long)0x9E3779B185EBCA87ULL);

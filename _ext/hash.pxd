@@ -1,8 +1,7 @@
 # XXH64 and MurmurHash3 (x86, 32 bits), inline and nogil, for every extension that hashes a body.
 #
-# XXH64 is used with seed 42, as in Spark: its xxhash64() of the same bytes is the same number, so a verifier
-# with the body in a column needs none of this code. MurmurHash3 is used with seed 0, as in plog. It differs
-# from Spark's hash(), which takes the last bytes one by one, as signed numbers.
+# XXH64 is used with seed 42: Spark's xxhash64() of the same bytes is the same number. MurmurHash3 is used
+# with seed 0, as in plog. Spark's hash() takes the last bytes one by one, as signed numbers.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

@@ -5,9 +5,8 @@
 # (Logstash's parser), numbers that no double can hold (go-lumber). Escaped lone surrogates pass, as they do
 # there, and so do equal keys, of which the last one counts.
 #
-# There are two scanners. Most bodies are one flat object without escapes and in ASCII. While such a body is
-# copied, each of its quotes becomes a bit of a map, and scan_plain goes from bit to bit. It hands all other
-# bodies to scan_object.
+# Most bodies are one flat object without escapes and in ASCII. While such a body is copied, its quotes become
+# bits of a map, and scan_plain goes from bit to bit. All other bodies are for scan_object.
 #
 # No bounds are checked: the byte after the text is 0, which JSON allows nowhere, and SCAN_PAD bytes after the
 # text may be read.
@@ -97,8 +96,7 @@ cdef inline const uint8_t *utf8_end(const uint8_t *p) noexcept nogil:
     return p + 4
 
 
-# 64 bytes of the text, and which of them end a run of plain characters. Computed once, so that the end of a
-# string is a shift and a bit scan away; vector searches from quote to quote would wait for each other.
+# 64 bytes of the text, and which of them end a run of plain characters.
 ctypedef struct lc_block:
     const uint8_t *at
     uint64_t special
@@ -437,33 +435,26 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                     span = &o.event_id
         # its value
         c = p[0]
+        k = p
         if c == c'"':
             escaped = False
             q = string_end(&block, p + 1, &escaped)
             if q == NULL:
                 return -1
-            if span != NULL:
-                span.at = p + 1
-                span.size = q - p - 1
-                span = NULL
             p = q + 1
             # the common case, before the general one below
-            if in_object and p[0] == c',' and p[1] == c'"':
+            if span == NULL and in_object and p[0] == c',' and p[1] == c'"':
                 p += 1
                 continue
         elif c == c'{' or c == c'[':
             q = skip_space(p + 1)
             if depth == SCAN_DEPTH:
                 return -1
-            if span != NULL:
-                span.at = p
             if q[0] == (c'}' if c == c'{' else c']'):
-                if span != NULL:
-                    span.size = q + 1 - p
-                    span = NULL
                 p = q + 1
             else:
                 if span != NULL:
+                    span.at = p
                     open_span = span
                     open_depth = depth
                     span = NULL
@@ -475,14 +466,13 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                 p = q
                 continue
         else:
-            k = p
             p = scalar_end(p)
             if p == NULL:
                 return -1
-            if span != NULL:
-                span.at = k
-                span.size = p - k
-                span = NULL
+        if span != NULL:
+            span.at = k + (c == c'"')
+            span.size = p - k - 2 * (c == c'"')
+            span = NULL
         # after it: the next one, or the end of one or more levels
         while True:
             p = skip_space(p)
@@ -566,18 +556,14 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
             p = take_quote(&m)
             if p == NULL:
                 return False
-            if span != NULL:
-                span.at = k + 1
-                span.size = p - k - 1
-                span = NULL
             p += 1
         else:
             p = scalar_end(p)
             if p == NULL:
                 return False
         if span != NULL:
-            span.at = k
-            span.size = p - k
+            span.at = k + (k[0] == c'"')
+            span.size = p - k - 2 * (k[0] == c'"')
         if p[0] != c',':
             o.close = p
             return p[0] == c'}' and p + 1 == end

@@ -170,32 +170,20 @@ cdef class LineReader:
     Args:
         since_us: events made before are left out, microseconds since 1970; None: no bound.
         until_us: events made then or later are left out; None: no bound.
-
-    Attributes:
-        spans: rows of index, first, last and position of events.
-        outcomes: rows of index, first, last, outcome and reason.
-        drops: rows of index, time and number of dropped events.
-        when: rows of index, first, last and -1, 0 or 1 for events before, in and after the selected time.
-            There are none without a selected time.
-        index: of the file.
-        lines: number of lines that the last `read` has read, and `events` in these lines.
-        position: number of events of all files so far.
-        last: the last sequence of the file.
-        begin_us: the first time of creation of all.
-        first_us: likewise, of the selected events, as `last_us`; more than that: there are none.
     """
 
-    cdef readonly Table spans
-    cdef readonly Table outcomes
-    cdef readonly Table drops
+    cdef readonly Table spans         # rows of index, first, last and position of events
+    cdef readonly Table outcomes      # rows of index, first, last, outcome and reason
+    cdef readonly Table drops         # rows of index, time and number of dropped events
+    # Rows of index, first, last and -1, 0 or 1: events before, in and after the selected time, if any.
     cdef readonly Table when
-    cdef readonly int64_t index
-    cdef readonly Py_ssize_t lines
-    cdef readonly Py_ssize_t events
-    cdef public int64_t position
-    cdef public int64_t last
-    cdef public int64_t begin_us
-    cdef public int64_t first_us
+    cdef readonly int64_t index       # of the file
+    cdef readonly Py_ssize_t lines    # that the last `read` has read
+    cdef readonly Py_ssize_t events   # in these lines
+    cdef public int64_t position      # number of events of all files so far
+    cdef public int64_t last          # the last sequence of the file
+    cdef public int64_t begin_us      # the first time of creation of all
+    cdef public int64_t first_us      # likewise, of the selected events; more than last_us: there are none
     cdef public int64_t last_us
     cdef bint timed
     cdef int64_t since, until

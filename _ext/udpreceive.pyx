@@ -81,13 +81,9 @@ cdef class Receiver:
     cdef bint stopping
     cdef size_t capacity
 
-    def __cinit__(self):
+    def __cinit__(self, int fd, int ready, int wake, *, size_t capacity=16 << 20):
         lc_mutex_init(&self.mutex)
         lc_cond_init(&self.taken)
-
-    def __init__(self, int fd, int ready, int wake, *, size_t capacity=16 << 20):
-        if self.call != NULL:
-            raise TypeError("__init__ has run already")
         if capacity < LC_AT_ONCE * (LC_ROOM + OVERHEAD):
             raise ValueError(f"capacity: at least {LC_AT_ONCE * (LC_ROOM + OVERHEAD)} bytes, not {capacity}")
         self.fd, self.ready, self.wake, self.capacity = fd, ready, wake, capacity
@@ -129,8 +125,6 @@ cdef class Receiver:
     def run(self):
         """Receive until ``stop``, and then the datagrams that have arrived. Call in a thread of its own."""
         cdef int n = 0
-        if self.call == NULL:
-            raise TypeError("__init__ has not run")
         with nogil:
             while True:
                 self.make_room()

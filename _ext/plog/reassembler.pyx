@@ -371,12 +371,11 @@ cdef int open_defrag(lc_defrag *d, object max_message, object max_bytes, double 
 
 
 cdef void close_defrag(lc_defrag *d) noexcept nogil:
-    cdef lc_open *m = d.oldest
-    cdef lc_open *newer
-    while m != NULL:
-        newer = m.newer
+    cdef lc_open *m
+    while d.oldest != NULL:
+        m = d.oldest
+        take_out(d, m)
         free_open(m)
-        m = newer
     free_open(d.done)
     free(d.table)
     memset(d, 0, sizeof(lc_defrag))
@@ -486,8 +485,7 @@ cdef class Reassembler(Defragmenter):
              streams: ReadableBuffer, double now) -> Judged:
         """Judge the datagrams ``data[offset:offset + length]`` (int64) in order, without the GIL.
 
-        `streams` has the sender of each datagram (uint64): the real server knows senders by their port only.
-        `now` is in seconds of any monotonic clock.
+        `streams` has their senders (uint64), `now` is in seconds of any monotonic clock.
         """
         cdef Judged judged
         self.ensure_idle()
