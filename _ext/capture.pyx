@@ -70,9 +70,8 @@ cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexc
     return kind == SEGMENT and length >= 5 or kind == STREAM and length >= 9
 
 
-# Scan the records of data[start:size]. Returns why it stopped, or -1 without memory; position[0] is where.
-# `skip`: pass over units without looking at them. `streams`: list the
-# records of streams; those behind the end are always listed.
+# Scan records from position[0] on, which becomes where it stopped. Returns why, or -1 without memory. `skip`:
+# pass over units. `streams`: list the records of streams; those behind the end are always listed.
 cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, lc_rows *t,
                lc_wire *others, bint skip, bint streams) noexcept nogil:
     cdef size_t at = position[0]

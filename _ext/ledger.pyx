@@ -6,9 +6,10 @@ other line, and at each damaged one, which logclient/verify/ledger_lines.py then
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport free
+from libc.string cimport memcmp
 
+from logclient._ext.codec cimport append_bytes, lc_wire
 from logclient._ext.jsonscan cimport read_integer, skip_text
 
 cdef extern from "processor.h":
@@ -61,9 +62,7 @@ def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=Tru
 
 
 cdef struct lc_table:
-    int64_t *rows
-    size_t count
-    size_t capacity
+    lc_wire rows             # int64
     int width
     int tags                 # the last columns, which joined ranges have in common; -1: rows are not joined
 
@@ -71,24 +70,13 @@ cdef struct lc_table:
 # Add a row, or join it to the last one. 0, or -1 without memory.
 cdef int _append(lc_table *t, const int64_t *row) noexcept nogil:
     cdef int64_t *before
-    cdef void *p
-    cdef size_t capacity
-    if t.count and t.tags >= 0:
-        before = t.rows + (t.count - 1) * t.width
+    if t.rows.size and t.tags >= 0:
+        before = <int64_t *> (t.rows.data + t.rows.size) - t.width
         if (before[2] + 1 == row[1] and before[0] == row[0]
                 and memcmp(before + t.width - t.tags, row + t.width - t.tags, 8 * <size_t> t.tags) == 0):
             before[2] = row[2]
             return 0
-    if t.count == t.capacity:
-        capacity = 2 * t.capacity if t.capacity else 64
-        p = realloc(t.rows, 8 * capacity * t.width)
-        if p == NULL:
-            return -1
-        t.rows = <int64_t *> p
-        t.capacity = capacity
-    memcpy(t.rows + t.count * t.width, row, 8 * <size_t> t.width)
-    t.count += 1
-    return 0
+    return append_bytes(&t.rows, <const uint8_t *> row, 8 * <size_t> t.width)
 
 
 # Read [[first,last],...] into a table of two columns. Returns the number of sequences; 0: it is another text;
@@ -97,7 +85,7 @@ cdef int64_t _read_ranges(lc_table *t, const uint8_t **at, const uint8_t *end) n
     cdef const uint8_t *p = at[0]
     cdef int64_t row[2]
     cdef int64_t before = 0, total = 0
-    t.count = 0
+    t.rows.size = 0
     if not skip_text(&p, end, b"[", 1):
         return 0
     while True:
@@ -137,7 +125,7 @@ cdef class Table:
         self.t.tags = -1 if tags is None else tags
 
     def __dealloc__(self):
-        free(self.t.rows)
+        free(self.t.rows.data)
 
     def append(self, *row: int):
         """Add a row."""
@@ -151,11 +139,11 @@ cdef class Table:
             raise MemoryError
 
     def __len__(self):
-        return <Py_ssize_t> self.t.count
+        return <Py_ssize_t> self.t.rows.size // (8 * self.t.width)
 
     def rows(self) -> bytes:
         """Return all rows, as bytes of native integers."""
-        return PyBytes_FromStringAndSize(<char *> self.t.rows, <Py_ssize_t> (8 * self.t.count * self.t.width))
+        return PyBytes_FromStringAndSize(<char *> self.t.rows.data, <Py_ssize_t> self.t.rows.size)
 
 
 cdef struct lc_reason:
@@ -207,7 +195,7 @@ cdef class LineReader:
         self.texts = []
 
     def __dealloc__(self):
-        free(self.ranges.rows)
+        free(self.ranges.rows.data)
 
     def begin_file(self, int64_t index):
         """Begin the next file."""
@@ -319,9 +307,9 @@ cdef class LineReader:
         if when != self._when(high):
             return 0
         row[0] = self.index
-        for i in range(self.ranges.count):
-            row[1] = self.ranges.rows[2 * i]
-            row[2] = self.ranges.rows[2 * i + 1]
+        for i in range(self.ranges.rows.size // 16):
+            row[1] = (<int64_t *> self.ranges.rows.data)[2 * i]
+            row[2] = (<int64_t *> self.ranges.rows.data)[2 * i + 1]
             row[3] = self.position
             self.position += row[2] - row[1] + 1
             if _append(&self.spans.t, row) < 0:
@@ -390,9 +378,9 @@ cdef class LineReader:
         row[0] = self.index
         row[3] = outcome
         row[4] = self.reasons[reason].number
-        for i in range(self.ranges.count):
-            row[1] = self.ranges.rows[2 * i]
-            row[2] = self.ranges.rows[2 * i + 1]
+        for i in range(self.ranges.rows.size // 16):
+            row[1] = (<int64_t *> self.ranges.rows.data)[2 * i]
+            row[2] = (<int64_t *> self.ranges.rows.data)[2 * i + 1]
             if _append(&self.outcomes.t, row) < 0:
                 return -1
         self.last = max(self.last, row[2])

@@ -104,6 +104,9 @@ cdef class Decoder(BatchDecoder):
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
         cdef lc_message m
         cdef lc_id id_
+        cdef lc_object o
+        cdef lc_span *own
+        cdef int bad
         cdef int status = read_message(p, size, &m)
         cdef const uint8_t *body = NULL
         cdef size_t length = 0
@@ -119,8 +122,13 @@ cdef class Decoder(BatchDecoder):
         hash = hash_body(self, body, length)
         status = NO_ID
         if self.identity:
-            status = search_id(self, body, length, not starts(&m.topic, b"logs", 4), &id_)
-            if status < 0:
+            bad = scan_body(self, body, length, &o)
+            own = &o.request_id if starts(&m.topic, b"logs", 4) else &o.uuid
+            if bad:
+                status = NOT_JSON
+            elif own.at != NULL:
+                status = identify(self, own, &id_)
+            if status < 0 or bad == NO_MEMORY:
                 return -1
         if keep_body(self, body, length) < 0:
             return -1
@@ -251,16 +259,6 @@ cdef int open_body(Decoder d, lc_message *m, const uint8_t **p, size_t *size) no
     p[0] = d.unpacked.data
     size[0] = d.unpacked.size
     return OK
-
-
-# The id of a body: in "request_id" where the topic is logs, else in "uuid". -1: out of memory.
-cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint uuid, lc_id *id_) noexcept nogil:
-    cdef lc_object o
-    cdef int bad = scan_body(d, p, size, &o)
-    if bad:
-        return -1 if bad == NO_MEMORY else NOT_JSON
-    cdef lc_span *own = &o.uuid if uuid else &o.request_id
-    return NO_ID if own.at == NULL else identify(d, own, id_)
 
 
 def expand(unit: ReadableBuffer, size_t max_unpacked=BODY_LIMIT) -> bytes:
