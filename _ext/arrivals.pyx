@@ -1,8 +1,5 @@
 """Arrivals of a verification: sorted into buckets (gather.py in logclient/verify), joined with the ledger's
-events there, and judged (buckets.py).
-
-NumPy needs dozens of passes over the same columns, and more where events arrived twice. The reference of the
-tests is tests/oracle/arrivals.py.
+events there, and judged (buckets.py). NumPy needs dozens of passes over the same columns.
 
 All functions run without the GIL. They raise ValueError for columns of other lengths, for an index outside
 of a column, for starts out of order, and for a number out of its range. Columns may then be changed in part.
@@ -12,6 +9,8 @@ of a column, for starts out of order, and for a number out of its range. Columns
 ``received``    of each event when it arrived, in microseconds since 1970; ``2**63 - 1``: unknown
 ``judgements``  of each event, see ``logclient/verify/rules.py``
 ``starts``      where the events of each producer begin, ascending from 0
+``after``       when each event arrived: at ``base + (after << shift)``; ``2**32 - 1``: unknown
+``buckets``     of each event; -1: it has none. ``low`` is the lowest, which is row 0 of the tables
 =============== ==============================================================================================
 """
 
@@ -42,15 +41,11 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
 
     Args:
         places: of each arrival its event.
-        after: when they arrived: at ``received_us + (after << shift)``. ``2**32 - 1`` stands for an unknown
-            time.
-        received_us: microseconds since 1970.
+        received_us: the base of `after`.
         shift: from 0 to 30.
         expected: of each event the hash of its body.
         listed: whether the ledger lists the event.
-        copies: how often each event arrived; counted up.
-        first: lowered.
-        received: lowered.
+        copies: how often each event arrived; counted up. `first` and `received` are lowered.
         wrong: with room for all arrivals; filled with the indices of those whose hash differs.
 
     Returns:
@@ -58,7 +53,7 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
     """
     cdef Py_ssize_t n = places.shape[0], size = expected.shape[0], i
     cdef Py_ssize_t of_listed = 0, differing = 0
-    cdef int32_t place, bad = 0
+    cdef int32_t place
     cdef int64_t at
     if hashes.shape[0] != n or positions.shape[0] != n or after.shape[0] != n or wrong.shape[0] < n:
         raise ValueError("hashes, positions, after and wrong: they must be as long as places")
@@ -71,8 +66,8 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
         for i in range(n):
             place = places[i]
             if place < 0 or place >= size:
-                bad = 1
-                break
+                with gil:
+                    raise ValueError(f"places: {place} is not below {size}")
             copies[place] += 1
             of_listed += listed[place] != 0
             if positions[i] < first[place]:
@@ -84,8 +79,6 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
             if hashes[i] != expected[place]:
                 wrong[differing] = <int32_t>i
                 differing += 1
-    if bad:
-        raise ValueError(f"places: {place} is not below {size}")
     return of_listed, differing
 
 
@@ -97,11 +90,9 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
 
     Args:
         producers: of each event its producer; none where it is no row of the tables.
-        last: of each producer, its highest sequence.
-        bases: of each producer, the bucket of its first sequence.
-        starts: of each producer, the place of that sequence.
+        last: of each producer, its highest sequence; `bases` and `starts`: bucket and place of its first.
         bits: a bucket has ``2**bits`` sequences of a producer; from 0 to 30.
-        buckets: filled; -1 where the producer has no such sequence.
+        buckets: filled, as `places`; -1 where the producer has no such sequence.
 
     Returns:
         How many events have a bucket.
@@ -131,17 +122,9 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
 
 def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not None, int64_t low,
             int64_t[::1] counts not None, int64_t[::1] first not None, int64_t[::1] last not None):
-    """Count the events of each bucket, and find the range of their times.
-
-    Args:
-        buckets: of each event; -1: it does not count.
-        low: the lowest bucket, which is row 0 of the tables.
-        counts: of each bucket; counted up.
-        first: of each bucket the first time; lowered.
-        last: of each bucket the last time; raised.
-    """
+    """Count up the events of each bucket, lower its first time and raise its last one."""
     cdef Py_ssize_t n = buckets.shape[0], i
-    cdef int64_t m = counts.shape[0], b, t, bad = -1
+    cdef int64_t m = counts.shape[0], b, t
     if received.shape[0] != n:
         raise ValueError("received: it must be as long as buckets")
     if first.shape[0] != m or last.shape[0] != m:
@@ -152,8 +135,8 @@ def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not
                 continue
             b = buckets[i] - low
             if not 0 <= b < m:
-                bad = buckets[i]
-                break
+                with gil:
+                    raise ValueError(f"buckets: {buckets[i]} is not one of {m} from {low}")
             counts[b] += 1
             t = received[i]
             if t != INT64_MAX:
@@ -161,8 +144,6 @@ def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not
                     first[b] = t
                 if t > last[b]:
                     last[b] = t
-    if bad >= 0:
-        raise ValueError(f"buckets: {bad} is not one of {m} from {low}")
 
 
 def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not None,
@@ -174,16 +155,12 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
     """Sort columns by bucket, keeping the order in each.
 
     Args:
-        buckets: of each event; -1: it is left out.
-        low: the lowest bucket, which is row 0 of the tables.
         edges: where the rows of each bucket begin in the columns to fill; moved to their ends.
         base: of each bucket, its first time.
-        shift: of each bucket, from 0 to 63.
-        after: filled with ``(received - base) >> shift``, which must be below ``2**32 - 1``; that number
-            stands for an unknown time.
+        shift: of each bucket, from 0 to 63; ``(received - base) >> shift`` must be below ``2**32 - 1``.
     """
     cdef Py_ssize_t n = buckets.shape[0], total = to_places.shape[0], i
-    cdef int64_t m = edges.shape[0], b, j, bad = -1
+    cdef int64_t m = edges.shape[0], b, j
     if (places.shape[0] != n or hashes.shape[0] != n or positions.shape[0] != n or received.shape[0] != n):
         raise ValueError("places, hashes, positions and received: they must be as long as buckets")
     if to_hashes.shape[0] != total or to_positions.shape[0] != total or after.shape[0] != total:
@@ -195,13 +172,10 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
             if buckets[i] < 0:
                 continue
             b = buckets[i] - low
-            if not 0 <= b < m:
-                bad = buckets[i]
-                break
-            j = edges[b]
+            j = edges[b] if 0 <= b < m else -1
             if not 0 <= j < total:
-                bad = buckets[i]
-                break
+                with gil:
+                    raise ValueError(f"buckets: there is no room for {buckets[i]}")
             edges[b] = j + 1
             to_places[j] = places[i]
             to_hashes[j] = hashes[i]
@@ -210,8 +184,6 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
                 after[j] = <uint32_t>NO_TIME
             else:
                 after[j] = <uint32_t>((received[i] - base[b]) >> (shift[b] & 63))
-    if bad >= 0:
-        raise ValueError(f"buckets: there is no room for {bad}")
 
 
 cdef int check_ranges(const int64_t[:, ::1] ranges, Py_ssize_t n) except -1:
@@ -226,13 +198,7 @@ cdef int check_ranges(const int64_t[:, ::1] ranges, Py_ssize_t n) except -1:
 
 def paint(const int64_t[:, ::1] ranges not None, const uint8_t[::1] values not None: npt.NDArray[np.uint8],
           uint8_t[::1] out not None: npt.NDArray[np.uint8]):
-    """Set ranges of a column to a value each. Where ranges overlap, the last one counts.
-
-    Args:
-        ranges: rows of a first and a last index, inclusive.
-        values: one for each range.
-        out: changed.
-    """
+    """Set ranges of `out`, rows of a first and a last index, to a value each; the last one counts."""
     cdef Py_ssize_t n = ranges.shape[0], i
     cdef int64_t first, last, reach = 0
     if values.shape[0] != n:
@@ -254,14 +220,7 @@ def paint(const int64_t[:, ::1] ranges not None, const uint8_t[::1] values not N
 
 def copy_ranges(const int64_t[::1] source not None, const int64_t[::1] at not None,
                 const int64_t[:, ::1] ranges not None, int64_t[::1] out not None):
-    """Copy ranges of a column into another one.
-
-    Args:
-        source: a column.
-        at: where each range begins in it.
-        ranges: rows of a first and a last index in `out`, inclusive.
-        out: another column, changed.
-    """
+    """Copy ranges of `source`, each from an index `at`, to rows of a first and a last index in `out`."""
     cdef Py_ssize_t n = ranges.shape[0], i
     cdef int64_t size
     if at.shape[0] != n:
@@ -313,7 +272,7 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
     cdef Py_ssize_t n = copies.shape[0], m = starts.shape[0], i, o, high
     cdef Py_ssize_t odds = 0, several = 0
     cdef int64_t width = counts.shape[1], excluded = width - 2, ok
-    cdef int state = 0, bad = 0
+    cdef int state
     cdef unsigned int bits, mark
     cdef uint8_t judgement
     if marks.shape[0] != n or judgements.shape[0] != n or odd.shape[0] < n or repeated.shape[0] < n:
@@ -340,17 +299,13 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
                     ok += 1
                     continue
                 if state >= width:
-                    bad = 1
-                    break
+                    with gil:
+                        raise ValueError(f"rules: {state} is no state below {width}")
                 counts[o, state] += 1
                 if state < excluded:
                     odd[odds] = i
                     odds += 1
             counts[o, 0] += ok
-            if bad:
-                break
-    if bad:
-        raise ValueError(f"rules: {state} is no state below {width}")
     return odds, several
 
 
@@ -393,12 +348,9 @@ def find_last(const int64_t[::1] first not None,
               int64_t[::1] positions not None) -> int:
     """Find the last events of a producer that arrived before all later ones.
 
-    Args:
-        places: with room for the most events; the end is filled with their indices, ascending.
-        positions: likewise, with their positions.
-
     Returns:
-        How many there are.
+        How many there are. The ends of `places` and `positions`, which have room for the most events, are
+        filled with their indices, ascending, and with their positions.
     """
     cdef Py_ssize_t n = first.shape[0], room = places.shape[0], at = room, i
     cdef int64_t earliest = INT64_MAX
@@ -421,11 +373,7 @@ def find_last(const int64_t[::1] first not None,
 def count_arrived(const int64_t[::1] first not None,
                   const uint8_t[::1] judgements not None: npt.NDArray[np.uint8],
                   const int64_t[::1] starts not None, int64_t[::1] counts not None):
-    """Count the events of each producer that arrived at a listener.
-
-    Args:
-        counts: of each producer, those with ``COUNTED``; counted up.
-    """
+    """Count up the events of each producer that arrived at a listener and have ``COUNTED``."""
     cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high
     cdef int64_t arrived
     if judgements.shape[0] != n:
@@ -483,7 +431,7 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
     cdef int64_t took, run, longest, early, early_us
     cdef int64_t own[CELLS]
     cdef int32_t family
-    cdef int c, bad = 0
+    cdef int c
     if received.shape[0] != n or judgements.shape[0] != n:
         raise ValueError("received and judgements: they must be as long as created")
     if owners.shape[0] < n or cells.shape[0] < n or counts.shape[0] < n:
@@ -514,10 +462,11 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
                     if run:
                         words[family, step, 0] += run
                         run = 0
-                    if at < start_us or (at - start_us) // width_us >= steps:
-                        bad = 1
-                        break
-                    step = (at - start_us) // width_us
+                    step = (at - start_us) // width_us if at >= start_us else -1
+                    if not 0 <= step < steps:
+                        with gil:
+                            raise ValueError(f"created: {at} is not in {steps} steps of {width_us} from "
+                                             f"{start_us}")
                     low_us = start_us + step * width_us
                     high_us = low_us + width_us
                 run += 1
@@ -537,8 +486,6 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
                     cells[used] = c
                     used += 1
                 own[c] += 1
-            if bad:
-                break
             if run:
                 words[family, step, 0] += run
             for j in range(begun, used):
@@ -548,6 +495,4 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
             extremes[o, 0] = longest
             extremes[o, 1] = early
             extremes[o, 2] = early_us
-    if bad:
-        raise ValueError(f"created: {at} is not in {steps} steps of {width_us} from {start_us}")
     return used

@@ -1,8 +1,7 @@
 """Scan of a capture segment (docs/formats.md) without the GIL.
 
 Every length is bounded before use and the CRC-32 of every record is checked. Wire units come out as columns;
-the codecs decode them. logclient/files/capture.py reads the same files in plain Python, and is the
-reference of the tests.
+the codecs decode them.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -18,32 +17,28 @@ cdef extern from "processor.h":
 
 cdef extern from "capture/crc32.h":
     void lc_crc_init() noexcept nogil
-    uint32_t lc_crc32(uint32_t crc, const uint8_t *p, size_t n, int folds) noexcept nogil
+    uint32_t lc_crc32(const uint8_t *p, size_t n, int folds) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
     uint64_t lc_le64(const uint8_t *p) noexcept nogil
 
 
-MAX_RECORD = 1 << 30
-"""Largest record in bytes; a longer one is damage."""
+# The types of records; the first two are none.
+cpdef enum:
+    BAD_RECORD = -2      # of an unknown type, too short for its type, or with an impossible arrival number
+    BAD_CRC = -1         # the scan goes on after the length of such a record
+    SEGMENT = 1
+    STREAM = 2
+    UNIT = 3
+    END = 4
+    MAX_RECORD = 1 << 30     # bytes of a record; a longer one is damage
 
-SEGMENT = 1
-STREAM = 2
-UNIT = 3
-END = 4
-BAD_CRC = -1
-"""Not a type: a record with a wrong CRC-32. The scan goes on after its length."""
-BAD_RECORD = -2
-"""Not a type: a record of an unknown type, too short for its type, or with an impossible arrival number."""
-
-MORE = 0
-"""Reason to stop: the rest of the data is not a whole record."""
-LIMIT = 1
-"""Reason to stop: `limit` units or 65,536 other records were found."""
-LENGTH = 2
-"""Reason to stop: the length of a record is 0 or more than `MAX_RECORD`, so the next one cannot be found."""
+# Reasons to stop.
+cpdef enum:
+    MORE = 0             # the rest of the data is not a whole record
+    LIMIT = 1            # `limit` units or 65,536 other records were found
+    LENGTH = 2           # the length of a record is 0 or more than MAX_RECORD: the next one cannot be found
 
 cdef enum:
-    _MAX_RECORD = 1 << 30
     _HEAD = 8            # length, CRC
     _UNIT_HEAD = 27      # type, direction, flags, stream, arrival, received_us
     _OTHERS = 65536      # other records per call, which bounds the memory that a damaged file takes
@@ -60,16 +55,6 @@ CRC_FOLDS = bool(_FOLDS)
 """True if this processor multiplies polynomials (PCLMULQDQ); otherwise tables are used."""
 
 
-def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True) -> int:
-    """Compute ``zlib.crc32(data, value)``; with ``fold=False`` by tables on any processor."""
-    cdef size_t n = <size_t> data.shape[0]
-    cdef const uint8_t *p = &data[0] if n else NULL
-    cdef uint32_t crc
-    with nogil:
-        crc = lc_crc32(value, p, n, _FOLDS and fold)
-    return crc
-
-
 cdef struct Other:
     int64_t offset
     int64_t length
@@ -78,49 +63,46 @@ cdef struct Other:
 
 # Return whether a record may have this type and length. Arrivals are from 1 to 2 ** 63 - 1.
 cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexcept nogil:
-    if kind == 3:
+    if kind == UNIT:
         return length >= _UNIT_HEAD and payload[1] <= 1 and <int64_t> lc_le64(payload + 11) > 0
-    if kind == 4:
+    if kind == END:
         return length >= 9 and <int64_t> lc_le64(payload + 1) > 0
-    if kind == 1:
-        return length >= 5
-    return kind == 2 and length >= 9
+    return kind == SEGMENT and length >= 5 or kind == STREAM and length >= 9
 
 
-# Scan the records of data[start:size]. Returns 0 (MORE), 1 (LIMIT), 2 (LENGTH) or -1 without memory;
-# position[0] is where it stopped. `skip`: pass over units without looking at them. `streams`: list the
-# records of streams; those behind the end are always listed.
+# Scan records from position[0] on, which becomes where it stopped. Returns why, or -1 without memory. `skip`:
+# pass over units. `streams`: list the records of streams; those behind the end are always listed.
 cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, lc_rows *t,
                lc_wire *others, bint skip, bint streams) noexcept nogil:
     cdef size_t at = position[0]
     cdef uint32_t length
     cdef const uint8_t *payload
-    cdef int kind, result = 0
+    cdef int kind, result = MORE
     cdef Other other
     while True:
         position[0] = at
         if size - at < _HEAD:
             break
         if t.n == limit or others.size == _OTHERS * sizeof(Other):
-            result = 1
+            result = LIMIT
             break
         length = lc_le32(data + at)
-        if length == 0 or length > _MAX_RECORD:
-            result = 2
+        if length == 0 or length > MAX_RECORD:
+            result = LENGTH
             break
         if size - at - _HEAD < length:
             break
         payload = data + at + _HEAD
-        if skip and payload[0] == 3:
+        if skip and payload[0] == UNIT:
             at += _HEAD + length
             continue
-        if lc_crc32(0, payload, length, _FOLDS) != lc_le32(data + at + 4):
-            kind = -1
+        if lc_crc32(payload, length, _FOLDS) != lc_le32(data + at + 4):
+            kind = BAD_CRC
         else:
             kind = payload[0]
             if not _sound(kind, payload, length):
-                kind = -2
-        if kind == 3:
+                kind = BAD_RECORD
+        if kind == UNIT:
             if t.n == t.capacity and grow_rows(t) < 0:
                 return -1
             (<uint64_t *> t.at[OFFSET])[t.n] = at + _HEAD + _UNIT_HEAD
@@ -130,8 +112,8 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
             (<uint64_t *> t.at[RECEIVED])[t.n] = lc_le64(payload + 19)
             (<uint8_t *> t.at[DIRECTION])[t.n] = payload[1]
             t.n += 1
-        elif kind != 2 or streams:
-            if kind == 4:
+        elif kind != STREAM or streams:
+            if kind == END:
                 streams = True
             other.kind = kind
             other.offset = <int64_t> at
@@ -146,30 +128,18 @@ cdef class Walk:
     """Units of a segment, in the order of the file: one column per property, as bytes of native integers.
 
     ``numpy.frombuffer(walk.offset, "int64")`` makes no copy.
-
-    Attributes:
-        count: number of units; also ``len(walk)``.
-        end: offset of the first record that was not read.
-        stop: `MORE`, `LIMIT` or `LENGTH`.
-        offset: int64: offset of the unit's raw bytes in the data.
-        length: int64: number of raw bytes.
-        arrival: uint64: number of the arrival at the listener.
-        stream: uint64: number of the stream.
-        received_us: int64, microseconds since 1970.
-        direction: uint8: 0 from the peer, 1 to the peer.
-        others: type (or `BAD_CRC`, `BAD_RECORD`), offset and payload length of each other record.
     """
 
-    cdef readonly Py_ssize_t count
-    cdef readonly Py_ssize_t end
-    cdef readonly int stop
-    cdef readonly bytes offset
-    cdef readonly bytes length
-    cdef readonly bytes arrival
-    cdef readonly bytes stream
-    cdef readonly bytes received_us
-    cdef readonly bytes direction
-    cdef readonly list others
+    cdef readonly Py_ssize_t count   # of units; also ``len(walk)``
+    cdef readonly Py_ssize_t end     # where the first record begins that was not read
+    cdef readonly int stop           # MORE, LIMIT or LENGTH
+    cdef readonly bytes offset       # int64: where the unit's raw bytes begin in the data
+    cdef readonly bytes length       # int64: number of raw bytes
+    cdef readonly bytes arrival      # uint64: number of the arrival at the listener
+    cdef readonly bytes stream       # uint64: number of the stream
+    cdef readonly bytes received_us  # int64: microseconds since 1970
+    cdef readonly bytes direction    # uint8: 0 from the peer, 1 to the peer
+    cdef readonly list others        # type (or BAD_CRC, BAD_RECORD), offset and payload length of each other
     others: list[tuple[int, int, int]]
 
     def __len__(self):
@@ -181,8 +151,6 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
-        data: bytes of a segment.
-        start: offset of a record.
         limit: stop after so many units; 0: no limit.
         skip: pass over units without checking them. There are only the other records then.
         streams: False: records that name a stream are checked and not listed, but for those behind the end.

@@ -1,7 +1,5 @@
-# The part that the decoders of all protocols share: the loop over units, the rows, the columns made of them.
-#
-# A decoder is a subclass of BatchDecoder. It supplies `decode_unit`, which appends rows, and the struct codes
-# of its own columns; its subclass of Events names these columns. A column is a read-only memoryview.
+# The part that the decoders of all protocols share. A decoder is a subclass of BatchDecoder. It supplies
+# `decode_unit`, which appends rows, and the struct codes of its columns, which its Events name.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
@@ -30,11 +28,6 @@ ctypedef struct lc_kept:
     lc_wire bodies
     lc_wire own_ids
     lc_wire own_ends             # int64: where each of these ids ends
-
-
-cdef class Memory:
-    cdef void *data
-    cdef Py_ssize_t size
 
 
 cdef memoryview make_column(void **data, size_t n, size_t item, char code)

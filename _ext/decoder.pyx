@@ -13,6 +13,9 @@ from logclient._ext.ids cimport *
 cdef class Memory:
     """The memory of a column, which lives as long as a view of it."""
 
+    cdef void *data
+    cdef Py_ssize_t size
+
     def __dealloc__(self):
         free(self.data)
 
@@ -63,7 +66,6 @@ cdef class Events:
         self.bodies = make_column(<void **> &k.bodies.data, k.bodies.size, 1, c'B')
         self.own_ids = make_column(<void **> &k.own_ids.data, k.own_ids.size, 1, c'B')
         self.own_id_ends = make_column(<void **> &k.own_ends.data, k.own_ends.size // 8, 8, c'q')
-        clear_kept(k)
         return 0
 
 
@@ -153,7 +155,7 @@ cdef class BatchDecoder:
                 return i
             next = i + ahead
             if next < n and self.id_from_end <= size[next] <= total and 0 <= at[next] <= total - size[next]:
-                lc_fetch(line_of_id(&self.names, p + at[next] + size[next] - self.id_from_end))
+                foresee_id(&self.names, p + at[next] + size[next] - self.id_from_end)
             if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
                 return i
             self.unit = <int32_t> i

@@ -83,9 +83,9 @@ cdef inline object deflater_open(lc_deflater *d, int level):
                 from isal import isal_zlib as package
             except Exception:        # an optional speed-up that is missing or broken is not used
                 pass
-        if LC_HAS_ISAL or package is not None:
-            d.isal = True
-            d.level = 1
+        d.isal = LC_HAS_ISAL or package is not None
+    if d.isal:
+        d.level = 1
     if LC_HAS_ISAL and d.isal:
         d.istream = <lc_istream *> calloc(1, sizeof(lc_istream))
         d.level_room = <uint8_t *> malloc(ISAL_DEF_LVL1_DEFAULT)
@@ -96,8 +96,6 @@ cdef inline object deflater_open(lc_deflater *d, int level):
         d.zstream = zstream_new()
         done = lc_deflate_init(d.zstream, level)
         if done != Z_OK:
-            free(d.zstream)
-            d.zstream = NULL
             zstream_refused(done)
     else:
         if package is None:
@@ -214,8 +212,6 @@ cdef inline object inflater_open(lc_inflater *d):
     d.zstream = zstream_new()
     cdef int done = lc_inflate_init(d.zstream)
     if done != Z_OK:
-        free(d.zstream)
-        d.zstream = NULL
         zstream_refused(done)
     return None
 
@@ -250,13 +246,15 @@ cdef inline int inflate_more(lc_zstream *s, lc_wire *out, size_t most) noexcept 
     return INFLATE_ALL if s.avail_out else 0
 
 
-# The same, of all input, with an object of Python's zlib. `rest` is set to the bytes behind the stream's end.
-# The input is given in pieces, because that object copies what it does not use yet.
+# The same, of all input, with an object of Python's zlib; None: a new one. `rest` is set to the bytes behind
+# the stream's end. The input is given in pieces, because that object copies what it does not use yet.
 cdef inline int python_inflate_all(object zlib, object inflater, const uint8_t *data, size_t size,
                                    lc_wire *out, size_t most, size_t *rest) noexcept:
     cdef bytes piece, tail = b""
     cdef size_t at = 0, end, room
     try:
+        if inflater is None:
+            inflater = zlib.decompressobj()
         while True:
             if not tail:
                 end = min(size, at + PYTHON_PIECE)
@@ -280,25 +278,16 @@ cdef inline int python_inflate_all(object zlib, object inflater, const uint8_t *
         return INFLATE_MEMORY
 
 
-cdef inline int python_inflate(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
-                               size_t most) noexcept with gil:
-    cdef size_t rest = 0
-    try:
-        inflater = (<object> d.python).decompressobj()
-    except BaseException:
-        return INFLATE_MEMORY
-    return python_inflate_all(<object> d.python, inflater, data, size, out, most, &rest)
-
-
 # Append the content of a stream to out: at most limit bytes, else INFLATE_TOO_LARGE. Unless `whole`, a stream
 # without its end is taken as far as it goes; bytes behind the end are ignored: Lumberjack's servers do so.
 cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
                               size_t limit) noexcept nogil:
     cdef lc_zstream *s = d.zstream
-    cdef size_t most = out.size + limit
+    cdef size_t most = out.size + limit, rest = 0
     cdef int done = 0
     if d.python != NULL:
-        done = python_inflate(d, data, size, out, most)
+        with gil:
+            done = python_inflate_all(<object> d.python, None, data, size, out, most, &rest)
     elif lc_inflate_reset(s) != Z_OK:
         return INFLATE_MEMORY
     else:

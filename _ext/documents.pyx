@@ -22,6 +22,11 @@ cdef enum:
     MOST_NAMES = 8               # for one column
     PLAIN_KEYS = 8               # fields of a document that are compared one by one; more are hashed
     PAIR_COUNT = 9               # a block of pairs begins with a smaller byte, JSON never does
+    TEXTS = 4                    # columns of texts:
+    LEVELS = 0
+    MESSAGES = 1
+    KEYS = 2
+    VALUES = 3
 
 cdef int64_t LAST_MS = 253402300799999     # the last millisecond of the year 9999
 cdef int64_t FIRST_MS = -62135596800000    # the first of the year 1
@@ -61,29 +66,19 @@ cdef class Documents:
 
     A column of texts is a tuple of its bytes, the int32 ends of all rows (a 0 first), and a uint8 for each
     row that is 1 where there is a value.
-
-    Attributes:
-        time: int64: microseconds since 1970.
-        time_valid: uint8: 1 where there is a time.
-        level: levels, in lower case.
-        message: messages.
-        field_ends: int32: the number of fields of all documents up to each; a 0 first.
-        field_valid: uint8: 1 for each row that is a document.
-        keys: names of fields, distinct in each document.
-        values: their values: strings with escapes undone, anything else as its JSON text; no value for null.
     """
 
-    cdef readonly memoryview time
-    cdef readonly memoryview time_valid
-    cdef readonly tuple level
+    cdef readonly memoryview time  # int64: microseconds since 1970
+    cdef readonly memoryview time_valid  # uint8: 1 where there is a time
+    cdef readonly tuple level  # in lower case
     level: tuple[memoryview, memoryview, memoryview]
     cdef readonly tuple message
     message: tuple[memoryview, memoryview, memoryview]
-    cdef readonly memoryview field_ends
-    cdef readonly memoryview field_valid
-    cdef readonly tuple keys
+    cdef readonly memoryview field_ends  # int32: the number of fields of all documents up to each; a 0 first
+    cdef readonly memoryview field_valid  # uint8: 1 for each row that is a document
+    cdef readonly tuple keys  # names of fields, distinct in each document
     keys: tuple[memoryview, memoryview, memoryview]
-    cdef readonly tuple values
+    cdef readonly tuple values  # strings with escapes undone, anything else as its JSON text; none for null
     values: tuple[memoryview, memoryview, memoryview]
 
 
@@ -126,22 +121,17 @@ cdef class DocumentReader:
     cdef lc_value found[3]
     cdef int ranks[3]            # of their names; the lower, the better
     cdef bint failed             # memory is out: from then on nothing is appended
-    cdef lc_texts level
-    cdef lc_texts message
-    cdef lc_texts keys
-    cdef lc_texts values
+    cdef lc_texts texts[TEXTS]
     cdef lc_wire times
     cdef lc_wire times_valid
     cdef lc_wire field_ends
     cdef lc_wire fields_valid
     cdef bint want_fields
 
-    def __init__(self, *, time: Sequence[str] = (), level: Sequence[str] = (), message: Sequence[str] = (),
-                 nested: str = "", levels: Sequence[str] = (), bint pairs=False, bint text=False):
+    def __cinit__(self, *, time: Sequence[str] = (), level: Sequence[str] = (), message: Sequence[str] = (),
+                  nested: str = "", levels: Sequence[str] = (), bint pairs=False, bint text=False):
         import os
         cdef int i, k
-        if self.names is not None:
-            raise TypeError("__init__ has run already")
         self.names = []
         for i, given in enumerate((time, level, message)):
             if len(given) > MOST_NAMES:
@@ -176,10 +166,11 @@ cdef class DocumentReader:
         self.forget()
 
     cdef void forget(self) noexcept nogil:
-        forget_texts(&self.level)
-        forget_texts(&self.message)
-        forget_texts(&self.keys)
-        forget_texts(&self.values)
+        cdef int i
+        for i in range(TEXTS):
+            forget_wire(&self.texts[i].data)
+            forget_wire(&self.texts[i].ends)
+            forget_wire(&self.texts[i].valid)
         forget_wire(&self.times)
         forget_wire(&self.times_valid)
         forget_wire(&self.field_ends)
@@ -204,8 +195,6 @@ cdef class DocumentReader:
         cdef const int64_t *edge = <const int64_t *> at.b.buf
         cdef Py_ssize_t n = at.b.len // 8 - 1, i
         cdef Documents out = Documents.__new__(Documents)
-        if self.names is None:
-            raise TypeError("__init__ has not run")
         if at.b.len % 8 or n < 0 or edge[0] < 0 or edge[n] > view.b.len:
             raise ValueError(f"edges must be int64 inside the data of {view.b.len} bytes")
         for i in range(n):
@@ -215,10 +204,8 @@ cdef class DocumentReader:
         self.failed = False
         try:
             with nogil:
-                append_end(self, &self.level.ends, 0)
-                append_end(self, &self.message.ends, 0)
-                append_end(self, &self.keys.ends, 0)
-                append_end(self, &self.values.ends, 0)
+                for i in range(TEXTS):
+                    append_end(self, &self.texts[i].ends, 0)
                 append_end(self, &self.field_ends, 0)
                 for i in range(n):
                     if self.failed:
@@ -227,18 +214,17 @@ cdef class DocumentReader:
                                   <size_t> (edge[i + 1] - edge[i]))
             if self.failed:
                 raise MemoryError()
-            for size in (self.level.data.size, self.message.data.size, self.keys.data.size,
-                         self.values.data.size):
-                if size > 0x7FFFFFFF:
-                    raise ValueError(f"{size} bytes of text do not fit into one column")
+            for i in range(TEXTS):
+                if self.texts[i].data.size > 0x7FFFFFFF:
+                    raise ValueError(f"{self.texts[i].data.size} bytes of text do not fit into one column")
             out.time = take_wire(&self.times, 8, c'q')
             out.time_valid = take_wire(&self.times_valid, 1, c'B')
-            out.level = take_texts(&self.level)
-            out.message = take_texts(&self.message)
+            out.level = take_texts(&self.texts[LEVELS])
+            out.message = take_texts(&self.texts[MESSAGES])
             out.field_ends = take_wire(&self.field_ends, 4, c'i')
             out.field_valid = take_wire(&self.fields_valid, 1, c'B')
-            out.keys = take_texts(&self.keys)
-            out.values = take_texts(&self.values)
+            out.keys = take_texts(&self.texts[KEYS])
+            out.values = take_texts(&self.texts[VALUES])
             return out
         finally:
             self.forget()

@@ -24,15 +24,6 @@ static inline void lc_murmur_rest_of_four(const uint8_t *const *p, size_t i, siz
     }
     h[0] = a; h[1] = b; h[2] = c; h[3] = d;
 }
-static inline void lc_murmur_two(const uint8_t *const *p, size_t blocks, uint32_t *h) {
-    uint32_t a = h[0], b = h[1];
-    size_t i;
-    for (i = 0; i < blocks; i++) {
-        LC_MURMUR_BLOCK(a, lc_le32(p[0] + 4 * i));
-        LC_MURMUR_BLOCK(b, lc_le32(p[1] + 4 * i));
-    }
-    h[0] = a; h[1] = b;
-}
 /* Hash the rest of a text after its first `done` blocks, and mix. */
 static inline uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) {
     size_t blocks = size >> 2;
@@ -50,8 +41,6 @@ static inline uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size,
     h = (h ^ (h >> 13)) * 0xc2b2ae35u;
     return h ^ (h >> 16);
 }
-/* The stripes of four texts, each at least `stripes` long, side by side where the machine multiplies
-   64-bit lanes; else not there. `lanes`: the accumulators of each; `rounds`: one round of them from 0. */
 #if LC_X86_64
 /* A block is mixed by itself before it meets the hash: eight at a time, while the eight before them are
    folded in one by one. Only that chain stays serial, so it must stay in ordinary registers. */
@@ -94,6 +83,7 @@ static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32
     else
         lc_murmur_rest_of_four(p, 0, blocks, h);
 }
+/* The stripes of four texts, each at least `stripes` long, side by side, to the accumulators of each. */
 __attribute__((target("avx512f,avx512dq,avx512vl")))
 static void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) {
     const __m256i p1 = _mm256_set1_epi64x((long long)0x9E3779B185EBCA87ULL);

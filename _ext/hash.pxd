@@ -1,8 +1,7 @@
 # XXH64 and MurmurHash3 (x86, 32 bits), inline and nogil, for every extension that hashes a body.
 #
-# XXH64 is used with seed 42, as in Spark: its xxhash64() of the same bytes is the same number, so a verifier
-# with the body in a column needs none of this code. MurmurHash3 is used with seed 0, as in plog. It differs
-# from Spark's hash(), which takes the last bytes one by one, as signed numbers.
+# XXH64 is used with seed 42: Spark's xxhash64() of the same bytes is the same number. MurmurHash3 is used
+# with seed 0, as in plog. Spark's hash() takes the last bytes one by one, as signed numbers.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -13,7 +12,6 @@ cdef extern from "processor.h":
 cdef extern from "hash.h":
     void lc_xxh64_four(const uint8_t **p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) noexcept nogil
     void lc_murmur_four(const uint8_t **p, size_t blocks, uint32_t *h) noexcept nogil
-    void lc_murmur_two(const uint8_t **p, size_t blocks, uint32_t *h) noexcept nogil
     uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) noexcept nogil
     uint64_t lc_le64(const uint8_t *p) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
@@ -22,7 +20,7 @@ cdef extern from "hash.h":
 
 cdef enum:
     SEED = 42
-    HASH_LANES = 4           # the most that xxh64_each takes at once
+    HASH_LANES = 4           # the most texts that are hashed at once
 
 
 cdef inline uint64_t xxh64_round(uint64_t acc, uint64_t lane) noexcept nogil:
@@ -112,12 +110,7 @@ cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size
     second[0] = xxh64_from(two, q, (length >> 5) - both, length)
 
 
-# The best number of texts for xxh64_each: four, if the lanes of four fit one register.
-cdef inline uint32_t xxh64_lanes() noexcept nogil:
-    return 4 if lc_has_avx512() else 2
-
-
-# XXH64 of up to HASH_LANES texts.
+# XXH64 of up to HASH_LANES texts: four if their lanes fit one register, else two by two.
 cdef inline void xxh64_each(const uint8_t **p, const size_t *sizes, uint32_t count, uint64_t seed,
                             uint64_t *hashes) noexcept nogil:
     cdef lc_lanes lanes[HASH_LANES]
@@ -146,7 +139,7 @@ cdef inline uint32_t murmur3_of(const uint8_t *p, size_t size) noexcept nogil:
 cdef inline void murmur3_many(const uint8_t **p, const size_t *sizes, uint32_t count,
                               uint32_t *hashes) noexcept nogil:
     cdef size_t blocks
-    cdef uint32_t i = 0
+    cdef uint32_t i
     if count == 4:
         hashes[0] = hashes[1] = hashes[2] = hashes[3] = 0
         blocks = min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3])) >> 2
@@ -154,12 +147,5 @@ cdef inline void murmur3_many(const uint8_t **p, const size_t *sizes, uint32_t c
         for i in range(4):
             hashes[i] = lc_murmur_rest(hashes[i], p[i], sizes[i], blocks)
         return
-    while count - i >= 2:
-        hashes[i] = hashes[i + 1] = 0
-        blocks = min(sizes[i], sizes[i + 1]) >> 2
-        lc_murmur_two(p + i, blocks, hashes + i)
-        hashes[i] = lc_murmur_rest(hashes[i], p[i], sizes[i], blocks)
-        hashes[i + 1] = lc_murmur_rest(hashes[i + 1], p[i + 1], sizes[i + 1], blocks)
-        i += 2
-    if count - i:
+    for i in range(count):
         hashes[i] = murmur3_of(p[i], sizes[i])

@@ -42,8 +42,6 @@ static inline uint32_t lc_get32(const uint8_t *p) {
 }
 static inline void lc_put64(uint8_t *p, uint64_t v) { v = lc_big64(v); memcpy(p, &v, 8); }
 static inline uint64_t lc_get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return lc_big64(v); }
-/* In the index of a line: there are more producers than it has. */
-#define LC_MORE 0x80000000u
 /* Eight lower-case hex digits as a number, all at once. Anything else leaves a bit in *bad. */
 static inline uint64_t lc_unhex8(uint64_t digits, uint64_t *bad) {
     uint64_t x = (digits & 0x0F0F0F0F0F0F0F0FULL) + (digits >> 6 & 0x0101010101010101ULL) * 9;

@@ -5,7 +5,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_lanes, xxh64_of
+from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_of
 from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_wire
 from logclient._ext.jsonscan cimport lc_span
 
@@ -13,16 +13,13 @@ from logclient._ext.jsonscan cimport lc_span
 cdef enum:
     ID_SIZE = 32                 # hex digits of an id
     PRODUCER_SIZE = 20           # of them the producer's
-    _MOST_BITS = 18              # of a producer, by which it is found
-    _LINE = 64                   # bytes of a line of the processor's cache
-    _LINE_NAMES = 6              # producers in one
+    _MOST_BITS = 20              # of a producer, by which it is found
     FORESEEN = 8                 # units between the look for an id and its use
-    FEW_NAMES = 1 << 11          # the lines of so many producers stay in the cache
+    FEW_NAMES = 1 << 11          # so many producers stay in the cache
 
 cdef extern from "ids.h":
     ctypedef struct lc_digits:
         pass
-    const uint32_t LC_MORE
     lc_digits lc_spell(uint64_t sequence) noexcept nogil
     void lc_put_digits(uint8_t *p, lc_digits digits) noexcept nogil
     void lc_put32(uint8_t *p, uint32_t v) noexcept nogil
@@ -74,7 +71,6 @@ cdef inline int keep_second_id(lc_batch *batch, uint32_t i, const lc_span *own) 
 # multiplications the others go on.
 ctypedef struct lc_unhashed:
     uint32_t count
-    uint32_t lanes               # hashed at once
     size_t at[HASH_LANES]        # offsets in the buffer
     size_t sizes[HASH_LANES]
     uint32_t index[HASH_LANES]   # in the batch
@@ -82,7 +78,6 @@ ctypedef struct lc_unhashed:
 
 cdef inline void begin_hashes(lc_unhashed *u) noexcept nogil:
     u.count = 0
-    u.lanes = xxh64_lanes()
 
 
 # Hash the remaining bodies, which are at their offsets in `data`.
@@ -105,7 +100,7 @@ cdef inline void add_hash(lc_unhashed *u, lc_batch *batch, const uint8_t *data, 
     u.sizes[u.count] = size
     u.index[u.count] = i
     u.count += 1
-    if u.count == u.lanes:
+    if u.count == HASH_LANES:
         finish_hashes(u, batch, data)
 
 
@@ -122,40 +117,19 @@ ctypedef struct lc_id:
 # The producers whose ids are looked for.
 ctypedef struct lc_names:
     const uint8_t *producers     # 10 bytes each, ascending
-    const uint8_t *lines         # see `fill_lines`
-    int bits                     # a line is found by so many first bits of a producer
+    const uint32_t *firsts       # by their first bits: the first producer with these or higher ones
+    int bits
     Py_ssize_t count
     uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and its index
     bint last_good
     lc_id last_id
 
 
-# Fill the lines in which producers are found, mostly by touching one of them. A line has the index of the
-# first producer with its bits or higher ones, and up to six producers with these bits, which are random.
-cdef inline void fill_lines(lc_names *d, uint8_t *lines) noexcept nogil:
-    cdef uint64_t key, keys = <uint64_t> 1 << d.bits
-    cdef Py_ssize_t i = 0, begin, k
-    cdef uint32_t head
-    for key in range(keys + 1):
-        begin = i
-        while i < d.count and lc_get64(d.producers + 10 * i) >> (64 - d.bits) == key:
-            i += 1
-        head = <uint32_t> begin | (LC_MORE if i - begin > _LINE_NAMES else 0)
-        memcpy(lines, &head, 4)
-        for k in range(_LINE_NAMES):
-            if begin + k < i:
-                memcpy(lines + 4 + 10 * k, d.producers + 10 * (begin + k), 10)
-            else:
-                # Nobody with these bits is equal to it.
-                memset(lines + 4 + 10 * k, 0 if key >> (d.bits - 1) & 1 else 0xFF, 10)
-        lines += _LINE
-
-
 # Look for these: 10 bytes each, joined. The owner keeps the returned objects.
 cdef inline tuple checked_names(lc_names *d, producers):
     cdef bytes names = bytes(producers)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(names)
-    cdef Py_ssize_t count = len(names) // 10, i
+    cdef Py_ssize_t count = len(names) // 10, i, key
     if len(names) % 10:
         raise ValueError(f"producers: 10 bytes each, not {len(names)} in all")
     for i in range(1, count):
@@ -164,43 +138,33 @@ cdef inline tuple checked_names(lc_names *d, producers):
     d.producers = p
     d.count = count
     d.bits = 1
-    while d.bits < _MOST_BITS and <Py_ssize_t> 4 << d.bits < count:
+    while d.bits < _MOST_BITS and <Py_ssize_t> 1 << d.bits < count:
         d.bits += 1
-    cdef bytes table = PyBytes_FromStringAndSize(NULL, ((<Py_ssize_t> 1 << d.bits) + 2) * _LINE)
-    cdef uint8_t *lines = <uint8_t *> <void *> PyBytes_AS_STRING(table)
-    lines += -<size_t> lines % _LINE
-    d.lines = lines
-    fill_lines(d, lines)
+    cdef bytes table = PyBytes_FromStringAndSize(NULL, ((<Py_ssize_t> 1 << d.bits) + 1) * sizeof(uint32_t))
+    cdef uint32_t *firsts = <uint32_t *> <void *> PyBytes_AS_STRING(table)
+    i = 0
+    for key in range((<Py_ssize_t> 1 << d.bits) + 1):
+        while i < count and lc_get64(p + 10 * i) >> (64 - d.bits) < <uint64_t> key:
+            i += 1
+        firsts[key] = <uint32_t> i
+    d.firsts = firsts
     return names, table
 
 
-# The line of the producers whose first eight bytes are `high`.
-cdef inline const uint8_t *line_of(const lc_names *d, uint64_t high) noexcept nogil:
-    return d.lines + (high >> (64 - d.bits)) * _LINE
-
-
-# The line in which the producer of an id at `p` is found. Anything else has a line, too.
-cdef inline const uint8_t *line_of_id(const lc_names *d, const uint8_t *p) noexcept nogil:
+# Fetch the place where the producer of an id at `p` is found. Anything else has a place, too.
+cdef inline void foresee_id(const lc_names *d, const uint8_t *p) noexcept nogil:
     cdef uint64_t bad = 0
-    return line_of(d, lc_read_hex16(p, &bad))
-
-
-cdef inline bint is_producer(const uint8_t *p, uint64_t high, uint64_t low) noexcept nogil:
-    return lc_get64(p) == high and (<uint64_t> p[8] << 8 | p[9]) == low
+    lc_fetch(d.producers + 10 * <size_t> d.firsts[lc_read_hex16(p, &bad) >> (64 - d.bits)])
 
 
 cdef inline int32_t find_producer(lc_names *d, uint64_t high, uint64_t low) noexcept nogil:
-    cdef const uint8_t *line = line_of(d, high)
-    cdef uint32_t begin, end, i
-    memcpy(&begin, line, 4)
-    for i in range(_LINE_NAMES):
-        if is_producer(line + 4 + 10 * i, high, low):
-            return <int32_t> ((begin & ~LC_MORE) + i)
-    if begin & LC_MORE:          # the few others with these bits
-        memcpy(&end, line + _LINE, 4)
-        for i in range((begin & ~LC_MORE) + _LINE_NAMES, end & ~LC_MORE):
-            if is_producer(d.producers + 10 * <size_t> i, high, low):
-                return <int32_t> i
+    cdef const uint32_t *first = d.firsts + (high >> (64 - d.bits))
+    cdef const uint8_t *p
+    cdef uint32_t i
+    for i in range(first[0], first[1]):
+        p = d.producers + 10 * <size_t> i
+        if lc_get64(p) == high and (<uint64_t> p[8] << 8 | p[9]) == low:
+            return <int32_t> i
     return -1
 
 

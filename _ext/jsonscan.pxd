@@ -5,9 +5,8 @@
 # (Logstash's parser), numbers that no double can hold (go-lumber). Escaped lone surrogates pass, as they do
 # there, and so do equal keys, of which the last one counts.
 #
-# There are two scanners. Most bodies are one flat object without escapes and in ASCII. While such a body is
-# copied, each of its quotes becomes a bit of a map, and scan_plain goes from bit to bit. It hands all other
-# bodies to scan_object.
+# Most bodies are one flat object without escapes and in ASCII. While such a body is copied, its quotes become
+# bits of a map, and scan_plain goes from bit to bit. All other bodies are for scan_object.
 #
 # No bounds are checked: the byte after the text is 0, which JSON allows nowhere, and SCAN_PAD bytes after the
 # text may be read.
@@ -62,6 +61,12 @@ cdef inline int hex_value(uint8_t c) noexcept nogil:
     return -1
 
 
+# The number of four hex digits; -1: other characters.
+cdef inline int hex4(const uint8_t *p) noexcept nogil:
+    cdef int a = hex_value(p[0]), b = hex_value(p[1]), c = hex_value(p[2]), d = hex_value(p[3])
+    return -1 if a < 0 or b < 0 or c < 0 or d < 0 else a << 12 | b << 8 | c << 4 | d
+
+
 cdef inline bint is_space(uint8_t c) noexcept nogil:
     return c == c' ' or c == c'\n' or c == c'\r' or c == c'\t'
 
@@ -91,8 +96,7 @@ cdef inline const uint8_t *utf8_end(const uint8_t *p) noexcept nogil:
     return p + 4
 
 
-# 64 bytes of the text, and which of them end a run of plain characters. Computed once, so that the end of a
-# string is a shift and a bit scan away; vector searches from quote to quote would wait for each other.
+# 64 bytes of the text, and which of them end a run of plain characters.
 ctypedef struct lc_block:
     const uint8_t *at
     uint64_t special
@@ -126,7 +130,7 @@ cdef inline const uint8_t *string_rest(lc_block *block, const uint8_t *p, bint *
             escaped[0] = True
             c = p[1]
             if c == c'u':
-                if hex_value(p[2]) < 0 or hex_value(p[3]) < 0 or hex_value(p[4]) < 0 or hex_value(p[5]) < 0:
+                if hex4(p + 2) < 0:
                     return NULL
                 p += 6
             elif (c == c'n' or c == c'"' or c == c'\\' or c == c't' or c == c'/' or c == c'r' or c == c'b'
@@ -143,6 +147,28 @@ cdef inline const uint8_t *string_rest(lc_block *block, const uint8_t *p, bint *
 cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *escaped) noexcept nogil:
     p = next_special(block, p)
     return p if p[0] == c'"' else string_rest(block, p, escaped)
+
+
+# Read a key and its colon, and go to the value. Returns the closing quote; NULL: p[0] is where it is wrong.
+cdef inline const uint8_t *key_end(lc_block *block, const uint8_t **p, bint *escaped) noexcept nogil:
+    cdef const uint8_t *quote
+    escaped[0] = False
+    if p[0][0] != c'"':
+        return NULL
+    quote = string_end(block, p[0] + 1, escaped)
+    if quote == NULL:
+        return NULL
+    p[0] = skip_space(quote + 1)
+    if p[0][0] != c':':
+        return NULL
+    p[0] = skip_space(p[0] + 1)
+    return quote
+
+
+# Note for a level whether it is in an object.
+cdef inline void push_level(uint64_t *stack, uint32_t depth, bint in_object) noexcept nogil:
+    cdef uint64_t bit = <uint64_t> 1 << (depth & 63)
+    stack[depth >> 6] = (stack[depth >> 6] | bit) if in_object else (stack[depth >> 6] & ~bit)
 
 
 # Return whether a number, well-formed and of SCAN_DIGITS characters at most, is too large for a double.
@@ -166,39 +192,31 @@ cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept
     return strtod(text, NULL) > DBL_MAX
 
 
+# The byte after some digits, or NULL.
+cdef inline const uint8_t *digits_end(const uint8_t *p) noexcept nogil:
+    cdef const uint8_t *start = p
+    while c'0' <= p[0] <= c'9':
+        p += 1
+    return p if p != start else NULL
+
+
 # The byte after a number, or NULL.
 cdef inline const uint8_t *number_end(const uint8_t *p) noexcept nogil:
     cdef const uint8_t *start = p
-    cdef bint exponent = False
-    if p[0] == c'-':
-        p += 1
+    cdef bint large
+    p += p[0] == c'-'
     cdef const uint8_t *digits = p
-    if p[0] == c'0':
+    p = p + 1 if p[0] == c'0' else digits_end(p)
+    large = p - digits > 308
+    if p != NULL and p[0] == c'.':
+        p = digits_end(p + 1)
+    if p != NULL and p[0] | 0x20 == c'e':
+        large = True
         p += 1
-    elif c'1' <= p[0] <= c'9':
-        while c'0' <= p[0] <= c'9':
-            p += 1
-    else:
+        p = digits_end(p + (p[0] == c'+' or p[0] == c'-'))
+    if p == NULL or p - start > SCAN_DIGITS or large and number_overflows(start, p):
         return NULL
-    exponent = p - digits > 308
-    if p[0] == c'.':
-        p += 1
-        if not c'0' <= p[0] <= c'9':
-            return NULL
-        while c'0' <= p[0] <= c'9':
-            p += 1
-    if p[0] | 0x20 == c'e':
-        exponent = True
-        p += 1
-        if p[0] == c'+' or p[0] == c'-':
-            p += 1
-        if not c'0' <= p[0] <= c'9':
-            return NULL
-        while c'0' <= p[0] <= c'9':
-            p += 1
-    if exponent and (p - start > SCAN_DIGITS or number_overflows(start, p)):
-        return NULL
-    return p if p - start <= SCAN_DIGITS else NULL
+    return p
 
 
 # The byte after a number, true, false or null; or NULL.
@@ -215,7 +233,7 @@ cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char 
                         size_t length) noexcept nogil:
     cdef const uint8_t *end = p + size
     cdef size_t i = 0
-    cdef uint8_t c
+    cdef int c
     if not escaped:
         return size == length and memcmp(p, name, length) == 0
     while p < end:
@@ -223,15 +241,11 @@ cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char 
         if c != c'\\':
             p += 1
         elif p[1] == c'u':
-            if p[2] != c'0' or p[3] != c'0':
-                return False
-            c = <uint8_t> (hex_value(p[4]) << 4 | hex_value(p[5]))
-            if c >= 0x80:
-                return False
+            c = hex4(p + 2)
             p += 6
         else:
             return False         # of the short escapes none spells a letter of these names
-        if i == length or c != <uint8_t> name[i]:
+        if i == length or c != name[i]:
             return False
         i += 1
     return i == length
@@ -392,21 +406,10 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
     while True:
         # a member of an object, or an element of a list
         if in_object:
-            if p[0] != c'"':
-                return -1
             k = p + 1
-            escaped = False
-            q = string_end(&block, k, &escaped)
+            q = key_end(&block, &p, &escaped)
             if q == NULL:
                 return -1
-            p = q + 1
-            if p[0] != c':':
-                p = skip_space(p)
-                if p[0] != c':':
-                    return -1
-            p += 1
-            if p[0] <= 0x20:
-                p = skip_space(p)
             if depth == 1:
                 key = 0
                 if escaped or k[0] == c'@' or k[0] == c'e' or k[0] == c'r' or k[0] == c'u':
@@ -432,55 +435,44 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                     span = &o.event_id
         # its value
         c = p[0]
+        k = p
         if c == c'"':
             escaped = False
             q = string_end(&block, p + 1, &escaped)
             if q == NULL:
                 return -1
-            if span != NULL:
-                span.at = p + 1
-                span.size = q - p - 1
-                span = NULL
             p = q + 1
             # the common case, before the general one below
-            if in_object and p[0] == c',' and p[1] == c'"':
+            if span == NULL and in_object and p[0] == c',' and p[1] == c'"':
                 p += 1
                 continue
         elif c == c'{' or c == c'[':
             q = skip_space(p + 1)
             if depth == SCAN_DEPTH:
                 return -1
-            if span != NULL:
-                span.at = p
             if q[0] == (c'}' if c == c'{' else c']'):
-                if span != NULL:
-                    span.size = q + 1 - p
-                    span = NULL
                 p = q + 1
             else:
                 if span != NULL:
+                    span.at = p
                     open_span = span
                     open_depth = depth
                     span = NULL
                 if depth == 1:
                     inside = key if c == c'{' else 0
-                if in_object:
-                    stack[depth >> 6] |= <uint64_t> 1 << (depth & 63)
-                else:
-                    stack[depth >> 6] &= ~(<uint64_t> 1 << (depth & 63))
+                push_level(stack, depth, in_object)
                 depth += 1
                 in_object = c == c'{'
                 p = q
                 continue
         else:
-            k = p
             p = scalar_end(p)
             if p == NULL:
                 return -1
-            if span != NULL:
-                span.at = k
-                span.size = p - k
-                span = NULL
+        if span != NULL:
+            span.at = k + (c == c'"')
+            span.size = p - k - 2 * (c == c'"')
+            span = NULL
         # after it: the next one, or the end of one or more levels
         while True:
             p = skip_space(p)
@@ -564,18 +556,14 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
             p = take_quote(&m)
             if p == NULL:
                 return False
-            if span != NULL:
-                span.at = k + 1
-                span.size = p - k - 1
-                span = NULL
             p += 1
         else:
             p = scalar_end(p)
             if p == NULL:
                 return False
         if span != NULL:
-            span.at = k
-            span.size = p - k
+            span.at = k + (k[0] == c'"')
+            span.size = p - k - 2 * (k[0] == c'"')
         if p[0] != c',':
             o.close = p
             return p[0] == c'}' and p + 1 == end

@@ -1,15 +1,15 @@
 """Lines of ledgers as columns and tables, without the GIL; docs/formats.md has the format.
 
-Most lines of a ledger are `batch`, `outcome` and `dropped` lines exactly as logclient writes them: compact,
-with their fields in one order. `LineReader` reads these. It stops at every other line, and at each damaged
-one, which logclient/verify/ledger_pack.py then reads as JSON. So the rules for damage are only there.
+`LineReader` reads `batch`, `outcome` and `dropped` lines exactly as logclient writes them. It stops at every
+other line, and at each damaged one, which logclient/verify/ledger_lines.py then reads as JSON.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport free
+from libc.string cimport memcmp
 
+from logclient._ext.codec cimport append_bytes, lc_wire
 from logclient._ext.jsonscan cimport read_integer, skip_text
 
 cdef extern from "processor.h":
@@ -41,12 +41,7 @@ AVX2 = bool(_WIDE)
 
 
 def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=True) -> bytes:
-    """Decode padded base64 of exactly `size` bytes.
-
-    Args:
-        data: the characters.
-        size: the number of bytes.
-        wide: use AVX2 if this processor has it.
+    """Decode padded base64 of exactly `size` bytes, with AVX2 if `wide` and this processor has it.
 
     Raises:
         ValueError: `data` is anything else.
@@ -67,9 +62,7 @@ def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=Tru
 
 
 cdef struct lc_table:
-    int64_t *rows
-    size_t count
-    size_t capacity
+    lc_wire rows             # int64
     int width
     int tags                 # the last columns, which joined ranges have in common; -1: rows are not joined
 
@@ -77,24 +70,13 @@ cdef struct lc_table:
 # Add a row, or join it to the last one. 0, or -1 without memory.
 cdef int _append(lc_table *t, const int64_t *row) noexcept nogil:
     cdef int64_t *before
-    cdef void *p
-    cdef size_t capacity
-    if t.count and t.tags >= 0:
-        before = t.rows + (t.count - 1) * t.width
+    if t.rows.size and t.tags >= 0:
+        before = <int64_t *> (t.rows.data + t.rows.size) - t.width
         if (before[2] + 1 == row[1] and before[0] == row[0]
                 and memcmp(before + t.width - t.tags, row + t.width - t.tags, 8 * <size_t> t.tags) == 0):
             before[2] = row[2]
             return 0
-    if t.count == t.capacity:
-        capacity = 2 * t.capacity if t.capacity else 64
-        p = realloc(t.rows, 8 * capacity * t.width)
-        if p == NULL:
-            return -1
-        t.rows = <int64_t *> p
-        t.capacity = capacity
-    memcpy(t.rows + t.count * t.width, row, 8 * <size_t> t.width)
-    t.count += 1
-    return 0
+    return append_bytes(&t.rows, <const uint8_t *> row, 8 * <size_t> t.width)
 
 
 # Read [[first,last],...] into a table of two columns. Returns the number of sequences; 0: it is another text;
@@ -103,7 +85,7 @@ cdef int64_t _read_ranges(lc_table *t, const uint8_t **at, const uint8_t *end) n
     cdef const uint8_t *p = at[0]
     cdef int64_t row[2]
     cdef int64_t before = 0, total = 0
-    t.count = 0
+    t.rows.size = 0
     if not skip_text(&p, end, b"[", 1):
         return 0
     while True:
@@ -143,7 +125,7 @@ cdef class Table:
         self.t.tags = -1 if tags is None else tags
 
     def __dealloc__(self):
-        free(self.t.rows)
+        free(self.t.rows.data)
 
     def append(self, *row: int):
         """Add a row."""
@@ -157,11 +139,11 @@ cdef class Table:
             raise MemoryError
 
     def __len__(self):
-        return <Py_ssize_t> self.t.count
+        return <Py_ssize_t> self.t.rows.size // (8 * self.t.width)
 
     def rows(self) -> bytes:
         """Return all rows, as bytes of native integers."""
-        return PyBytes_FromStringAndSize(<char *> self.t.rows, <Py_ssize_t> (8 * self.t.count * self.t.width))
+        return PyBytes_FromStringAndSize(<char *> self.t.rows.data, <Py_ssize_t> self.t.rows.size)
 
 
 cdef struct lc_reason:
@@ -176,34 +158,20 @@ cdef class LineReader:
     Args:
         since_us: events made before are left out, microseconds since 1970; None: no bound.
         until_us: events made then or later are left out; None: no bound.
-
-    Attributes:
-        spans: rows of index, first, last and position of events.
-        outcomes: rows of index, first, last, outcome and reason.
-        drops: rows of index, time and number of dropped events.
-        when: rows of index, first, last and -1, 0 or 1 for events before, in and after the selected time.
-            There are none without a selected time.
-        index: index of the file.
-        lines: number of lines that the last `read` has read.
-        events: number of events in these lines.
-        position: number of events of all files so far.
-        last: the last sequence of the file.
-        begin_us: the first time of creation of all.
-        first_us: likewise, of the selected events; more than `last_us`: there are none.
-        last_us: the last time of creation of the selected events.
     """
 
-    cdef readonly Table spans
-    cdef readonly Table outcomes
-    cdef readonly Table drops
+    cdef readonly Table spans         # rows of index, first, last and position of events
+    cdef readonly Table outcomes      # rows of index, first, last, outcome and reason
+    cdef readonly Table drops         # rows of index, time and number of dropped events
+    # Rows of index, first, last and -1, 0 or 1: events before, in and after the selected time, if any.
     cdef readonly Table when
-    cdef readonly int64_t index
-    cdef readonly Py_ssize_t lines
-    cdef readonly Py_ssize_t events
-    cdef public int64_t position
-    cdef public int64_t last
-    cdef public int64_t begin_us
-    cdef public int64_t first_us
+    cdef readonly int64_t index       # of the file
+    cdef readonly Py_ssize_t lines    # that the last `read` has read
+    cdef readonly Py_ssize_t events   # in these lines
+    cdef public int64_t position      # number of events of all files so far
+    cdef public int64_t last          # the last sequence of the file
+    cdef public int64_t begin_us      # the first time of creation of all
+    cdef public int64_t first_us      # likewise, of the selected events; more than last_us: there are none
     cdef public int64_t last_us
     cdef bint timed
     cdef int64_t since, until
@@ -227,7 +195,7 @@ cdef class LineReader:
         self.texts = []
 
     def __dealloc__(self):
-        free(self.ranges.rows)
+        free(self.ranges.rows.data)
 
     def begin_file(self, int64_t index):
         """Begin the next file."""
@@ -238,9 +206,7 @@ cdef class LineReader:
     def know(self, bytes reason not None, int64_t number):
         """Let lines with this reason be read, in this file and all later ones.
 
-        Args:
-            reason: as it stands in a line; it must be printable ASCII without quotes and backslashes.
-            number: of the reason in the table of outcomes.
+        It stands in the line as it is: printable ASCII without quotes and backslashes.
         """
         if self.known == _REASONS:
             return
@@ -255,9 +221,7 @@ cdef class LineReader:
         """Read the lines of ``data[start:stop]`` up to the first one that has another form or is damaged.
 
         Args:
-            data: bytes of a ledger.
             start: where a line begins.
-            stop: where to stop.
             hashes: filled with the hashes of the events.
             created: filled with their times of creation.
 
@@ -269,7 +233,7 @@ cdef class LineReader:
             ValueError: the range is not inside the data.
         """
         cdef Py_ssize_t room = min(hashes.shape[0], created.shape[0])
-        cdef int got = 0
+        cdef int64_t got = 0
         self.lines = self.events = 0
         if not 0 <= start <= stop <= data.shape[0]:
             raise ValueError(f"{start} to {stop} is not inside {data.shape[0]} bytes")
@@ -291,11 +255,11 @@ cdef class LineReader:
             raise MemoryError
         return p - begin
 
-    # Read the line at at[0], and move that to the next line. 1: done; 0: it has another form; -1: no memory.
-    cdef int _line(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
+    # Read the line at at[0], and move that to the next line. 0: it has another form; -1: no memory.
+    cdef int64_t _line(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
                    Py_ssize_t room) noexcept nogil:
         cdef const uint8_t *p = at[0]
-        cdef int got = 0
+        cdef int64_t got = 0
         if skip_text(&p, end, b'{"t":"batch","seqs":', 20):
             got = self._batch(&p, end, hashes, created, room)
         elif skip_text(&p, end, b'{"t":"outcome","at_us":', 23):
@@ -306,7 +270,7 @@ cdef class LineReader:
             at[0] = p
         return got
 
-    cdef int _batch(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
+    cdef int64_t _batch(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
                     Py_ssize_t room) noexcept nogil:
         cdef const uint8_t *p = at[0]
         cdef int64_t base, n
@@ -315,7 +279,7 @@ cdef class LineReader:
         cdef int32_t range_[2]
         cdef size_t i
         if total <= 0:
-            return <int> total
+            return total
         if not (skip_text(&p, end, b',"n":', 5) and read_integer(&p, end, _DIGITS, &n) and n == total
                 and skip_text(&p, end, b',"base":', 8) and read_integer(&p, end, _DIGITS, &base)
                 and skip_text(&p, end, b',"created":"', 12)):
@@ -343,9 +307,9 @@ cdef class LineReader:
         if when != self._when(high):
             return 0
         row[0] = self.index
-        for i in range(self.ranges.count):
-            row[1] = self.ranges.rows[2 * i]
-            row[2] = self.ranges.rows[2 * i + 1]
+        for i in range(self.ranges.rows.size // 16):
+            row[1] = (<int64_t *> self.ranges.rows.data)[2 * i]
+            row[2] = (<int64_t *> self.ranges.rows.data)[2 * i + 1]
             row[3] = self.position
             self.position += row[2] - row[1] + 1
             if _append(&self.spans.t, row) < 0:
@@ -360,43 +324,39 @@ cdef class LineReader:
             self.last_us = max(self.last_us, high)
         self.events += n
         at[0] = p
-        return 1
+        return n
 
     # -1: before the selected time; 0: in it; 1: after it.
     cdef int _when(self, int64_t time_us) noexcept nogil:
         return -1 if time_us < self.since else 1 if time_us >= self.until else 0
 
-    cdef int _outcome(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
+    cdef int64_t _outcome(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t time_us
         cdef int outcome
         if not read_integer(at, end, _DIGITS, &time_us) or not skip_text(at, end, b',"status":"', 11):
             return 0
-        if skip_text(at, end, b"acked", 5):
+        if skip_text(at, end, b'acked"', 6):
             outcome = _ACKED
-        elif skip_text(at, end, b"handed", 6):
+        elif skip_text(at, end, b'handed"', 7):
             outcome = _HANDED
-        elif skip_text(at, end, b"failed", 6):
+        elif skip_text(at, end, b'failed"', 7):
             outcome = _FAILED
         else:
             return 0
-        if not skip_text(at, end, b'"', 1):
-            return 0
-        return self._decided(at, end, outcome, NULL)
+        return self._decided(at, end, outcome)
 
-    cdef int _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
+    cdef int64_t _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t row[3]
+        row[0] = self.index
         if not read_integer(at, end, _DIGITS, &row[1]):
             return 0
-        cdef int got = self._decided(at, end, _DROPPED, &row[2])
-        row[0] = self.index
-        if got > 0 and self._when(row[1]) == 0 and _append(&self.drops.t, row) < 0:
+        row[2] = self._decided(at, end, _DROPPED)
+        if row[2] > 0 and self._when(row[1]) == 0 and _append(&self.drops.t, row) < 0:
             return -1
-        return got
+        return row[2]
 
-    # Read the reason and the sequences of a line that ends with them. Returns as _line, and in `total` the
-    # number of sequences, unless it is NULL.
-    cdef int _decided(self, const uint8_t **at, const uint8_t *end, int outcome,
-                      int64_t *total) noexcept nogil:
+    # Read the reason and the sequences of a line that ends with them. The number of these; or as _line.
+    cdef int64_t _decided(self, const uint8_t **at, const uint8_t *end, int outcome) noexcept nogil:
         cdef const uint8_t *p
         cdef int64_t row[5]
         cdef size_t i
@@ -412,19 +372,17 @@ cdef class LineReader:
             return 0
         cdef int64_t n = _read_ranges(&self.ranges, &p, end)
         if n <= 0:
-            return <int> n
+            return n
         if not skip_text(&p, end, b"}\n", 2):
             return 0
         row[0] = self.index
         row[3] = outcome
         row[4] = self.reasons[reason].number
-        for i in range(self.ranges.count):
-            row[1] = self.ranges.rows[2 * i]
-            row[2] = self.ranges.rows[2 * i + 1]
+        for i in range(self.ranges.rows.size // 16):
+            row[1] = (<int64_t *> self.ranges.rows.data)[2 * i]
+            row[2] = (<int64_t *> self.ranges.rows.data)[2 * i + 1]
             if _append(&self.outcomes.t, row) < 0:
                 return -1
         self.last = max(self.last, row[2])
-        if total != NULL:
-            total[0] = n
         at[0] = p
-        return 1
+        return n

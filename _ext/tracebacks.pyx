@@ -1,7 +1,6 @@
 """Texts of exceptions, equal to those of `logging.Formatter.formatException`, from frames seen before.
 
-The standard library formats each frame anew: it reads the position from the code, and parses the source line
-for the carets. That depends on code, instruction and source alone, so the text of a frame is kept.
+The text of a frame depends on code, instruction and source alone, so it is kept.
 
 ======================= ==============================================================================
 key of a kept frame     its code, by a weak reference, its instruction, and the line of its traceback
@@ -11,17 +10,16 @@ made by                 the standard library: `extract_tb` and `format_frame_sum
 bound                   1024 frames, none above 4 KiB with all that it refers to: 4 MiB
 ======================= ==============================================================================
 
-A weak reference pins no code, and none that died comes back to life, so a new code at the same address is
-another one. What a text was made of is compared as text: the file may be edited, deleted or loaded again.
+What a text was made of is compared as text: the file may be edited, deleted or loaded again.
 
 All else goes the standard way, from the beginning: exception groups, classes that override what the standard
-library reads, `sys.tracebacklimit`, and any error here. Last lines with notes, suggestions or a syntax error
-are those of `TracebackException`.
+library reads, `sys.tracebacklimit`, any error here, and a build without the GIL. Last lines with notes,
+suggestions or a syntax error are those of `TracebackException`.
 
 Whoever replaces a part of `traceback` or `linecache` wants other texts. Therefore their namespaces are
 compared with those at the last look before each use. After a change, the functions must still be at home in
 their modules, or everything goes the standard way until the next change. A few samples must equal the
-standard texts, too, or the next look is after a while. A build without the GIL always goes the standard way.
+standard texts, too, or the next look is after a while.
 
 No lock is taken. Python code may run in between, and may come back here: a frame is never changed once it is
 made, whoever uses it has a reference, and a place in the table changes its frame without running any code.
@@ -68,13 +66,10 @@ cdef extern from "tracebacks/objects.h":
     void Py_INCREF(PyObject *o)
     void Py_XDECREF(PyObject *o)
 
-MAX_FRAMES = 1024
-MAX_FRAME_BYTES = 4096
-
 cdef enum:
     WAYS = 8                 # places in which a frame may be
     SETS = 128
-    LARGEST = 4096           # MAX_FRAME_BYTES
+    LARGEST = 4096           # bytes of a frame
     MAX_LINES = 100          # source lines that the text of a frame may depend on
     MOST_CREDIT = 15
     MAX_DOUBTS = 12          # then every 4096th exception
@@ -214,24 +209,11 @@ cdef class ExceptionFormatter:
         """Whether frames are kept: nobody has replaced a part of ``traceback``."""
         return not LC_SHARED and self._ready()
 
-    cdef list _sizes(self):
+    def sizes(self) -> list[int]:
+        """Return the bytes of each frame that is kept, with all that it refers to."""
         cdef int i
-        cdef list found = []
-        if self.places != NULL:
-            for i in range(<int> (SETS * WAYS)):
-                if self.places[i].frame != NULL:
-                    found.append((<Frame> self.places[i].frame).size)
-        return found
-
-    @property
-    def frames(self) -> int:
-        """The number of frames that are kept."""
-        return len(self._sizes())
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the frames that are kept, and of all that they refer to."""
-        return sum(self._sizes())
+        return [(<Frame> self.places[i].frame).size for i in range(<int> (SETS * WAYS))
+                if self.places != NULL and self.places[i].frame != NULL]
 
     cpdef void clear(self):
         """Forget all frames."""
@@ -273,7 +255,6 @@ cdef class ExceptionFormatter:
         while value is not None:
             kind = type(value)
             lines.append(f"{kind.__module__}.{kind.__qualname__}")
-            seen.add(id(value))
             before = None
             while tb is not None:
                 code = tb.tb_frame.f_code
@@ -282,13 +263,8 @@ cdef class ExceptionFormatter:
                     lines.append(where)
                 before = where
                 tb = tb.tb_next
-            if value.__cause__ is not None and id(value.__cause__) not in seen:
-                value = value.__cause__
-            elif value.__context__ is None or value.__suppress_context__ or id(value.__context__) in seen:
-                break
-            else:
-                value = value.__context__
-            tb = value.__traceback__
+            value, _ = _earlier(value, seen)
+            tb = None if value is None else value.__traceback__
         hashed = xxh64("\n".join(lines).encode("utf-8", "surrogatepass"))
         return f"{hashed:016x}"
 
@@ -296,50 +272,31 @@ cdef class ExceptionFormatter:
 
     cdef str _format(self, object value, object tb):
         """Return the text, or None: the standard way."""
-        cdef list chain = []         # exceptions, the outermost first
-        cdef list links = []         # before each but the last: why there is another one
-        cdef set seen = None
+        cdef list chain = []         # exceptions, the outermost first, and why there is one before it
+        cdef set seen = set()
         cdef list stack, parts
         cdef list texts = []
         cdef object summary = None
         cdef int how, manner = ORDINARY
         cdef PyObject *found
-        cdef Py_ssize_t i
         cdef str text
         found = PyDict_GetItem(<object> PyTuple_GET_ITEM(self.spaces, 0), "_interactive_cache")
         self.interactive = <dict> found if found is not NULL and type(<object> found) is dict else {}
         one = value
-        while True:
-            how = self._manner(one)
+        while one is not None or not chain:
+            how = _manner(one)
             if how == ODD:
                 return None
-            if how == SPECIAL:
-                manner = SPECIAL
-            chain.append(one)
-            cause = one.__cause__
-            context = one.__context__
-            if cause is None and context is None:
-                break
-            if seen is None:
-                seen = set()
-            seen.add(id(one))
-            if cause is not None and id(cause) not in seen:
-                one = cause
-                links.append(CAUSE)
-            elif context is None or one.__suppress_context__ or id(context) in seen:
-                break
-            else:
-                one = context
-                links.append(CONTEXT)
+            manner = max(manner, how)
+            before, link = _earlier(one, seen)
+            chain.append((one, link))
+            one = before
         if manner == SPECIAL:
             summary = traceback.TracebackException(type(value), value, tb, limit=0, compact=True)
-        for i in range(len(chain)):
-            one = chain[i]
-            if i:
+        for one, link in chain:
+            if one is not value:
                 tb = one.__traceback__
-            parts = []
-            if i < len(links):
-                parts.append(links[i])
+            parts = [] if link is None else [link]
             if tb is not None:
                 stack = self._stack(tb)
                 if stack is None:
@@ -350,42 +307,25 @@ cdef class ExceptionFormatter:
                 if summary is None:
                     return None
                 parts.extend(summary.format_exception_only())
-                if i < len(links):
-                    summary = summary.__cause__ if links[i] is CAUSE else summary.__context__
+                if link is not None:
+                    summary = summary.__cause__ if link is CAUSE else summary.__context__
             else:
                 text = _last_line(one)
                 if text is None:
                     return None
                 parts.append(text)
             texts.append("".join(parts))
-        if len(texts) > 1:
-            texts.reverse()
-            text = "".join(texts)
-        else:
-            text = texts[0]
+        texts.reverse()
+        text = "".join(texts) if len(texts) > 1 else texts[0]
         return text[:len(text) - 1] if text.endswith("\n") else text
-
-    cdef int _manner(self, object value) except -1:
-        """Return how this exception is to be formatted."""
-        kind = type(value)
-        if not issubclass(kind, BaseException) or not lc_is_usual(Py_TYPE(value)):
-            return ODD
-        for name, usual in USUAL:
-            if getattr(kind, name) is not usual:
-                return ODD
-        if (isinstance(value, BaseExceptionGroup) or type(kind.__qualname__) is not str
-                or type(kind.__module__) is not str):
-            return ODD
-        if issubclass(kind, WITH_MORE_LINES) or getattr(value, "__notes__", None) is not None:
-            return SPECIAL
-        return ORDINARY
 
     cdef list _stack(self, object tb):
         """Return the frames of a traceback with their texts, or None: the standard way."""
         cdef list nodes = []
         cdef list stack = []
+        cdef list missing = []
         cdef dict files = {}         # name -> whether a frame of it was found; then its lines
-        cdef list missing = None, lines = None
+        cdef list lines = None
         cdef str file, last = None
         cdef Frame frame
         cdef Py_ssize_t i
@@ -414,47 +354,37 @@ cdef class ExceptionFormatter:
             if files[name] and PyDict_GetItem(self.sources, name) is not NULL:
                 linecache.checkcache(name)
         for name in files:
-            files[name] = None
+            files[name] = self._source(name)
+            if files[name] is None:
+                return None
         last = None
         for i in range(PyList_GET_SIZE(stack)):
-            if <PyObject *> PyList_GET_ITEM(stack, i) is <PyObject *> None:
-                frame = None
-                file = <object> lc_file_of(lc_code_of(nodes[i]))
-            else:
-                frame = <Frame> PyList_GET_ITEM(stack, i)
-                file = frame.file
-            if file is not last:
-                last = file
-                lines = files[file]
-                if lines is None:
-                    lines = self._source(file)
-                    if lines is None:
-                        return None
-                    files[file] = lines
+            frame = <Frame> PyList_GET_ITEM(stack, i)
+            if frame is not None and frame.file is not last:
+                last = frame.file
+                lines = files[last]
             if frame is None or not _holds(frame, lines):
-                if missing is None:
-                    missing = []
                 missing.append(i)
-        if missing is not None and not self._complete(nodes, stack, missing, files, looks):
+        if missing and not self._complete(nodes, stack, missing, files, looks):
             return None
         return stack
 
+    # The lines that `linecache` has of a file; None: it has not loaded them.
     cdef object _lines(self, str file):
-        # The lines that `linecache` has of a file; None: it has not loaded them.
         cdef PyObject *entry = PyDict_GetItem(self.sources, file)
         if entry is not NULL and type(<object> entry) is tuple and PyTuple_GET_SIZE(<object> entry) == 4:
             return <object> PyTuple_GET_ITEM(<object> entry, 2)
         return None
 
+    # The lines of a file as they are now; None: not as a list.
     cdef list _source(self, str file):
-        """Return the lines of a file as they are now; None: not as a list."""
         lines = self._lines(file)
         if lines is None:
             lines = linecache.getlines(file)
         return lines if type(lines) is list else None
 
+    # Whether the lines are those of now: nobody has loaded the file again.
     cdef bint _is_still(self, str file, list lines):
-        # Whether the lines are those of now: nobody has loaded the file again.
         if PyDict_GetItem(self.sources, file) is NULL:
             return PyList_GET_SIZE(lines) == 0
         return self._lines(file) is lines
@@ -519,8 +449,8 @@ cdef class ExceptionFormatter:
             self._keep(<PyObject *> code, lc_lasti_of(tb), lc_lineno_of(tb), frame)
         return frame
 
+    # Whether there may be a source for this one code only, which somebody has typed.
     cdef inline bint _is_typed(self, str file):
-        # Whether there may be a source for this one code only, which somebody has typed.
         return len(self.interactive) != 0 and file[:1] == "<"
 
     # The table.
@@ -548,9 +478,9 @@ cdef class ExceptionFormatter:
 
     cdef void _keep(self, PyObject *code, int lasti, int lineno, Frame frame):
         # A new frame takes an empty place, that of a dead code, or the oldest of those not used since they
-        # came. If there is none, it wears down the least used one instead. Thus code that is made anew again
-        # and again, or raises only once, takes one place of a set from the others. For new code that comes to
-        # stay, each eighth of such frames wears down another place.
+        # came. If there is none, it wears down the least used one instead: code that raises only once takes
+        # one place of a set from the others. For new code that comes to stay, each eighth of such frames
+        # wears down another place.
         cdef Place *places = self._set(code, lasti)
         cdef Place *place
         cdef Place *chosen = NULL    # not used
@@ -595,9 +525,8 @@ cdef class ExceptionFormatter:
         if self.state != LOOKING and not self._unchanged():
             self.doubts = 0
             self._look()
-        elif self.state == LOOKING or self.state == UNKNOWN:
-            # LOOKING: somebody else does, or we are called from there. Or a thread did when this process was
-            # forked.
+        elif self.state <= LOOKING:
+            # LOOKING: somebody else does, we are called from there, or a thread did before a fork.
             if self.rest:
                 self.rest -= 1
             else:
@@ -657,6 +586,35 @@ cdef class ExceptionFormatter:
                 if self._format(error, error.__traceback__) != standard:
                     return False
         return True
+
+
+cdef tuple _earlier(object value, set seen):
+    """Return the exception that is shown before this one, or None, and the words between them."""
+    cause, context = value.__cause__, value.__context__
+    if cause is None and context is None:
+        return None, None
+    seen.add(id(value))
+    if cause is not None and id(cause) not in seen:
+        return cause, CAUSE
+    if context is None or value.__suppress_context__ or id(context) in seen:
+        return None, None
+    return context, CONTEXT
+
+
+cdef int _manner(object value) except -1:
+    """Return how an exception is to be formatted."""
+    kind = type(value)
+    if not issubclass(kind, BaseException) or not lc_is_usual(Py_TYPE(value)):
+        return ODD
+    for name, usual in USUAL:
+        if getattr(kind, name) is not usual:
+            return ODD
+    if (isinstance(value, BaseExceptionGroup) or type(kind.__qualname__) is not str
+            or type(kind.__module__) is not str):
+        return ODD
+    if issubclass(kind, WITH_MORE_LINES) or getattr(value, "__notes__", None) is not None:
+        return SPECIAL
+    return ORDINARY
 
 
 cdef bint _is_original(list classes) except -1:
@@ -719,20 +677,19 @@ cdef int _fold(list stack, list parts) except -1:
         frame = <Frame> PyList_GET_ITEM(stack, i)
         if frame is not last and (last is None or frame.line != last.line or frame.file != last.file
                                   or frame.name != last.name) or frame.line < 0:
-            _tell_rest(count, parts)
+            _tell_rest(count - SHOWN, parts)
             last = frame
             count = 0
         count += 1
         if count <= SHOWN:
             parts.append(frame.text)
-    _tell_rest(count, parts)
+    _tell_rest(count - SHOWN, parts)
     return 0
 
 
-cdef int _tell_rest(Py_ssize_t count, list parts) except -1:
-    count -= SHOWN
-    if count > 0:
-        parts.append(f"  [Previous line repeated {count} more time{'s' if count > 1 else ''}]\n")
+cdef int _tell_rest(Py_ssize_t more, list parts) except -1:
+    if more > 0:
+        parts.append(f"  [Previous line repeated {more} more time{'s' if more > 1 else ''}]\n")
     return 0
 
 

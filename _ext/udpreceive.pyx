@@ -24,44 +24,40 @@ cdef extern from "udpreceive/receive.h":
     void lc_notify(int fd) noexcept nogil
 
 
-# Datagrams one behind the other, with their times, sources and ends.
-ctypedef struct lc_pile:
-    lc_wire data
-    lc_wire times                # int64
-    lc_wire sources              # LC_ADDRESS bytes each
-    lc_wire ends                 # int64
-
-
 cdef enum:
+    DATA = 0                     # datagrams one behind the other, and with an item for each:
+    ENDS                         # int64
+    TIMES                        # int64
+    SOURCES                      # LC_ADDRESS bytes
+    COLUMNS
     KEPT = 1 << 20               # bytes of memory that are kept for reuse
     OVERHEAD = 64                # bytes at most that a datagram takes besides its own
 
 
+ctypedef struct lc_pile:
+    lc_wire at[COLUMNS]
+
+
 cdef inline size_t memory_of(const lc_pile *p) noexcept nogil:
-    return p.data.size + p.ends.size // sizeof(int64_t) * OVERHEAD
+    return p.at[DATA].size + p.at[ENDS].size // sizeof(int64_t) * OVERHEAD
 
 
 cdef void free_pile(lc_pile *p) noexcept nogil:
-    free(p.data.data)
-    free(p.times.data)
-    free(p.sources.data)
-    free(p.ends.data)
+    cdef int i
+    for i in range(COLUMNS):
+        free(p.at[i].data)
     memset(p, 0, sizeof(lc_pile))
 
 
 # Append a datagram; return -1 when memory is out.
 cdef int pile_add(lc_pile *p, const uint8_t *data, size_t size, const uint8_t *source,
                   int64_t now) noexcept nogil:
-    cdef int64_t end = <int64_t> (p.data.size + size)
-    if (append_bytes(&p.data, data, size) < 0
-            or append_bytes(&p.times, <const uint8_t *> &now, sizeof(now)) < 0
-            or append_bytes(&p.sources, source, LC_ADDRESS) < 0):
+    cdef int64_t end = <int64_t> (p.at[DATA].size + size)
+    if (append_bytes(&p.at[DATA], data, size) < 0
+            or append_bytes(&p.at[TIMES], <const uint8_t *> &now, sizeof(now)) < 0
+            or append_bytes(&p.at[SOURCES], source, LC_ADDRESS) < 0):
         return -1
-    return append_bytes(&p.ends, <const uint8_t *> &end, sizeof(end))
-
-
-cdef bytes bytes_of(const lc_wire *wire):
-    return PyBytes_FromStringAndSize(<const char *> wire.data, <Py_ssize_t> wire.size)
+    return append_bytes(&p.at[ENDS], <const uint8_t *> &end, sizeof(end))
 
 
 @cython.final
@@ -85,13 +81,9 @@ cdef class Receiver:
     cdef bint stopping
     cdef size_t capacity
 
-    def __cinit__(self):
+    def __cinit__(self, int fd, int ready, int wake, *, size_t capacity=16 << 20):
         lc_mutex_init(&self.mutex)
         lc_cond_init(&self.taken)
-
-    def __init__(self, int fd, int ready, int wake, *, size_t capacity=16 << 20):
-        if self.call != NULL:
-            raise TypeError("__init__ has run already")
         if capacity < LC_AT_ONCE * (LC_ROOM + OVERHEAD):
             raise ValueError(f"capacity: at least {LC_AT_ONCE * (LC_ROOM + OVERHEAD)} bytes, not {capacity}")
         self.fd, self.ready, self.wake, self.capacity = fd, ready, wake, capacity
@@ -112,7 +104,7 @@ cdef class Receiver:
         cdef int64_t now = lc_wall_us()
         cdef int i, failed = 0
         lc_mutex_lock(&self.mutex)
-        cdef bint first = self.pile.ends.size == 0
+        cdef bint first = self.pile.at[ENDS].size == 0
         for i in range(n):
             if pile_add(&self.pile, self.call.room + <size_t> i * LC_ROOM, self.call.size[i],
                         self.call.from_[i], now) < 0:
@@ -133,8 +125,6 @@ cdef class Receiver:
     def run(self):
         """Receive until ``stop``, and then the datagrams that have arrived. Call in a thread of its own."""
         cdef int n = 0
-        if self.call == NULL:
-            raise TypeError("__init__ has not run")
         with nogil:
             while True:
                 self.make_room()
@@ -169,18 +159,18 @@ cdef class Receiver:
             arrived, in microseconds since 1970 (int64), and its source, the 28 bytes of a sockaddr.
         """
         cdef lc_pile *p = &self.spare
-        cdef lc_pile full
+        cdef int i
         with nogil:
             lc_mutex_lock(&self.mutex)
-            full = self.pile
-            self.pile = p[0]
-            p[0] = full
+            self.pile, p[0] = p[0], self.pile
             lc_cond_wake_all(&self.taken)
             lc_mutex_unlock(&self.mutex)
-        if p.ends.size == 0:
+        if p.at[ENDS].size == 0:
             return None
-        found = bytes_of(&p.data), bytes_of(&p.ends), bytes_of(&p.times), bytes_of(&p.sources)
-        p.data.size = p.ends.size = p.times.size = p.sources.size = 0
-        if p.data.capacity > KEPT:
+        found = tuple([PyBytes_FromStringAndSize(<const char *> p.at[i].data, <Py_ssize_t> p.at[i].size)
+                       for i in range(COLUMNS)])
+        for i in range(COLUMNS):
+            p.at[i].size = 0
+        if p.at[DATA].capacity > KEPT:
             free_pile(p)
         return found

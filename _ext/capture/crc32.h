@@ -81,10 +81,8 @@ static uint32_t lc_crc_fold(uint32_t c, const uint8_t *p, size_t n) {
 #define lc_crc_fold lc_crc_tables
 #endif
 
-static inline uint32_t lc_crc32(uint32_t crc, const uint8_t *p, size_t n, int folds) {
-    uint32_t c = ~crc;
-    c = folds && n >= 16 ? lc_crc_fold(c, p, n) : lc_crc_tables(c, p, n);
-    return ~c;
+static inline uint32_t lc_crc32(const uint8_t *p, size_t n, int folds) {
+    return ~(folds && n >= 16 ? lc_crc_fold(~0u, p, n) : lc_crc_tables(~0u, p, n));
 }
 
 #endif

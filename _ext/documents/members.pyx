@@ -11,19 +11,22 @@ cdef void read_document(DocumentReader d, const uint8_t *p, size_t size) noexcep
     cdef bint valid = False
     forget_found(d)
     d.unescaped.size = 0
+    # Keys with escapes are not longer than the document: their buffer stays where it is.
+    if room_for(d, &d.unescaped, 2 * size + 8) == NULL or room_for(d, &d.checked, size + SCAN_PAD) == NULL:
+        return
+    cdef bint is_object = copy_object(d.checked.data, p, size, &checked) == 0
+    p = d.checked.data
     if d.pairs and size and p[0] < PAIR_COUNT:
         valid = read_pairs(d, p, size)
-    # Keys with escapes are not longer than the document: their buffer stays where it is.
-    elif room_for(d, &d.unescaped, 2 * size + 8) != NULL and room_for(d, &d.checked, size + SCAN_PAD) != NULL:
-        if copy_object(d.checked.data, p, size, &checked) == 0:
-            valid = read_object(d, checked.start, checked.close, False, NULL)
+    elif is_object:
+        valid = read_object(d, checked.start, checked.close, False, NULL)
     if valid:
         add_message(d)
     else:
         forget_found(d)
         if d.text:
-            append_repaired(d, &d.message.data, p, size)
-        end_text(d, &d.message, d.text and size > 0)
+            append_repaired(d, &d.texts[MESSAGES].data, p, size)
+        end_text(d, &d.texts[MESSAGES], d.text and size > 0)
     add_time(d)
     add_level(d)
     add_fields(d, valid)
@@ -130,21 +133,21 @@ cdef inline void add_time(DocumentReader d) noexcept nogil:
 # Levels are lower-case ASCII; numbers have the names that the reader was given.
 cdef void add_level(DocumentReader d) noexcept nogil:
     cdef const lc_value *v = &d.found[1]
-    cdef size_t before = d.level.data.size, i
+    cdef size_t before = d.texts[LEVELS].data.size, i
     cdef uint8_t *p
     if v.text.at == NULL:
-        end_text(d, &d.level, False)
+        end_text(d, &d.texts[LEVELS], False)
         return
     cdef int number = v.text.at[0] - c'0' if v.text.size == 1 and not v.pair else -1
     if 0 <= number < d.n_levels:
-        append_bytes(d, &d.level.data, d.levels[number].at, d.levels[number].size)
+        append_bytes(d, &d.texts[LEVELS].data, d.levels[number].at, d.levels[number].size)
     else:
-        append_value(d, &d.level.data, v)
-        p = d.level.data.data
-        for i in range(before, d.level.data.size):
+        append_value(d, &d.texts[LEVELS].data, v)
+        p = d.texts[LEVELS].data.data
+        for i in range(before, d.texts[LEVELS].data.size):
             if c'A' <= p[i] <= c'Z':
                 p[i] |= 0x20
-    end_text(d, &d.level, True)
+    end_text(d, &d.texts[LEVELS], True)
 
 
 cdef void add_message(DocumentReader d) noexcept nogil:
@@ -154,13 +157,13 @@ cdef void add_message(DocumentReader d) noexcept nogil:
         if v.text.at[0] == c'[' and not v.pair:
             done = add_lines(d, v.text.at + 1, v.text.at + v.text.size - 1)
         if done == 0:
-            append_value(d, &d.message.data, v)
-    end_text(d, &d.message, v.text.at != NULL and done != 2)
+            append_value(d, &d.texts[MESSAGES].data, v)
+    end_text(d, &d.texts[MESSAGES], v.text.at != NULL and done != 2)
 
 
 # Append the third elements of the lists in a list, in lines. 1; 2: the list is empty; 0: it is no such list.
 cdef int add_lines(DocumentReader d, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    cdef size_t before = d.message.data.size
+    cdef size_t before = d.texts[MESSAGES].data.size
     cdef lc_span line
     cdef lc_value element
     cdef const uint8_t *inner
@@ -178,12 +181,12 @@ cdef int add_lines(DocumentReader d, const uint8_t *p, const uint8_t *end) noexc
         if element.text.at[0] != c'"':
             break
         if not first:
-            append_byte(d, &d.message.data, c'\n')
-        append_value(d, &d.message.data, &element)
+            append_byte(d, &d.texts[MESSAGES].data, c'\n')
+        append_value(d, &d.texts[MESSAGES].data, &element)
         first = False
         if p == end:
             return 1
-    d.message.data.size = before
+    d.texts[MESSAGES].data.size = before
     return 0
 
 
@@ -215,6 +218,7 @@ cdef inline lc_field *field_at(DocumentReader d, size_t i) noexcept nogil:
 # Take a field. Of equal names the last one counts, and one inside the nested object before one outside.
 cdef void add_field(DocumentReader d, const lc_span *key, const lc_value *value, bint inner) noexcept nogil:
     cdef lc_field *f = NULL
+    cdef uint32_t *slot = NULL
     cdef uint64_t hash_ = 0
     cdef size_t i
     if d.n_fields >= PLAIN_KEYS:
@@ -223,7 +227,9 @@ cdef void add_field(DocumentReader d, const lc_span *key, const lc_value *value,
             begin_table(d)
         if d.failed:
             return
-        f = find_hashed(d, key, hash_)
+        slot = slot_of(d, key, hash_)
+        if slot[0]:
+            f = field_at(d, slot[0] - 1)
     else:
         for i in range(d.n_fields):
             if same(&field_at(d, i).key, key.at, key.size):
@@ -244,30 +250,22 @@ cdef void add_field(DocumentReader d, const lc_span *key, const lc_value *value,
     f.inner = inner
     d.n_fields += 1
     if d.n_fields > PLAIN_KEYS:
+        slot[0] = <uint32_t> d.n_fields
         if 2 * d.n_fields > d.slots:
             begin_table(d)
-        else:
-            put_hashed(d, d.n_fields - 1)
 
 
-cdef inline void put_hashed(DocumentReader d, size_t i) noexcept nogil:
+# The slot of the field with this name, or the empty one where it belongs.
+cdef inline uint32_t *slot_of(DocumentReader d, const lc_span *key, uint64_t hash_) noexcept nogil:
     cdef uint32_t *table = <uint32_t *> d.table.data
-    cdef size_t at = field_at(d, i).hash & (d.slots - 1)
-    while table[at]:
-        at = (at + 1) & (d.slots - 1)
-    table[at] = <uint32_t> (i + 1)
-
-
-cdef inline lc_field *find_hashed(DocumentReader d, const lc_span *key, uint64_t hash_) noexcept nogil:
-    cdef const uint32_t *table = <const uint32_t *> d.table.data
     cdef size_t at = hash_ & (d.slots - 1)
     cdef lc_field *f
     while table[at]:
         f = field_at(d, table[at] - 1)
         if f.hash == hash_ and same(&f.key, key.at, key.size):
-            return f
+            break
         at = (at + 1) & (d.slots - 1)
-    return NULL
+    return table + at
 
 
 # Make a table of the fields so far, with room for as many again.
@@ -284,7 +282,7 @@ cdef void begin_table(DocumentReader d) noexcept nogil:
     for i in range(d.n_fields):
         f = field_at(d, i)
         f.hash = xxh64_of(f.key.at, f.key.size, d.seed)
-        put_hashed(d, i)
+        slot_of(d, &f.key, f.hash)[0] = <uint32_t> (i + 1)
 
 
 # Write the fields of the document.
@@ -295,12 +293,12 @@ cdef void add_fields(DocumentReader d, bint valid) noexcept nogil:
     for i in range(d.n_fields):
         f = field_at(d, i)
         null = not f.value.pair and f.value.text.size == 4 and memcmp(f.value.text.at, b"null", 4) == 0
-        append_bytes(d, &d.keys.data, f.key.at, f.key.size)
-        end_text(d, &d.keys, True)
+        append_bytes(d, &d.texts[KEYS].data, f.key.at, f.key.size)
+        end_text(d, &d.texts[KEYS], True)
         if not null:
-            append_value(d, &d.values.data, &f.value)
-        end_text(d, &d.values, not null)
-    append_end(d, &d.field_ends, d.keys.valid.size)
+            append_value(d, &d.texts[VALUES].data, &f.value)
+        end_text(d, &d.texts[VALUES], not null)
+    append_end(d, &d.field_ends, d.texts[KEYS].valid.size)
     append_byte(d, &d.fields_valid, valid)
 
 

@@ -6,12 +6,6 @@ cdef void forget_wire(lc_wire *w) noexcept nogil:
     memset(w, 0, sizeof(lc_wire))
 
 
-cdef void forget_texts(lc_texts *t) noexcept nogil:
-    forget_wire(&t.data)
-    forget_wire(&t.ends)
-    forget_wire(&t.valid)
-
-
 cdef memoryview take_wire(lc_wire *w, size_t item, char code):
     cdef memoryview column = make_column(<void **> &w.data, w.size // item, item, code)
     memset(w, 0, sizeof(lc_wire))
@@ -53,77 +47,41 @@ cdef inline void end_text(DocumentReader d, lc_texts *t, bint valid) noexcept no
     append_byte(d, &t.valid, valid)
 
 
-# Whether text is UTF-8. The bytes behind it are not read.
+# Whether text is UTF-8. Behind it is what may be read, and at the end of all a 0.
 cdef bint is_utf8(const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + size
-    cdef const uint8_t *q
-    cdef uint8_t last[8]
     cdef uint64_t word
-    cdef size_t left
-    while p < end:
-        while end - p >= 8:
+    while p != NULL and p < end:
+        if end - p >= 8:
             memcpy(&word, p, 8)
-            if word & 0x8080808080808080ULL:
-                break
-            p += 8
-        if p == end:
-            break
-        if p[0] < 0x80:
-            p += 1
-            continue
-        if end - p >= 4:
-            q = utf8_end(p)
-            if q == NULL:
-                return False
-            p = q
-        else:
-            left = end - p
-            memset(last, 0, 8)       # utf8_end reads up to four bytes
-            memcpy(last, p, left)
-            q = utf8_end(last)
-            if q == NULL or <size_t> (q - last) > left:
-                return False
-            p += q - last
-    return True
+            if word & 0x8080808080808080ULL == 0:
+                p += 8
+                continue
+        p = p + 1 if p[0] < 0x80 else utf8_end(p)
+    return p == end
 
 
-# Append any bytes as text: each byte that is not part of a character of UTF-8 becomes U+FFFD.
+# Append any bytes, with a 0 behind them, as text: each byte that is not part of a character of UTF-8 becomes
+# U+FFFD.
 cdef void append_repaired(DocumentReader d, lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + size
-    cdef size_t n
+    cdef const uint8_t *after
     if is_utf8(p, size):
         append_bytes(d, to, p, size)
         return
     while p < end:
-        n = 1
-        while n <= 4 and (<size_t> (end - p) < n or not is_utf8(p, n)):
-            n += 1
-        if n <= 4:
-            append_bytes(d, to, p, n)
-            p += n
+        after = p + 1 if p[0] < 0x80 else utf8_end(p)
+        if after != NULL:
+            append_bytes(d, to, p, after - p)
+            p = after
         else:
             append_bytes(d, to, b"\xef\xbf\xbd", 3)
             p += 1
 
 
-cdef inline int hex4(const uint8_t *p) noexcept nogil:
-    cdef int a = hex_value(p[0]), b = hex_value(p[1]), c = hex_value(p[2]), d = hex_value(p[3])
-    return -1 if a < 0 or b < 0 or c < 0 or d < 0 else a << 12 | b << 8 | c << 4 | d
-
-
-# The character of an escape of one letter; U+FFFD: JSON does not have it.
-cdef inline int escaped_character(uint8_t letter) noexcept nogil:
-    if letter == c'n':
-        return c'\n'
-    if letter == c't':
-        return c'\t'
-    if letter == c'r':
-        return c'\r'
-    if letter == c'b':
-        return 8
-    if letter == c'f':
-        return 12
-    return letter if letter == c'"' or letter == c'\\' or letter == c'/' else 0xFFFD
+# The letters of escapes, and the characters that they stand for.
+cdef const char *ESCAPES = b'"\\/bfnrt'
+cdef const char *ESCAPED = b'"\\/\b\f\n\r\t'
 
 
 # Append the characters between the quotes of a string, with escapes undone. A lone surrogate, and an escape
@@ -131,6 +89,7 @@ cdef inline int escaped_character(uint8_t letter) noexcept nogil:
 cdef void append_string(DocumentReader d, lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + size
     cdef const uint8_t *slash = <const uint8_t *> memchr(p, c'\\', size) if size else NULL
+    cdef const char *letter
     cdef int c, low, surrogate = 0
     if slash == NULL:
         append_bytes(d, to, p, size)
@@ -161,8 +120,10 @@ cdef void append_string(DocumentReader d, lc_wire *to, const uint8_t *p, size_t 
             if c < 0:
                 c = 0xFFFD
         else:
-            c = escaped_character(p[1])
-            p += 1 if c == 0xFFFD else 2
+            letter = <const char *> memchr(ESCAPES, p[1], 8)
+            if letter != NULL:
+                c = ESCAPED[letter - ESCAPES]
+            p += 1 if letter == NULL else 2
         if c < 0x80:
             out[0] = <uint8_t> c
             out += 1

@@ -44,15 +44,11 @@ cdef enum:
 
 # A message, as far as it was read.
 ctypedef struct lc_message:
-    lc_span frames[FRAMES_MOST]
-    int n
     bint request
     const uint8_t *begin
-    lc_span none                 # stands for an app-env and a topic that are missing ...
-    lc_span whole                # ... and the unit for the body
-    lc_span *app_env
-    lc_span *topic
-    lc_span *body
+    lc_span app_env              # of size 0 if it is missing, as the topic
+    lc_span topic
+    lc_span body                 # the unit if it is missing
     uint8_t compression
     uint32_t device
     uint64_t created
@@ -108,6 +104,9 @@ cdef class Decoder(BatchDecoder):
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
         cdef lc_message m
         cdef lc_id id_
+        cdef lc_object o
+        cdef lc_span *own
+        cdef int bad
         cdef int status = read_message(p, size, &m)
         cdef const uint8_t *body = NULL
         cdef size_t length = 0
@@ -123,8 +122,13 @@ cdef class Decoder(BatchDecoder):
         hash = hash_body(self, body, length)
         status = NO_ID
         if self.identity:
-            status = search_id(self, body, length, not starts(m.topic, b"logs", 4), &id_)
-            if status < 0:
+            bad = scan_body(self, body, length, &o)
+            own = &o.request_id if starts(&m.topic, b"logs", 4) else &o.uuid
+            if bad:
+                status = NOT_JSON
+            elif own.at != NULL:
+                status = identify(self, own, &id_)
+            if status < 0 or bad == NO_MEMORY:
                 return -1
         if keep_body(self, body, length) < 0:
             return -1
@@ -162,15 +166,13 @@ cdef inline bint has_tag(const uint8_t *p) noexcept nogil:
 cdef int read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nogil:
     cdef size_t at = 0, length
     cdef uint32_t head = FRAME_MORE
-    # The fields one by one: setting all bytes to 0 takes as long as reading the frames.
-    m.begin = p
-    m.n = 0
+    cdef lc_span frames[FRAMES_MOST]
+    cdef lc_span *frame = frames         # the app-env
+    cdef int n = 0
+    m.begin = m.app_env.at = m.topic.at = m.body.at = p
+    m.app_env.size = m.topic.size = 0
+    m.body.size = size
     m.request = False
-    m.none.at = m.whole.at = p
-    m.none.size = 0
-    m.whole.size = size
-    m.app_env = m.topic = &m.none
-    m.body = &m.whole
     m.compression = 0
     m.device = 0
     m.created = m.number = 0
@@ -182,22 +184,22 @@ cdef int read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nog
         at += 4
         if size - at < length:
             return TORN
-        if m.n < FRAMES_MOST:
-            m.frames[m.n].at = p + at
-            m.frames[m.n].size = length
-        m.n += 1
+        if n < FRAMES_MOST:
+            frames[n].at = p + at
+            frames[n].size = length
+        n += 1
         at += length
     if at != size:
         return TORN
-    m.request = m.frames[0].size == 0
-    cdef int first = 1 if m.request else 0
-    if m.n == 3 and not m.request:
-        m.app_env, m.topic, m.body = &m.frames[0], &m.frames[1], &m.frames[2]
-        return NO_META
-    if m.n != first + 4:
+    m.request = frames[0].size == 0
+    frame += m.request
+    n -= m.request
+    if n != 4 and (n != 3 or m.request):
         return BAD_FRAMES
-    m.app_env, m.topic, m.body = &m.frames[first], &m.frames[first + 1], &m.frames[first + 2]
-    cdef lc_span *meta = &m.frames[first + 3]
+    m.app_env, m.topic, m.body = frame[0], frame[1], frame[2]
+    if n == 3:
+        return NO_META
+    cdef lc_span *meta = &frame[3]
     if meta.size == OLD_META_SIZE and has_tag(meta.at):
         return OLD_META
     if meta.size != META_SIZE or not has_tag(meta.at):
@@ -206,13 +208,13 @@ cdef int read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nog
     m.device = lc_get32(meta.at + 4)
     m.created = lc_get64(meta.at + 8)
     m.number = lc_get64(meta.at + 16)
-    if m.request and says(m.app_env, b"ping", 4):
+    if m.request and says(&m.app_env, b"ping", 4):
         return PING
-    if not m.request and says(m.app_env, b"heartbeat", 9) and starts(m.topic, b"tcp://", 6):
+    if not m.request and says(&m.app_env, b"heartbeat", 9) and starts(&m.topic, b"tcp://", 6):
         return HEARTBEAT
-    if not good_app_env(m.app_env):
+    if not good_app_env(&m.app_env):
         return BAD_APP_ENV
-    if not good_topic(m.topic):
+    if not good_topic(&m.topic):
         return BAD_TOPIC
     return OK
 
@@ -257,16 +259,6 @@ cdef int open_body(Decoder d, lc_message *m, const uint8_t **p, size_t *size) no
     p[0] = d.unpacked.data
     size[0] = d.unpacked.size
     return OK
-
-
-# The id of a body: in "request_id" where the topic is logs, else in "uuid". -1: out of memory.
-cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint uuid, lc_id *id_) noexcept nogil:
-    cdef lc_object o
-    cdef int bad = scan_body(d, p, size, &o)
-    if bad:
-        return -1 if bad == NO_MEMORY else NOT_JSON
-    cdef lc_span *own = &o.uuid if uuid else &o.request_id
-    return NO_ID if own.at == NULL else identify(d, own, id_)
 
 
 def expand(unit: ReadableBuffer, size_t max_unpacked=BODY_LIMIT) -> bytes:

@@ -1,9 +1,6 @@
-# The decoder of captured messages.
-#
-# A unit is a message, [type, ...]. Each action of a sync is a row. The text is read once, without recursion.
-# Only the elements of the message, the members of its objects, and the id of a meta are examined; everything
-# else only has to be JSON. The grammar is that of the checking pass (jsonscan.pxd). The rules for each
-# message are those of the server's core 0.10.
+# The decoder of captured messages, [type, ...]. The text is read once, without recursion. The elements of the
+# message, the members of its objects, and the id of a meta are examined; everything else only has to be JSON,
+# as in jsonscan.pxd. The rules for each message are those of the server's core 0.10.
 
 cpdef enum:
     OK = 0
@@ -88,9 +85,8 @@ cdef class Decoder(BatchDecoder):
     """Decodes captured units, a message each: a row for each action of a sync, one for any other message.
 
     A sync with anything wrong in it has one row, as servers reject all of it. `offset` and `length` are those
-    of the action's text, or of the rest of the unit from the fault on.
-
-    Without `messages` a unit is the text of an action and nothing else.
+    of the action's text, or of the rest of the unit from the fault on. Without `messages` a unit is the text
+    of an action.
     """
 
     cdef bint messages
@@ -118,11 +114,8 @@ cdef class Decoder(BatchDecoder):
         begin_message(&m, p)
         if not self.messages:
             done = scan_message(self, &m, p, p + size, 0) if self.identity else 1
-            if self.identity and (done == 0 or m.kind != J_OBJECT):
-                if keep_body(self, p, size) < 0:
-                    return -1
-                return add_common(r, NOT_JSON, &no_id, hash_body(self, p, size), self.unit, 0, size)
-            return add_action(self, p, p, size, &m.id)
+            status = NOT_JSON if self.identity and (done == 0 or m.kind != J_OBJECT) else NO_ID
+            return add_action(self, p, p, size, status, &m.id)
         done = scan_message(self, &m, p, p + size, 1)
         if done < 0:
             return -1
@@ -225,13 +218,12 @@ cdef inline bint is_meta(const lc_element *e) noexcept nogil:
     return e.id.kind == J_NUMBER
 
 
-# Append a row for the action at p, which has the id `own`. -1: out of memory.
-cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, size_t size,
+# Append a row for the action at p, which has the id `own` if the status is NO_ID. -1: out of memory.
+cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, size_t size, int status,
                            lc_value *own) noexcept nogil:
     cdef lc_id id_
-    cdef int status = NO_ID
     clear_id(&id_)
-    if d.identity and own.kind != J_NONE:
+    if status == NO_ID and d.identity and own.kind != J_NONE:
         status = identify(d, &own.text, &id_)
         if status < 0:
             return -1
@@ -278,7 +270,7 @@ cdef int take_element(Decoder d, lc_message *m, lc_element *e) noexcept nogil:
         if not is_meta(e):
             blame(m, BAD_META, e.at)
             return 0
-        return add_action(d, m.begin, m.action, m.action_size, &m.id)
+        return add_action(d, m.begin, m.action, m.action_size, NO_ID, &m.id)
     return 0
 
 
@@ -310,15 +302,13 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
         # The next member of an object, or element of a list.
         m.stop = p
         if in_object:
-            if p[0] != c'"':
-                return 0
-            escaped = False
-            q = string_end(&block, p + 1, &escaped)
+            at = p + 1
+            q = key_end(&block, &p, &escaped)
+            m.stop = p
             if q == NULL:
                 return 0
             if depth == base + 1:
                 member = NULL
-                at = p + 1
                 if escaped or at[0] == c't' or at[0] == c'i' or at[0] == c'l':
                     if key_is(at, q - at, escaped, b"type", 4):
                         member = &e.type
@@ -328,12 +318,6 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
                         member = &e.time
                     elif key_is(at, q - at, escaped, b"length", 6):
                         member = &e.length
-            p = skip_space(q + 1)
-            if p[0] != c':':
-                m.stop = p
-                return 0
-            p = skip_space(p + 1)
-            m.stop = p
         elif depth == base:
             clear_element(&e)
         # Its value.
@@ -345,7 +329,7 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
             if q == NULL:
                 return 0
             p = q + 1
-            # A shortcut for the most common case, which the code below would treat in the same way.
+            # the common case, before the general one below
             if in_object and (depth > base + 1 or member == NULL) and p[0] == c',' and p[1] == c'"':
                 p += 1
                 continue
@@ -365,10 +349,7 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
                     member_at = p
                     if member != NULL:
                         member.shape = 0
-                if in_object:
-                    stack[depth >> 6] |= <uint64_t> 1 << (depth & 63)
-                else:
-                    stack[depth >> 6] &= ~(<uint64_t> 1 << (depth & 63))
+                push_level(stack, depth, in_object)
                 depth += 1
                 in_object = c == c'{'
                 p = q
@@ -378,19 +359,10 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
             p = q + 1
             m.close = q
         else:
-            if c == c'-' or c'0' <= c <= c'9':
-                kind = J_NUMBER
-                p = number_end(p)
-                if p == NULL:
-                    return 0
-            else:
-                kind = J_OTHER
-                if c == c't' and memcmp(p, b"true", 4) == 0 or c == c'n' and memcmp(p, b"null", 4) == 0:
-                    p += 4
-                elif c == c'f' and memcmp(p, b"false", 5) == 0:
-                    p += 5
-                else:
-                    return 0
+            kind = J_NUMBER if c == c'-' or c'0' <= c <= c'9' else J_OTHER
+            p = scalar_end(p)
+            if p == NULL:
+                return 0
         while True:
             # A value ends at p.
             if depth <= base + 2:

@@ -1,31 +1,34 @@
 # The checking pass: whether the protocol can carry a body, and which places for the id it leaves.
 
-# Walk the pair block of version 1: u32 count, then the pairs, to the last byte. Finds the last "event.id".
-# 0, or -1 when the lengths do not add up.
-cdef int scan_pairs(const uint8_t *p, size_t size, lc_span *event_id) noexcept nogil:
-    cdef const uint8_t *end = p + size
+# Walk the pair block of version 1: u32 count, then the pairs. Finds the last "event.id". Returns the size of
+# the block; 0: it is not whole.
+cdef size_t walk_pairs(const uint8_t *p, size_t left, lc_span *event_id) noexcept nogil:
+    cdef size_t at = 4
     cdef uint64_t i
     cdef uint32_t length
     cdef bint named = False      # the text before was "event.id"
     event_id.at = NULL
     event_id.size = 0
-    if size < 4:
-        return -1
-    cdef uint64_t texts = 2 * <uint64_t> lc_get32(p)
-    p += 4
-    for i in range(texts):       # keys and values in turn
-        if end - p < 4:
-            return -1
-        length = lc_get32(p)
-        p += 4
-        if <size_t> (end - p) < length:
-            return -1
+    if left < 4:
+        return 0
+    for i in range(2 * <uint64_t> lc_get32(p)):      # keys and values in turn
+        if left - at < 4:
+            return 0
+        length = lc_get32(p + at)
+        at += 4
+        if left - at < length:
+            return 0
         if i & 1 and named:
-            event_id.at = p
+            event_id.at = p + at
             event_id.size = length
-        named = length == 8 and memcmp(p, b"event.id", 8) == 0
-        p += length
-    return 0 if p == end else -1
+        named = length == 8 and memcmp(p + at, b"event.id", 8) == 0
+        at += length
+    return at
+
+
+# Find the last "event.id" of a block. 0, or -1: it does not end with the last pair.
+cdef inline int scan_pairs(const uint8_t *p, size_t size, lc_span *event_id) noexcept nogil:
+    return 0 if size and walk_pairs(p, size, event_id) == size else -1
 
 
 # The fields that cannot carry our id in this raw body. A body with an id of its own is sent as it is. Beside
@@ -62,12 +65,3 @@ def check_json(body: ReadableBuffer, /) -> tuple[int, int, int, bytes | None] | 
                 None if own.at == NULL else <bytes> own.at[:own.size])
     finally:
         free(scratch.data)
-
-
-def check_pairs(body: ReadableBuffer, /) -> tuple[int, bytes | None] | None:
-    """Check a pair block of version 1 as the writer does: None, or (taken, user_id) as from `check_json`."""
-    cdef BorrowedBuffer view = BorrowedBuffer(body)
-    cdef lc_span own
-    if scan_pairs(<const uint8_t *> view.b.buf, view.b.len, &own) < 0:
-        return None
-    return (0, None) if own.at == NULL else (<int> K_ID2_TAKEN, <bytes> own.at[:own.size])

@@ -136,27 +136,26 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
     return add_common(&d.rows, <uint8_t> status, &id_, hash, d.unit, offset, size)
 
 
-# The size of the 'data' frame at p, or 0 when it is not whole.
-cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
-    cdef uint32_t length
-    cdef size_t at = FRAME_HEAD
-    cdef uint64_t _text
-    if left < FRAME_HEAD:
+# The size of the frame at p, or 0: it is not whole, or of another type.
+cdef inline size_t frame_size(const uint8_t *p, size_t left) noexcept nogil:
+    cdef lc_span id_
+    cdef size_t size = 0
+    if left < 6:
         return 0
-    for _text in range(2 * <uint64_t> lc_get32(p + 6)):
-        if left - at < 4:
-            return 0
-        length = lc_get32(p + at)
-        at += 4
-        if left - at < length:
-            return 0
-        at += length
-    return at
+    if p[1] == c'J' and left >= FRAME_HEAD:
+        size = FRAME_HEAD + <size_t> lc_get32(p + 6)
+    elif p[1] == c'D':
+        size = walk_pairs(p + 6, left - 6, &id_)
+        size += 6 if size else 0
+    elif p[1] == c'C':
+        size = 6 + <size_t> lc_get32(p + 2)
+    elif p[1] == c'W':
+        size = 6
+    return size if size <= left else 0
 
 
 # Decode the frames of one region. 0: all of it; 1: a fault, which ends the unit; -1: out of memory.
 cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noexcept nogil:
-    cdef uint32_t size
     cdef size_t frame
     cdef int done
     cdef lc_wire *to
@@ -165,33 +164,16 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
             return add_fault(d, BAD_FRAME, left)
         if left < 2:
             return add_fault(d, TORN, left)
-        if p[1] == c'J' and (d.version == c'2' or d.literal):
-            if left < FRAME_HEAD:
-                return add_fault(d, TORN, left)
-            size = lc_get32(p + 6)
-            if left - FRAME_HEAD < size:
-                return add_fault(d, TORN, left)
-            frame = FRAME_HEAD + <size_t> size
-            if decode_body(d, p + FRAME_HEAD, size, False, d.at + FRAME_HEAD) < 0:
-                return -1
-            d.at += frame
-        elif p[1] == c'D' and d.version == c'1':
-            frame = pairs_size(p, left)
-            if frame == 0:
-                return add_fault(d, TORN, left)
-            if decode_body(d, p + 6, frame - 6, True, d.at + 6) < 0:
-                return -1
-            d.at += frame
-        elif p[1] == c'C' and depth < 2:
-            if left < 6:
-                return add_fault(d, TORN, left)
-            size = lc_get32(p + 2)
-            if left - 6 < size:
-                return add_fault(d, TORN, left)
-            frame = 6 + <size_t> size
+        if not (p[1] == c'J' and (d.version == c'2' or d.literal) or p[1] == c'D' and d.version == c'1'
+                or p[1] == c'C' and depth < 2 or p[1] == c'W' and d.literal):
+            return add_fault(d, BAD_FRAME, left)
+        frame = frame_size(p, left)
+        if frame == 0:
+            return add_fault(d, TORN, left)
+        if p[1] == c'C':
             to = &d.inflated[depth]
             to.size = 0
-            done = inflate_frame(&d.inflater, p + 6, size, to, d.max_inflated - d.inflated_size)
+            done = inflate_frame(&d.inflater, p + 6, frame - 6, to, d.max_inflated - d.inflated_size)
             if done == INFLATE_MEMORY:
                 return -1
             if done < 0:
@@ -200,13 +182,14 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
             done = decode_region(d, to.data, to.size, depth + 1)
             if done:
                 return done
-        elif p[1] == c'W' and d.literal:
-            if left < 6:
-                return add_fault(d, TORN, left)
-            frame = 6
-            d.at += frame
         else:
-            return add_fault(d, BAD_FRAME, left)
+            if p[1] == c'J':
+                done = decode_body(d, p + FRAME_HEAD, frame - FRAME_HEAD, False, d.at + FRAME_HEAD)
+            else:
+                done = decode_body(d, p + 6, frame - 6, True, d.at + 6) if p[1] == c'D' else 0
+            if done < 0:
+                return -1
+            d.at += frame
         p += frame
         left -= frame
     return 0
@@ -239,17 +222,9 @@ cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, 
     cdef size_t left = len(region), at = 0, size
     cdef bytes content
     import zlib
-    while left >= 6:
-        size = 0
-        if p[at + 1] == c'J' and left >= FRAME_HEAD:
-            size = FRAME_HEAD + <size_t> lc_get32(p + at + 6)
-        elif p[at + 1] == c'D':
-            size = pairs_size(p + at, left)
-        elif p[at + 1] == c'C' and depth < 2:
-            size = 6 + <size_t> lc_get32(p + at + 2)
-        elif p[at + 1] == c'W' and literal:
-            size = 6
-        if size == 0 or size > left:
+    while left:
+        size = frame_size(p + at, left)
+        if size == 0 or p[at + 1] == c'C' and depth == 2 or p[at + 1] == c'W' and not literal:
             break
         if p[at + 1] == c'C':
             try:

@@ -202,9 +202,9 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         m.place[u.count] = place
         m.cut[u.count] = cut
         u.count += 1
-        if small.bodies.count == small.bodies.lanes:
+        if small.bodies.count == HASH_LANES:
             hash_messages(batch, wire.data, wire.data, &small)
-        if large.bodies.count == large.bodies.lanes:
+        if large.bodies.count == HASH_LANES:
             hash_large(w, batch, wire, &large)
         batch.status[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)

@@ -7,8 +7,7 @@ cpdef enum:
 
 # 3 is not used: a body may be anything. The faults have the numbers of their verdicts.
 STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", *VERDICT_NAMES[<int> EMPTY:], "command")
-"""Lower-case names, for reports: of these three, of one that is not used, of the faults from `EMPTY` on under
-the same numbers, and ``command``."""
+"""Their names in reports."""
 
 cdef enum:
     STATUS_COMMAND = TOO_LARGE + 1

@@ -152,20 +152,26 @@ cdef void take_out(lc_defrag *d, lc_open *m) noexcept nogil:
     d.bytes -= m.charge
 
 
+# Count all fragments of a message as missing.
+cdef void count_absent(lc_defrag *d, uint32_t count) noexcept nogil:
+    cdef uint64_t *to = d.stat.dropped_fragments[bucket_of(count - 1)]
+    cdef uint32_t low = 0, high = 1
+    while low < count:
+        to[0] += min(high, count) - low
+        low = high
+        high *= 2
+        to += 1
+
+
 # Count the fragments that did not arrive, a word at a time: 65,535 cost no more than 1,024.
 cdef void count_dropped(lc_defrag *d, const lc_open *m) noexcept nogil:
     cdef uint64_t *to = d.stat.dropped_fragments[bucket_of(m.count - 1)]
-    cdef uint32_t words = (m.count + 63) >> 6, w, i
-    cdef uint64_t missing
-    for w in range(words):
-        missing = ~m.bits[w]
-        if w == words - 1 and m.count & 63:
-            missing &= (<uint64_t> 1 << (m.count & 63)) - 1
-        if w == 0:
-            for i in range(64):
-                to[bucket_of(i)] += missing >> i & 1
-        else:
-            to[bucket_of(64 * w)] += lc_ones(missing)
+    cdef uint32_t w, i
+    count_absent(d, m.count)
+    for i in range(64):
+        to[bucket_of(i)] -= m.bits[0] >> i & 1
+    for w in range(1, (m.count + 63) >> 6):
+        to[bucket_of(64 * w)] -= lc_ones(m.bits[w])
 
 
 cdef void evict(lc_defrag *d, lc_open *m) noexcept nogil:
@@ -225,6 +231,13 @@ cdef lc_open *add_open(lc_defrag *d, uint64_t stream, const lc_judged *v, uint32
     return m
 
 
+# Give a verdict, and count it. Returns 0.
+cdef inline int conclude(lc_judged *v, uint8_t verdict, uint64_t *counter) noexcept nogil:
+    v.verdict = verdict
+    counter[0] += 1
+    return 0
+
+
 # Judge a fragment of a message of several. -1: out of memory.
 cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
                     lc_judged *v) noexcept nogil:
@@ -234,7 +247,7 @@ cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
     cdef uint8_t *tags
     cdef uint64_t bit = <uint64_t> 1 << (v.index & 63)
     cdef bint last = v.index == v.count - 1
-    cdef bint good
+    cdef uint64_t *invalid = &d.stat.v0_invalid_fragments[wide][bucket_of(v.index)]
     expire_old(d, now)
     cdef lc_open *m = find_open(d, stream, v.id_)
     v.opened = m == NULL
@@ -245,28 +258,21 @@ cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
         unlink_age(d, m)
         link_newest(d, m)
         m.touched = now
-        good = m.count == v.count and m.size == size and m.hash_ == hash_
-        if not good:
-            v.verdict = BAD_FRAGMENT
-            d.stat.v0_invalid_fragments[wide][bucket_of(v.index)] += 1
-            return 0
+        if m.count != v.count or m.size != size or m.hash_ != hash_:
+            return conclude(v, BAD_FRAGMENT, invalid)
         total = m.total          # whatever this fragment says
-    good = <int64_t> v.size == (<int64_t> total - <int64_t> at if last else <int64_t> size)
+    cdef bint good = <int64_t> v.size == (<int64_t> total - <int64_t> at if last else <int64_t> size)
     v.verdict = FRAGMENT
     if not good:
-        v.verdict = BAD_FRAGMENT
-        d.stat.v0_invalid_fragments[wide][bucket_of(v.index)] += 1
+        conclude(v, BAD_FRAGMENT, invalid)
     elif at + v.size > total:
-        v.verdict = OUT_OF_BOUNDS
-        d.stat.exceptions += 1
-        return 0
+        return conclude(v, OUT_OF_BOUNDS, &d.stat.exceptions)
     if m == NULL:
         if total > d.max_message:
             # It would be evicted at once, and again with each of its fragments.
-            v.verdict = TOO_LARGE
-            d.stat.evictions += 1
-            count_absent(d, v, good)
-            return 0
+            count_absent(d, v.count)
+            d.stat.dropped_fragments[wide][bucket_of(v.index)] -= good
+            return conclude(v, TOO_LARGE, &d.stat.evictions)
         m = add_open(d, stream, v, size, total, hash_)
         if m == NULL:
             return -1
@@ -301,22 +307,8 @@ cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
     v.whole = True
     v.verdict = MESSAGE
     if murmur3_of(m.payload, m.total) != m.hash_:
-        v.verdict = BAD_CHECKSUM
-        d.stat.v0_invalid_checksum[wide] += 1
+        conclude(v, BAD_CHECKSUM, &d.stat.v0_invalid_checksum[wide])
     return 0
-
-
-# Count the fragments of a message that was not kept as missing, without this one if it was good.
-cdef void count_absent(lc_defrag *d, const lc_judged *v, bint good) noexcept nogil:
-    cdef uint64_t *to = d.stat.dropped_fragments[bucket_of(v.count - 1)]
-    cdef uint32_t k = 0, low = 0, high = 1
-    while low < v.count:
-        to[k] += min(high, v.count) - low
-        low = high
-        high *= 2
-        k += 1
-    if good:
-        to[bucket_of(v.index)] -= 1
 
 
 # Judge a datagram. -1: out of memory.
@@ -327,44 +319,29 @@ cdef int judge(lc_defrag *d, const uint8_t *p, size_t size, uint64_t stream, dou
     d.done = NULL
     v.payload = p
     v.size = size
-    if size == 0:
-        v.verdict = EMPTY      # the real server reads the rest of an earlier datagram in its buffer
-        d.stat.empty += 1
-        return 0
+    if size == 0:        # the real server reads the rest of an earlier datagram in its buffer
+        return conclude(v, EMPTY, &d.stat.empty)
     if p[0] > 31:
-        v.verdict = SIMPLE
-        d.stat.udp_simple_messages += 1
-        return 0
+        return conclude(v, SIMPLE, &d.stat.udp_simple_messages)
     if p[0]:
-        v.verdict = BAD_VERSION
-        d.stat.udp_invalid_version += 1
-        return 0
+        return conclude(v, BAD_VERSION, &d.stat.udp_invalid_version)
     if size == 1 or p[1] > 1:
-        v.verdict = BAD_TYPE
-        d.stat.v0_invalid_type += 1
-        return 0
+        return conclude(v, BAD_TYPE, &d.stat.v0_invalid_type)
     if p[1] == 0:
-        v.verdict = COMMAND
         v.payload = p + 2
         v.size = size - 2
-        d.stat.v0_commands += 1
-        return 0
-    v.verdict = BAD_HEADER
+        return conclude(v, COMMAND, &d.stat.v0_commands)
     if size >= HEADER_SIZE:
         v.count = get16(p + 2)
         v.index = get16(p + 4)
         v.id_ = lc_get32(p + 8)
     if size < HEADER_SIZE or v.index >= v.count or lc_get32(p + 12) > MESSAGE_MOST:
-        d.stat.v0_invalid_multipart_header += 1
-        return 0
+        return conclude(v, BAD_HEADER, &d.stat.v0_invalid_multipart_header)
     cdef uint32_t tags = get16(p + 20)
     if tags > size - HEADER_SIZE:
         if tags > RECEIVE_SIZE - HEADER_SIZE:
-            v.verdict = OUT_OF_BOUNDS
-            d.stat.exceptions += 1
-        else:
-            d.stat.v0_invalid_multipart_header += 1
-        return 0
+            return conclude(v, OUT_OF_BOUNDS, &d.stat.exceptions)
+        return conclude(v, BAD_HEADER, &d.stat.v0_invalid_multipart_header)
     v.tags = p + HEADER_SIZE
     v.tags_size = tags
     v.payload = v.tags + tags
@@ -374,10 +351,8 @@ cdef int judge(lc_defrag *d, const uint8_t *p, size_t size, uint64_t stream, dou
         return judge_part(d, p, stream, now, v)
     # A single fragment: servers check only the hash.
     v.opened = True
-    v.verdict = MESSAGE
     if murmur3_of(v.payload, v.size) != lc_get32(p + 16):
-        v.verdict = BAD_CHECKSUM
-        d.stat.v0_invalid_checksum[0] += 1
+        conclude(v, BAD_CHECKSUM, &d.stat.v0_invalid_checksum[0])
     return 0
 
 
@@ -396,12 +371,11 @@ cdef int open_defrag(lc_defrag *d, object max_message, object max_bytes, double 
 
 
 cdef void close_defrag(lc_defrag *d) noexcept nogil:
-    cdef lc_open *m = d.oldest
-    cdef lc_open *newer
-    while m != NULL:
-        newer = m.newer
+    cdef lc_open *m
+    while d.oldest != NULL:
+        m = d.oldest
+        take_out(d, m)
         free_open(m)
-        m = newer
     free_open(d.done)
     free(d.table)
     memset(d, 0, sizeof(lc_defrag))
@@ -511,8 +485,7 @@ cdef class Reassembler(Defragmenter):
              streams: ReadableBuffer, double now) -> Judged:
         """Judge the datagrams ``data[offset:offset + length]`` (int64) in order, without the GIL.
 
-        `streams` has the sender of each datagram (uint64): the real server knows senders by their port only.
-        `now` is in seconds of any monotonic clock.
+        `streams` has their senders (uint64), `now` is in seconds of any monotonic clock.
         """
         cdef Judged judged
         self.ensure_idle()

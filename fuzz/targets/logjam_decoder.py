@@ -48,13 +48,13 @@ ROOTS = ("Decoder", "expand", "unpack")
 PYTHON = "where a library is not linked: tests/project/test_fallbacks.py"
 MISTAKE = "a caller's mistake, no input's: tests/logjam/test_logjam_core.py"
 APART = {
-    **dict.fromkeys(("python_inflate()", "python_unpack()", "block_module()", "zstream_refused()"), PYTHON),
+    **dict.fromkeys(("python_unpack()", "block_module()", "zstream_refused()"), PYTHON),
     **dict.fromkeys(
         ("UNPACK_MISSING", "NO_LIBRARY", "is not installed"), "where a package is missing: as above"
     ),
-    **dict.fromkeys(("free(d.zstream)", "d.zstream = NULL", "import zlib", "return zlib"), PYTHON),
-    "d.python = ": PYTHON,
-    **dict.fromkeys(("k.snappy = ", "k.lz4_block = ", "return python_inflate(", "= python_unpack("), PYTHON),
+    **dict.fromkeys(("python_inflate_all()", "with gil:", "import zlib", "return zlib"), PYTHON),
+    **dict.fromkeys(("d.python = ", "python_inflate_all("), PYTHON),
+    **dict.fromkeys(("k.snappy = ", "k.lz4_block = ", "= python_unpack("), PYTHON),
     **dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE),
     "room = 1 << 30": "a body over a gibibyte",
     "return INFLATE_MEMORY": "libz's own memory: what it asks for does not fail here",

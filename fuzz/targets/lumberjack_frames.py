@@ -53,8 +53,8 @@ ROOTS = ("Reader", "Window", "Decoder", "expand")
 PYTHON = "where zlib is not linked: tests/project/test_fallbacks.py"
 MISTAKE = "a caller's mistake, no input's: tests/lumberjack/test_lumberjack_decoder.py"
 APART = {
-    **dict.fromkeys(("python_inflate()", "zstream_refused()", "free(d.zstream)", "d.zstream = NULL"), PYTHON),
-    **dict.fromkeys(("d.python = ", "return zlib", "return python_inflate("), PYTHON),
+    **dict.fromkeys(("python_inflate_all()", "zstream_refused()"), PYTHON),
+    **dict.fromkeys(("d.python = ", "return zlib", "with gil:", "python_inflate_all("), PYTHON),
     **dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE),
     **dict.fromkeys(("leaves the data", "return i"), MISTAKE),
     "room = 1 << 30": "a frame over a gibibyte",
@@ -64,8 +64,7 @@ APART = {
 
 PLANTS = (
     Plant("length", "_ext/lumberjack/decoder.pyx",
-    "            if left - FRAME_HEAD < size:\n                return add_fault",
-          "            if left + 1 - FRAME_HEAD < size:\n                return add_fault",
+          "    return size if size <= left else 0\n", "    return size if size <= left + 1 else 0\n",
           (ASAN, "AssertionError: rows", "AssertionError: a row")),
     Plant("allocation", "_ext/lumberjack/reader.pyx",
           "        self.inside = True\n",

@@ -1,13 +1,14 @@
 """The check of bodies: whether they are one JSON object, which carriers are taken, and the user's own id."""
 
 import json
+import struct
 from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from logclient._ext.lumberjack import check_json, check_pairs
+from logclient._ext.lumberjack import FOREIGN, NO_ID, Decoder, check_json
 from tests.lumberjack_inputs import near_objects, objects, plain_objects
 from tests.oracle import lumberjack as oracle
 
@@ -224,6 +225,17 @@ class TestCarriers:
 
     def test_white_space_around_the_object_is_excluded(self) -> None:
         assert check_json(b' \r\n{ "a" : 1 }\t\n') == (3, 14, 0, None)
+
+
+def check_pairs(block: bytes) -> tuple[int, bytes | None] | None:
+    """Walk a block as the decoder does, which shares that with the writer."""
+    unit = b"1W\0\0\0\x011D\0\0\0\x01" + block
+    decoder = Decoder()
+    decoder.limit(0, 1 << 20)
+    events = decoder.decode(unit, struct.pack("q", 0), struct.pack("q", len(unit)))
+    if list(events.status) == [FOREIGN]:
+        return ID2, bytes(events.own_ids)
+    return (0, None) if list(events.status) == [NO_ID] else None
 
 
 class TestPairs:

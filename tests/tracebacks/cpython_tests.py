@@ -40,7 +40,7 @@ def compare(value: Any, tb: Any) -> None:
     expected = outcome(standard.formatException, exc_info)
     made = [outcome(formatter.format, exc_info) for _ in range(2)]
     compared += 1
-    cached += formatter.cached and formatter.frames > 0
+    cached += formatter.cached and bool(formatter.sizes())
     if made != [expected, expected]:
         differences.append("\n--\n".join([expected, *made]))
 

@@ -58,7 +58,7 @@ def main(functions: int, exceptions: int) -> None:
     gc.collect()
     print(json.dumps({
         "exceptions": functions * times, "grown": resident() - before, "cached": formatter.cached,
-        "frames": formatter.frames, "bytes": formatter.bytes,
+        "frames": len(formatter.sizes()), "bytes": sum(formatter.sizes()),
     }))  # fmt: skip
 
 

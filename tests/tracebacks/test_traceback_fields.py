@@ -54,7 +54,7 @@ class TestTexts:
                 record = record_of(error)
                 fields = json.loads(encoder.encode_record(record)[0])
                 assert fields["error.stack_trace"] == record.exc_text == standard(exc_info(error))
-        assert encoder.exceptions.frames > 0 or not encoder.exceptions.cached
+        assert encoder.exceptions.sizes() or not encoder.exceptions.cached
 
     def test_a_line_of_logjam_has_the_standard_text(self) -> None:
         error = failure()
