@@ -59,9 +59,9 @@ class UdpLink(TcpLink):
         found: tuple[int, int, int] | None = self._queue.look()
         return found
 
-    def close(self, linger: float = 0.0) -> None:
+    def close(self, flush_for: float = 0.0) -> None:
         """Close the socket and the view of the receive queue."""
-        super().close(linger)
+        super().close(flush_for)
         if self._queue is not None:
             self._queue.close()
 

@@ -537,10 +537,10 @@ def test_the_close_line_counts_only_settled_events(build: Make) -> None:
             link = super().connect(*given)
             end = link.close
 
-            def close(linger: float = 0.0) -> None:
+            def close(flush_for: float = 0.0) -> None:
                 if not rig.bodies.get(6):
                     rig.bodies[rig.engine.queue.push(b"late", 2, 0)] = b"late"
-                end(linger)
+                end(flush_for)
 
             link.drains_on_close, link.close = True, close  # type: ignore[method-assign]
             return link
