@@ -290,7 +290,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             if ":" in self.host:
                 sock.setsockopt(zmq.IPV6, 1)
             if self._curve is not None:
-                self._curve.set_up(sock)
+                sock.CURVE_SERVER, sock.CURVE_SECRETKEY = True, self._curve.secret.encode()
             if kind == zmq.ROUTER:
                 # A reply that cannot be sent is an error; by default it would be dropped silently.
                 sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
