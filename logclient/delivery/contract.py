@@ -451,11 +451,7 @@ class Link:
         return {}
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Take these bytes.
-
-        Returns:
-            Whether they and all before are passed on.
-        """
+        """Take these bytes; return whether they and all before are passed on."""
         raise NotImplementedError
 
     def flush(self) -> bool:

@@ -138,7 +138,9 @@ class Engine:
         self.turns = 0
         self.producer = self._draw_producer() if self._orphan is None else self._orphan.producer
         self.pump = PumpGroup()
-        ledger = make_ledger(self._ledger_target, self.producer, *self._earlier_parts())
+        record = None if self._orphan is None else self._orphan.record
+        earlier = () if record is None else (record.parts, record.size)
+        ledger = make_ledger(self._ledger_target, self.producer, *earlier)
         books.begin(self.producer.hex(), ledger, self.pump)
         self.sender = Sender(ending, self.queue, self.pump, books)
         make_core = partial(_new_core, self._make_core, self.producer)  # without the engine, which is to end
@@ -156,11 +158,6 @@ class Engine:
         while (drawn := os.urandom(10)).startswith(TEST_PRODUCERS):
             pass
         return drawn
-
-    def _earlier_parts(self) -> tuple[int, int] | tuple[()]:
-        """Return how many parts and bytes the ledger of a dead owner has."""
-        record = None if self._orphan is None else self._orphan.record
-        return () if record is None else (record.parts, record.size)
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -749,17 +746,13 @@ class Engine:
         if self.ending.is_open:
             with self.sender.role(SLICE) as has_role:
                 if has_role:
-                    self._leave_inline(by)
+                    with self.sender.acting(by):
+                        self.ending.finish_alone()  # or one client would take the time of the next
+                        while not self._drained() and (now := time.monotonic()) < by:
+                            self.turn(min(by, now + SLICE))
+                        if self._drained():
+                            self.leave()
         return not self.ending.is_open
-
-    def _leave_inline(self, by: float) -> None:
-        """Do the rest of a sender's work in the calling thread, which holds the role."""
-        with self.sender.acting(by):
-            self.ending.finish_alone()  # or one client would take the time of the next
-            while not self._drained() and (now := time.monotonic()) < by:
-                self.turn(min(by, now + SLICE))
-            if self._drained():
-                self.leave()
 
     def leave(self) -> None:
         """End, or leave the role to callers at exit. The caller holds the role."""
@@ -939,7 +932,7 @@ class Engine:
         ledger, deliveries, parents = self.books.ledger, self.submissions.deliveries, list(self.lanes)
         route, batches = self.lanes.route, self.lanes.batches
         self.error_log.after_fork()
-        self.submissions.callbacks.after_fork()
+        self.submissions.callbacks.begin()
         if self.spool is not None:
             self.spool.abandon()
         self.queue.renew()
@@ -953,9 +946,10 @@ class Engine:
         for lane in parents:
             lane.abandon()
         if ledger is not None:
-            ledger.abandon()
+            ledger.close()
         for delivery in deliveries.values():
-            delivery._after_fork(Outcome("failed", "forked"))
+            delivery._done = None  # a thread of the parent may have waited for it
+            delivery._settle(Outcome("failed", "forked"))
 
 
 def _new_core(make_core: Callable[[bytes], Core], producer: bytes) -> Core:

@@ -158,8 +158,9 @@ class Lane:
     def look(self, now: float, group: Lanes) -> Link | None:
         """Begin or end a connection where that is due; return the connection, if there is one."""
         self.due, self.waits = FOREVER, False
-        if self.link is not None and self._is_idle_guest():
-            self.leave(self.link)
+        sent = self.in_flight
+        if self.link is not None and not (self._at_home or sent.inflight or self._searches or sent.to_send):
+            self.leave(self.link)  # a guest that is not needed any more
         if self.link is None:
             self._connect(now, group)
         if self.link is not None:
@@ -171,12 +172,6 @@ class Lane:
         """Whether it needs connections and other events to find poison."""
         isolation = self.trials.isolation
         return isolation.trying or bool(isolation.withheld or isolation.reserve())
-
-    def _is_idle_guest(self) -> bool:
-        """Return whether this connection is to a server of another lane, and is not needed any more."""
-        if self._at_home or self.in_flight.inflight or self._searches:
-            return False
-        return not self.in_flight.to_send
 
     def _connect(self, now: float, group: Lanes) -> None:
         if self._attempt is None and not self._begin_attempt(now, group):
@@ -218,8 +213,7 @@ class Lane:
         self.endpoints.attempt_at = now
         # No lane in it, which may end before the attempt does.
         connect = partial(self.transport.connect, self.endpoints.current)
-        warn = partial(self._diagnostics.warn, self._diagnostics.url)
-        attempt = self._attempt = LaneAttempt(connect, self._queue, self._poke, warn)
+        attempt = self._attempt = LaneAttempt(connect, self._queue, self._poke, self._diagnostics.warn)
         if not (group.needs_thread() and attempt.start()):
             attempt.run_here(partial(_is_over, attempt, group, now))
         return True
@@ -242,7 +236,8 @@ class Lane:
 
     def _try(self, attempt: LaneAttempt) -> Link | None:
         """Take the connection of an attempt that is over; report a failure."""
-        peer = _describe_endpoint(self.endpoints.current)
+        endpoint = self.endpoints.current
+        peer = ":".join(map(str, endpoint)) if isinstance(endpoint, tuple) else str(endpoint)
         try:
             return attempt.take()
         except CredentialError as error:
@@ -487,11 +482,6 @@ def _explain_end(
     return f"the server closed the connection before it acknowledged {what}", None, False
 
 
-def _describe_endpoint(endpoint: Any) -> str:
-    """Write an endpoint as ``host:port``."""
-    return ":".join(str(part) for part in endpoint) if isinstance(endpoint, tuple) else str(endpoint)
-
-
 class Move(NamedTuple):
     """A change of the server that was asked for, and by when the old connections end."""
 
@@ -509,11 +499,7 @@ class Route(NamedTuple):
     make_transport: Callable[[], Transport] | None  # for a further lane; None: one lane has all endpoints
 
     def check(self) -> None:
-        """Check that each endpoint can have a lane.
-
-        Raises:
-            ConfigError: there are too many, or one twice.
-        """
+        """Check that each endpoint can have a lane; ConfigError: there are too many, or one twice."""
         if self.make_transport is None:
             return
         if len(self.endpoints) > MOST_ENDPOINTS:
@@ -731,10 +717,6 @@ class Lanes:
             return min(until, move.deadline)
         if self.moving is move:
             self.moving = None
-        self._apply_move(move)
-        return until
-
-    def _apply_move(self, move: Move) -> None:
         self._books.diagnostics.url = move.url
         for transport in self.route.transports:
             transport.close()
@@ -742,6 +724,7 @@ class Lanes:
         for index, lane in enumerate(self):
             lane.move(*self.route.order(index), self.route.transports[index])
         self._add_lanes()
+        return until
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -756,7 +739,7 @@ class Lanes:
     def stop_trials(self) -> None:
         """Begin no more trials while other events wait: the process ends."""
         for lane in self:
-            lane.trials.stop()
+            lane.trials.stopped = True
 
     def fail(self, reason: int) -> int:
         """Fail the events that have no outcome; return how many."""

@@ -128,7 +128,11 @@ class Spool:
                 self._open(producer)
             except (OSError, LedgerError) as error:
                 self._warn(describe_error(error) if isinstance(error, OSError) else str(error))
-                self._discard()
+                if self._segments is not None:
+                    self._pause_growth(self._segments)
+                elif self._files is not None:
+                    self._files.remove()
+                    self._files = None
             finally:
                 self._queue.open_first(False)
                 self._opener = 0
@@ -190,15 +194,6 @@ class Spool:
     def _warn_of_log(self, error: OSError) -> None:
         words = f"the spool's log ended, events are not safe from the machine's end: {describe_error(error)}"
         self._diagnostics.warn_limited("spool log", f"{self._diagnostics.url}: {words}")
-
-    def _discard(self) -> None:
-        """Remove what an attempt to open has made."""
-        segments, files = self._segments, self._files
-        if segments is not None:
-            self._pause_growth(segments)
-        elif files is not None:
-            files.remove()
-            self._files = None
 
     def _pause_growth(self, segments: Segments) -> None:
         """Go on with the segments that are there, and try again later: the disk is full."""
@@ -264,7 +259,6 @@ class Spool:
             self._warn(describe_error(error))
 
     def _look_around(self) -> None:
-        """Look for dead owners now and then."""
         while not self._is_over:
             self._look_for_dead()
             self._look_now.wait(LOOK_EVERY)
