@@ -126,20 +126,12 @@ class Settled(NamedTuple):
     reason: str
     ranges: Ranges
 
-    def apply(self, in_flight: InflightBatches) -> None:
-        """Give the events their outcome."""
-        in_flight.apply(self.ranges, STATUSES.index(self.status), REASONS.index(self.reason))
-
 
 class Retry(NamedTuple):
     """These events must be sent again, in order."""
 
     ranges: Ranges
     reason: str
-
-    def apply(self, in_flight: InflightBatches) -> None:
-        """Have the events wait again."""
-        in_flight.apply(self.ranges, PENDING)
 
 
 class Alive(NamedTuple):
@@ -320,8 +312,10 @@ class Core:
         others: list[CoreEvent] = []
         fatal, closed, progress = None, False, 0
         for event in self.events_received():
-            if isinstance(event, (Settled, Retry)):
-                event.apply(in_flight)
+            if isinstance(event, Settled):
+                in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+            elif isinstance(event, Retry):
+                in_flight.apply(event.ranges, PENDING)
             elif isinstance(event, Fatal):
                 fatal = event
             elif isinstance(event, CloseWanted):

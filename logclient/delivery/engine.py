@@ -234,7 +234,7 @@ class Engine:
             spool_error=self.spool.error if self.spool is not None else "",
             url=self.url,
             tls=next((lane.tls for lane in lanes if lane.tls), ""),
-            pump=lanes[0].described_pump,
+            pump=f"python: {why}" if (why := lanes[0].pump.why) else "compiled",
             compressor=self.core.compressor,
             producer=self.producer.hex(),
         )
@@ -769,7 +769,7 @@ class Engine:
         self.queue.close()
         left = self._settle_rest()
         self.books.record()
-        self.submissions.settle_rest(Outcome("failed", "closed"))
+        self.submissions.settle([(1, 1 << 48, "failed", "closed")])  # those that are left
         self.books.close()
         self._give_up(left)
         self.lanes.close(deadline)
@@ -829,13 +829,6 @@ class Engine:
             self._begin_draining()
         return begun
 
-    def finish(self, deadline: float) -> None:
-        """Exit alone: deliver until the monotonic `deadline`; events that are left then fail.
-
-        The sender's thread ends here. Later events are delivered in the call that logs them.
-        """
-        lifecycle.finish([self], lambda engine: deadline)
-
     def _hand_over(self) -> None:
         """Leave the role to callers at exit; queued events have the rest of the time."""
         deadline = self.ending.deadline
@@ -852,7 +845,8 @@ class Engine:
         self.ending.handed_over(time.monotonic())
 
     def _let_callers_deliver(self) -> None:
-        self.lanes.stop_trials()
+        for lane in self.lanes:
+            lane.trials.stopped = True
         self.queue.needs_sender = True
 
     def turned_at_exit(self, done: Callable[[], bool], deadline: float) -> None:

@@ -144,11 +144,6 @@ class Lane:
         self._seen = self._queue.next_seq
 
     @property
-    def described_pump(self) -> str:
-        """``compiled``, or ``python`` and the reason."""
-        return f"python: {self.pump.why}" if self.pump.why else "compiled"
-
-    @property
     def may_be_reachable(self) -> bool:
         """Whether its server is reachable as far as is known; True before the first attempt."""
         return self.link is not None or self.fatal is not None or self.endpoints.hopeful
@@ -374,7 +369,7 @@ class Lane:
             self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent")
         elif verdict == TRIAL:
             # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
-            self.endpoints.retry_soon()
+            self.endpoints.not_before = time.monotonic() + self.endpoints.backoff.soon()
         elif verdict == WITHHOLD:
             self._diagnostics.warn_limited(end, f"{peer}: {words}")
         elif isinstance(error, CredentialError):
@@ -735,11 +730,6 @@ class Lanes:
         for lane in self:
             lane.trials.deadline = now + (deadline - now) / 2.0
             lane.endpoints.not_before = 0.0
-
-    def stop_trials(self) -> None:
-        """Begin no more trials while other events wait: the process ends."""
-        for lane in self:
-            lane.trials.stopped = True
 
     def fail(self, reason: int) -> int:
         """Fail the events that have no outcome; return how many."""

@@ -464,17 +464,6 @@ class Submissions:
                     found = [seq for seq in self.deliveries if first <= seq <= last]
                 outcome = Outcome(status, reason)
                 done.extend((seq, outcome) for seq in found)
-        self._settle(done)
-
-    def settle_rest(self, outcome: Outcome) -> None:
-        """Settle all remaining deliveries."""
-        with self._lock:
-            rest = list(self.deliveries)
-        self._settle([(seq, outcome) for seq in rest])
-
-    def _settle(self, done: list[tuple[int, Outcome]]) -> None:
-        if not done:
-            return
         deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
         for seq, outcome in done:
             deliveries[seq]._settle(outcome)

@@ -494,11 +494,6 @@ class CaptureReader:
         """The names of the listeners, in the order of reading."""
         return sorted(self._listeners)
 
-    @property
-    def segments(self) -> list[str]:
-        """The file names of the segments, in the order of reading."""
-        return [name for listener in self.listeners for _, name in self._listeners[listener]]
-
     def __iter__(self) -> Iterator[Unit]:
         """Yield the units."""
         self.problems.clear()

@@ -318,7 +318,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._replying.clear()
 
     def _close_all(self) -> None:
-        self._connections.shut_down_all()
+        for fd, address in self._connections.open.items():
+            logjam_sockets.shut_down(fd, address)
 
     def _read(self, ready: list[Any], now: float) -> None:
         for sock, _ in ready:
@@ -351,7 +352,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             logjam_sockets.send(self._stats, [b"stats", number, sequence])
         if now >= self._look_at:
             self._look_at = now + zeromq.LOOK_EVERY
-            for _ in range(self._connections.shut_down_endless()):
+            for fd in self._connections.endless.look(self._connections.open):
+                logjam_sockets.shut_down(fd, self._connections.open[fd])
                 self._count_reason("frames: no end")
             self._count["idle_closes"] += self._connections.shut_down_idle(now)
 

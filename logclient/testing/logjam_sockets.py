@@ -113,18 +113,6 @@ class Connections:
         self.open.clear()
         self._traffic.clear()
 
-    def shut_down_all(self) -> None:
-        """End all connections."""
-        for fd, address in self.open.items():
-            shut_down(fd, address)
-
-    def shut_down_endless(self) -> int:
-        """End the connections with a message without end, and return their number."""
-        found = self.endless.look(self.open)
-        for fd in found:
-            shut_down(fd, self.open[fd])
-        return len(found)
-
     def shut_down_idle(self, now: float) -> int:
         """End the producers' connections that were idle for too long, and return their number."""
         if not self._idle:

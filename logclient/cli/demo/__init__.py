@@ -136,7 +136,7 @@ def _run(
     units = wanted // run.unit
     planned = run.faults.format(seventh=units // 7, third=units // 3, half=units // 2)
     print_line(f"\n{run.name}")
-    listen = protocol.listen
+    listen = f"{protocol.name}://127.0.0.1:0"
     options: dict[str, Any] = {"capture": str(capture)}
     if kafka is not None and protocol.name == "plog":
         topic = f"{run.name}-{os.urandom(4).hex()}"  # a new one, without events of an earlier demo

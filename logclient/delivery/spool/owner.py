@@ -44,27 +44,16 @@ TRY_AGAIN = 10.0
 """Seconds after which a disk that was full is tried again."""
 
 
-class Replayer(Protocol):
-    """Sends what a dead owner left: an engine of its own.
-
-    Attributes:
-        on_end: called when it has ended.
-    """
+class _Replayer(Protocol):
+    """Sends what a dead owner left: a ``delivery.engine.Engine`` of its own."""
 
     on_end: Callable[[], object]
 
     @property
-    def ended(self) -> bool:
-        """Whether it has sent all, or given up."""
-
-    def begin_replay(self) -> None:
-        """Begin to send."""
-
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
-        """Send the rest to other endpoints."""
-
-    def close(self, timeout: float) -> int:
-        """End within `timeout` seconds, and leave the rest in the files."""
+    def ended(self) -> bool: ...
+    def begin_replay(self) -> None: ...
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None: ...
+    def close(self, timeout: float) -> int: ...
 
 
 class Spool:
@@ -80,7 +69,7 @@ class Spool:
         config: Config,
         queue: EventQueue,
         diagnostics: Diagnostics,
-        adopt: Callable[[owner_files.OrphanSpool], Replayer],
+        adopt: Callable[[owner_files.OrphanSpool], _Replayer],
         ledger: str | None,
     ) -> None:
         assert config.spool is not None
@@ -109,7 +98,7 @@ class Spool:
         self._closed = False
         self._ending = False
         self._full_until = 0.0
-        self._replayer: Replayer | None = None
+        self._replayer: _Replayer | None = None
         self._refused: set[str] = set()
         self.error = ""  # why it stopped
 
