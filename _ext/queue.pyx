@@ -283,7 +283,7 @@ cdef class EventQueue:
 
     @property
     def needs_sender(self) -> bool:
-        """Whether each put must be followed by ``Client.ensure_sender()``."""
+        """Whether each put must be followed by ``Engine.ensure_sender()``."""
         return self.h.needs_sender != 0
 
     @needs_sender.setter

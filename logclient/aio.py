@@ -313,15 +313,9 @@ class Actions:
         self._wake = asyncio.Event()
         self._wake_due = False
         self._closed = False
-        found = weakref.ref(self)
-
-        def receive(action: dict[str, Any], meta: dict[str, Any]) -> None:
-            actions = found()
-            if actions is not None:
-                actions._receive(action, meta)
-
+        receive = weakref.WeakMethod(self._receive)
         # It ends when it has no references, as after a `break`.
-        self._end = weakref.finalize(self, on(type, receive))
+        self._end = weakref.finalize(self, on(type, lambda *given: (found := receive()) and found(*given)))
         self._end.atexit = False
 
     def close(self) -> None:

@@ -42,8 +42,6 @@ __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigter
 
 INFO = 20
 INFO_LEVEL = level_index(INFO)
-RETIRE_WAIT = 0.05
-"""Seconds that the ``close`` of a Handler waits at most, for a client that is about to end."""
 
 Event = Mapping[str, Any] | str | bytes
 Level = int | str
@@ -265,10 +263,6 @@ class Client(FastClient):
         """
         return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
 
-    def flush_if_reachable(self) -> int:
-        """Flush for the Handler, without waiting for a server that cannot be reached; see `flush`."""
-        return self._engine.flush_if_reachable(self.config.flush_timeout)
-
     def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end.
 
@@ -283,10 +277,6 @@ class Client(FastClient):
             How many events were given up.
         """
         return self._engine.close(self.config.close_timeout if timeout is None else timeout)
-
-    def retire(self, patience: float = RETIRE_WAIT) -> None:
-        """Close for the Handler: take no more events, and deliver the queued ones in the background."""
-        self._engine.retire_in_background(patience)
 
     def reconfigure(
         self,
@@ -360,24 +350,12 @@ class Client(FastClient):
         """
         return f"{self.producer}{seq:012x}"
 
-    def put_contended(self, code: int, body: bytes, level: int, kind: int) -> int:
-        """Put an event of the Handler that the queue did not take at once, with that `code`. Never raises."""
-        return self._engine.put_contended(code, body, level, kind)
-
     def warn_limited(self, kind: str, text: str) -> None:
         """Write a line to the error log, at most once a minute for each kind, never through our Handlers."""
         watcher = self._engine.books.watcher
         if watcher is not None:
             watcher.failed(text)
         self._engine.error_log.warn_limited(kind, text)
-
-    def on_start(self, call: Callable[[], object]) -> None:
-        """Have a function of the Handler called when a sender starts; it must not hold the client."""
-        self._engine.on_start = call
-
-    def ensure_sender(self) -> None:
-        """Start a sender for the Handler if the queue needs one."""
-        self._engine.ensure_sender()
 
     def __enter__(self) -> Client:
         return self
@@ -424,9 +402,9 @@ def _common_fields(config: Config) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     if config.enrich:
-        from logclient.records import place
+        from logclient.records.host import fields_of
 
-        found = place.fields_of(config.enrich)
+        found = fields_of(config.enrich)
     if config.service is not None:
         found["service.name"] = config.service
     if config.environment is not None:
@@ -457,7 +435,7 @@ def _form(config: Config) -> Form | None:
     if not isinstance(config, DocumentConfig) or config.format == "ecs":
         return None
     from logclient.records.formats import form
-    from logclient.records.place import node_name
+    from logclient.records.host import node_name
 
     return form(config.format, node_name())
 
@@ -504,7 +482,7 @@ class _Engines:
         self._make_core = make_core
         self._ledger: tuple[str, dict[str, str]] | None = None
         if config.ledger is not None:
-            from logclient.records.place import node_name
+            from logclient.records.host import node_name
 
             about = {
                 "protocol": config.protocol,

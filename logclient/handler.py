@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler"]
 
+RETIRE_WAIT = 0.05
+"""Seconds that ``close`` waits at most, for a client that is about to end."""
+
 
 def _locks_logging() -> bool:
     """Return whether this thread holds the lock that ``getLogger`` and ``dictConfig`` take."""
@@ -141,15 +144,16 @@ class Handler(FastHandler, logging.Handler):
             client = open_client(config)
         self.client = client
         self._configuration = _Configuration.of(self)
+        engine = client._engine
         if self._owner and self._configuration is not None:
-            client.on_start(self._configuration.forget_if_complete)
+            engine.on_start = self._configuration.forget_if_complete
         kind = type(self)
         documents = client.documents
         revision, sampling = client.revision, client.sampling
         self._bind(
             client.encoder,
-            client.ensure_sender,
-            client.put_contended,
+            engine.ensure_sender,
+            engine.put_contended,
             revision.ship if revision is not None else None if documents is None else documents.ship,
             client.line_encoder,
             EcsFormatter() if documents is None else documents.formatter,
@@ -169,7 +173,7 @@ class Handler(FastHandler, logging.Handler):
         calls it, because then every other thread waits for a lock of ``logging``.
         """
         if not _locks_logging():
-            self.client.flush_if_reachable()
+            self.client._engine.flush_if_reachable(self.client.config.flush_timeout)
 
     def close(self) -> None:
         """Take no more records, and deliver the queued ones in the background.
@@ -185,12 +189,14 @@ class Handler(FastHandler, logging.Handler):
             if self._configuration is not None:
                 self._configuration.forget()
             # Whatever thread it runs in, it does not wait.
-            weakref.finalize(self, self.client.retire, 0.0).atexit = False
+            weakref.finalize(self, self.client._engine.retire_in_background, 0.0).atexit = False
             logging.Handler.close(self)
             return
-        end = self.client.retire if self._owner else self.flush
         try:
-            end()
+            if self._owner:
+                self.client._engine.retire_in_background(RETIRE_WAIT)
+            else:
+                self.flush()
         finally:
             logging.Handler.close(self)
 

@@ -328,16 +328,8 @@ def join(thread: AnyThread, timeout: float | None = None) -> bool:
         thread.join(timeout)
     if thread.is_alive():
         return False
-    _wait_gone(thread)
-    return True
-
-
-def _wait_gone(thread: AnyThread) -> None:
-    """Wait until a thread that has ended for Python has ended for the system.
-
-    Libraries clean up when a thread ends for the system. OpenSSL holds a lock of the whole process
-    meanwhile: a child that is forked then finds it locked for ever, and its first use of TLS never returns.
-    """
+    # Libraries clean up when a thread ends for the system. OpenSSL holds a lock of the whole process
+    # meanwhile: a child that is forked then finds it locked for ever, and its first use of TLS never returns.
     place = f"/proc/self/task/{thread.native_id}"  # Linux only
     deadline = time.monotonic() + GONE
     try:
@@ -346,3 +338,4 @@ def _wait_gone(thread: AnyThread) -> None:
             os.sched_yield()
     except OSError:
         pass
+    return True

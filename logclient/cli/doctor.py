@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from logclient import config
 from logclient._ext.spool import SUPPORTED
 from logclient.cli.parser import add_endpoint_arguments
-from logclient.cli.ping import EndpointCheck, check_endpoints, describe_error, describe_security, milliseconds
+from logclient.cli.ping import EndpointCheck, check_endpoints, describe_security, milliseconds
 from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.config import registry
 from logclient.delivery.spool import owner_files
-from logclient.errors import ExitCode, LedgerError
+from logclient.errors import ExitCode, LedgerError, describe_error
 from logclient.files import private_directory
 from logclient.readable import escape
 from logclient.transports.tcp import resolve

@@ -22,7 +22,7 @@ from logclient.client import open_client
 from logclient.config import registry
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt
-from logclient.errors import CredentialError, ExitCode, ProtocolError
+from logclient.errors import CredentialError, ExitCode, ProtocolError, describe_error
 from logclient.readable import Probe, escape, shown
 from logclient.records.formatters import timestamp
 
@@ -204,18 +204,16 @@ class EndpointCheck:
             answered = probe.receive_data(data)
             if answered is None:
                 continue
-            if not answered:
-                self._foreign(data)
-            return answered
-
-    def _foreign(self, data: bytes) -> None:
-        found = [server for begin, server in _OTHER_SERVERS if data.lower().startswith(begin)]
-        server = found[0] if found else "something else"
-        self.status = "foreign"
-        self.answers_tls = server == "a TLS server"
-        if (secret := self.given.options.get("token")) is not None:  # a server may echo the request
-            data = data.replace(json.dumps(secret.reveal(), ensure_ascii=False)[1:-1].encode(), b"***")
-        self.explanation = f"but {server} answers: {shown(data, 60)}"
+            if answered:
+                return True
+            found = [server for begin, server in _OTHER_SERVERS if data.lower().startswith(begin)]
+            server = found[0] if found else "something else"
+            self.status = "foreign"
+            self.answers_tls = server == "a TLS server"
+            if (secret := self.given.options.get("token")) is not None:  # a server may echo the request
+                data = data.replace(json.dumps(secret.reveal(), ensure_ascii=False)[1:-1].encode(), b"***")
+            self.explanation = f"but {server} answers: {shown(data, 60)}"
+            return False
 
     def _broken(self, why: str) -> None:
         self.status = "broken"
@@ -324,12 +322,6 @@ def describe_security(facts: dict[str, Any]) -> str:
         f"{words}, certificate for {subject or facts['subject']} from {facts['issuer']} "
         f"until {facts['not_after'][:10]} ({days} day{'s'[: days != 1]} left)"
     )
-
-
-def describe_error(error: OSError) -> str:
-    """Describe an error, for the middle of a sentence."""
-    text = str(error.strerror or error or type(error).__name__)
-    return text[:1].lower() + text[1:] if error.strerror else text
 
 
 def milliseconds(seconds: float) -> str:

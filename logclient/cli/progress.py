@@ -23,8 +23,10 @@ class ProgressLine:
         self._width = 0
 
     def show(self, text: str) -> None:
-        """Show the text in place of the previous one."""
-        if self.terminal:
+        """Show the text in place of the previous one; an empty one clears the line."""
+        if not text:
+            self.clear()
+        elif self.terminal:
             text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
             print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
             self._width = len(text)

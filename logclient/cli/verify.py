@@ -171,15 +171,9 @@ def run(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     ended: list[int | BaseException] = []
 
-    def show(text: str) -> None:
-        if text:
-            progress.show(text)
-        else:
-            progress.clear()
-
     def work() -> None:
         try:
-            ended.append(print_verdict(arguments, show if progress.terminal else None, stop))
+            ended.append(print_verdict(arguments, progress.show if progress.terminal else None, stop))
         except BaseException as error:
             ended.append(error)
 

@@ -31,9 +31,6 @@ class Option:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __repr__(self) -> str:
-        return f"<Option {self.name}>"
-
 
 option: Any = Option
 """For declarations: the attribute of a `Config` has the type of the option's value."""

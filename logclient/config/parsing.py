@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from logclient.config import registry
@@ -136,14 +136,9 @@ def _find(name: str, declared: dict[str, Option], row: registry.Scheme) -> Optio
         raise ConfigError("options: each must be name=value, joined by &")
     if name in all_options():
         raise ConfigError(f"{name}: not an option of {row.protocol}")
-    raise ConfigError(f"{name}: unknown option{_hint(name, declared)}")
-
-
-def _hint(name: str, known: Collection[str]) -> str:
-    """Return the end of an error about an unknown option: its new name, or a similar one."""
-    if (renamed := _RENAMED.get(name)) in known:
-        return f"; its name is {renamed} now"
+    if (renamed := _RENAMED.get(name)) in declared:
+        raise ConfigError(f"{name}: unknown option; its name is {renamed} now")
     from difflib import get_close_matches
 
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = get_close_matches(name, declared, n=1, cutoff=0.5)
+    raise ConfigError(f"{name}: unknown option{f'; did you mean {near[0]}?' if near else ''}")

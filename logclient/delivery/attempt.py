@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -31,20 +32,33 @@ class Attempt:
         self.warn = warn
         self._waits_for: list[int] = []
 
-    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
-        """Sleep until a descriptor is ready, or until it is time to call ``stopped`` again.
+    def wait(self, reading: list[int], writing: list[int], deadline: float, late: str) -> bool:
+        """Sleep until a descriptor is ready, or until it is time to call this again.
 
         Args:
             reading: descriptors to become readable.
             writing: descriptors to become writable.
-            seconds: how long to wait at most.
+            deadline: the monotonic second by which they must be ready.
+            late: the text of the error after it.
 
         Returns:
             Whether a descriptor is ready.
+
+        Raises:
+            TimeoutError: the time is over.
+            InterruptedError: ``stopped`` says to give up.
         """
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(late)
+        if self.stopped():
+            raise InterruptedError("stopped while connecting")
+        return self._sleep(reading, writing, min(left, STOP_CHECK_S))
+
+    def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         self._waits_for = reading + writing
         try:
-            return wait_ready(reading, writing, min(seconds, STOP_CHECK_S))
+            return wait_ready(reading, writing, seconds)
         finally:
             self._waits_for = []
 

@@ -40,27 +40,18 @@ class Request:
         self.seconds = 0.0
         self.done = False
         self._when_done = when_done
-        self._started = 0.0
+        self.started = 0.0
         self._answered = threads.Event()
 
     def wait(self, timeout: float) -> bool:
         """Wait until it is done; return whether it is."""
         return self._answered.wait(timeout)
 
-    def start(self, core: Core) -> int | None:
-        """Pass it to the core; return its token, or None when the core does not take it."""
-        self._started = time.monotonic()
-        try:
-            return core.call(self.kind, self.payload)
-        except ValueError as error:
-            self.settle(error=error)
-            return None
-
     def settle(self, reply: Any = None, error: Exception | None = None) -> None:
         """Settle it; later calls have no effect."""
         if not self.done:
             self.reply, self.error = reply, error
-            self.seconds = time.monotonic() - self._started
+            self.seconds = time.monotonic() - self.started
             self.done = True
             self._answered.set()
             self._when_done()
@@ -103,10 +94,12 @@ class Requests:
         started = False
         while self.waiting:
             request = self._waiting.popleft()
-            token = request.start(core)
-            if token is not None:
-                self._started[token] = request
+            request.started = time.monotonic()
+            try:
+                self._started[core.call(request.kind, request.payload)] = request
                 started = True
+            except ValueError as error:
+                request.settle(error=error)
         return started
 
     def received(self, event: CoreEvent) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from logclient import threads
-from logclient.delivery.attempt import STOP_CHECK_S, Attempt
+from logclient.delivery.attempt import Attempt
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
@@ -81,21 +81,20 @@ class LaneAttempt(Attempt):
                 self._poke()
                 self._queue.wake()
 
-    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
-        """Sleep until a descriptor is ready, it is time to ask ``stopped``, or a caller wakes the sender."""
+    def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         wake = self._queue.fileno()
-        if self._thread is None and wake >= 0:
+        if self._thread is None and wake >= 0:  # a caller wakes the sender, too
             self._waits_for = reading + writing
             self._queue.enter_fork_safe()
             try:
-                threads.wait_ready([*reading, wake], writing, min(seconds, STOP_CHECK_S))
+                threads.wait_ready([*reading, wake], writing, seconds)
             finally:
                 self._queue.leave_fork_safe()
                 self._waits_for = []
             # First, so that a wake-up from now on is noticed by the next sleep.
             self._queue.finish_wait()
             seconds = 0.0
-        return super().wait(reading, writing, seconds)
+        return super()._sleep(reading, writing, seconds)
 
     def take(self) -> Link:
         """Return the connection, or raise what has prevented it."""

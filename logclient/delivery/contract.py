@@ -57,7 +57,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
+from logclient._ext.constants import FRAME_MORE, PENDING, REASONS, STATUSES, STOP_MEMORY
 from logclient.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -76,6 +76,31 @@ TEST_PRODUCERS = bytes.fromhex("c4ec0000")
 
 
 # -- bytes to send, and events of a core --------------------------------------------------------------
+
+
+def join_frames(frames: Sequence[bytes]) -> bytes:
+    """Return one message of frames in the form of `Wire`."""
+    parts = []
+    for place, frame in enumerate(frames, 1):
+        head = len(frame) | FRAME_MORE if place < len(frames) else len(frame)
+        parts += [head.to_bytes(4, "little"), frame]
+    return b"".join(parts)
+
+
+def find_frames(data: bytes | memoryview, at: int = 0) -> list[tuple[int, int]]:
+    """Return begin and end of each frame of the message at `at`; ValueError: it is not whole."""
+    found = []
+    more = FRAME_MORE
+    while more:
+        if len(data) - at < 4:
+            raise ValueError(f"unit: no head of a frame at offset {at}")
+        head = int.from_bytes(data[at : at + 4], "little")
+        more, size = head & FRAME_MORE, head & ~FRAME_MORE
+        if len(data) - at - 4 < size:
+            raise ValueError(f"unit: a frame at offset {at} of {size} bytes is not whole")
+        found.append((at + 4, at + 4 + size))
+        at += 4 + size
+    return found
 
 
 class Wire(NamedTuple):
@@ -101,20 +126,12 @@ class Settled(NamedTuple):
     reason: str
     ranges: Ranges
 
-    def apply(self, in_flight: InflightBatches) -> None:
-        """Give the events their outcome."""
-        in_flight.apply(self.ranges, STATUSES.index(self.status), REASONS.index(self.reason))
-
 
 class Retry(NamedTuple):
     """These events must be sent again, in order."""
 
     ranges: Ranges
     reason: str
-
-    def apply(self, in_flight: InflightBatches) -> None:
-        """Have the events wait again."""
-        in_flight.apply(self.ranges, PENDING)
 
 
 class Alive(NamedTuple):
@@ -295,8 +312,10 @@ class Core:
         others: list[CoreEvent] = []
         fatal, closed, progress = None, False, 0
         for event in self.events_received():
-            if isinstance(event, (Settled, Retry)):
-                event.apply(in_flight)
+            if isinstance(event, Settled):
+                in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+            elif isinstance(event, Retry):
+                in_flight.apply(event.ranges, PENDING)
             elif isinstance(event, Fatal):
                 fatal = event
             elif isinstance(event, CloseWanted):
@@ -426,11 +445,7 @@ class Link:
         return {}
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Take these bytes.
-
-        Returns:
-            Whether they and all before are passed on.
-        """
+        """Take these bytes; return whether they and all before are passed on."""
         raise NotImplementedError
 
     def flush(self) -> bool:
@@ -469,8 +484,8 @@ class Link:
         if most > 0:
             wait_ready(reading, writing, min(seconds, most))
 
-    def close(self, linger: float = 0.0) -> None:
-        """End the connection; with `drains_on_close`, wait up to `linger` seconds for the bytes it holds."""
+    def close(self, flush_for: float = 0.0) -> None:
+        """End the connection; with `drains_on_close`, wait `flush_for` seconds for the bytes it holds."""
         raise NotImplementedError
 
     def abandon(self) -> None:

@@ -105,10 +105,6 @@ class Endpoints:
         self.backoff.reset()
         self._refused.pop(self._index % len(self._endpoints), None)
 
-    def retry_soon(self) -> None:
-        """Set the next attempt after an end that was expected."""
-        self.not_before = time.monotonic() + self.backoff.soon()
-
     def failed(self, text: str, kind: str) -> None:
         """Report a failure that another attempt may overcome, and set the next attempt."""
         self.not_before = time.monotonic() + self.backoff.delay()

@@ -138,7 +138,9 @@ class Engine:
         self.turns = 0
         self.producer = self._draw_producer() if self._orphan is None else self._orphan.producer
         self.pump = PumpGroup()
-        ledger = make_ledger(self._ledger_target, self.producer, *self._earlier_parts())
+        record = None if self._orphan is None else self._orphan.record
+        earlier = () if record is None else (record.parts, record.size)
+        ledger = make_ledger(self._ledger_target, self.producer, *earlier)
         books.begin(self.producer.hex(), ledger, self.pump)
         self.sender = Sender(ending, self.queue, self.pump, books)
         make_core = partial(_new_core, self._make_core, self.producer)  # without the engine, which is to end
@@ -156,11 +158,6 @@ class Engine:
         while (drawn := os.urandom(10)).startswith(TEST_PRODUCERS):
             pass
         return drawn
-
-    def _earlier_parts(self) -> tuple[int, int] | tuple[()]:
-        """Return how many parts and bytes the ledger of a dead owner has."""
-        record = None if self._orphan is None else self._orphan.record
-        return () if record is None else (record.parts, record.size)
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -237,7 +234,7 @@ class Engine:
             spool_error=self.spool.error if self.spool is not None else "",
             url=self.url,
             tls=next((lane.tls for lane in lanes if lane.tls), ""),
-            pump=lanes[0].described_pump,
+            pump=f"python: {why}" if (why := lanes[0].pump.why) else "compiled",
             compressor=self.core.compressor,
             producer=self.producer.hex(),
         )
@@ -749,17 +746,13 @@ class Engine:
         if self.ending.is_open:
             with self.sender.role(SLICE) as has_role:
                 if has_role:
-                    self._leave_inline(by)
+                    with self.sender.acting(by):
+                        self.ending.finish_alone()  # or one client would take the time of the next
+                        while not self._drained() and (now := time.monotonic()) < by:
+                            self.turn(min(by, now + SLICE))
+                        if self._drained():
+                            self.leave()
         return not self.ending.is_open
-
-    def _leave_inline(self, by: float) -> None:
-        """Do the rest of a sender's work in the calling thread, which holds the role."""
-        with self.sender.acting(by):
-            self.ending.finish_alone()  # or one client would take the time of the next
-            while not self._drained() and (now := time.monotonic()) < by:
-                self.turn(min(by, now + SLICE))
-            if self._drained():
-                self.leave()
 
     def leave(self) -> None:
         """End, or leave the role to callers at exit. The caller holds the role."""
@@ -776,7 +769,7 @@ class Engine:
         self.queue.close()
         left = self._settle_rest()
         self.books.record()
-        self.submissions.settle_rest(Outcome("failed", "closed"))
+        self.submissions.settle([(1, 1 << 48, "failed", "closed")])  # those that are left
         self.books.close()
         self._give_up(left)
         self.lanes.close(deadline)
@@ -836,13 +829,6 @@ class Engine:
             self._begin_draining()
         return begun
 
-    def finish(self, deadline: float) -> None:
-        """Exit alone: deliver until the monotonic `deadline`; events that are left then fail.
-
-        The sender's thread ends here. Later events are delivered in the call that logs them.
-        """
-        lifecycle.finish([self], lambda engine: deadline)
-
     def _hand_over(self) -> None:
         """Leave the role to callers at exit; queued events have the rest of the time."""
         deadline = self.ending.deadline
@@ -859,7 +845,8 @@ class Engine:
         self.ending.handed_over(time.monotonic())
 
     def _let_callers_deliver(self) -> None:
-        self.lanes.stop_trials()
+        for lane in self.lanes:
+            lane.trials.stopped = True
         self.queue.needs_sender = True
 
     def turned_at_exit(self, done: Callable[[], bool], deadline: float) -> None:
@@ -939,7 +926,7 @@ class Engine:
         ledger, deliveries, parents = self.books.ledger, self.submissions.deliveries, list(self.lanes)
         route, batches = self.lanes.route, self.lanes.batches
         self.error_log.after_fork()
-        self.submissions.callbacks.after_fork()
+        self.submissions.callbacks.begin()
         if self.spool is not None:
             self.spool.abandon()
         self.queue.renew()
@@ -953,9 +940,10 @@ class Engine:
         for lane in parents:
             lane.abandon()
         if ledger is not None:
-            ledger.abandon()
+            ledger.close()
         for delivery in deliveries.values():
-            delivery._after_fork(Outcome("failed", "forked"))
+            delivery._done = None  # a thread of the parent may have waited for it
+            delivery._settle(Outcome("failed", "forked"))
 
 
 def _new_core(make_core: Callable[[bytes], Core], producer: bytes) -> Core:

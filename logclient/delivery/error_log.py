@@ -30,6 +30,8 @@ KINDS = 256
 NAME = "logclient"
 
 _deferred: deque[tuple[str, int]] = deque(maxlen=KINDS)
+"""Lines of our own threads, where gevent has patched the locks of handlers: a native thread that waits for
+such a lock may wait for ever."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -104,15 +106,6 @@ process = ErrorLog()
 """The log of this process."""
 
 
-def has_deferred() -> bool:
-    """Return whether lines wait for ``write_deferred``.
-
-    Our own threads defer their lines where gevent has patched the locks of handlers: a native thread that
-    waits for such a lock may wait for ever.
-    """
-    return bool(_deferred)
-
-
 def write_deferred() -> None:
     """Write the lines that wait, if this is a thread of the application."""
     while _deferred and not threads.is_alien():
@@ -167,9 +160,9 @@ class Diagnostics:
         self.last_error = text
         self.on_error(text)
         self.log.warn_limited(kind, text)
-        if has_deferred():
+        if _deferred:
             self._queue.needs_sender = True
 
-    def warn(self, url: str, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Report something about a connection that is being made all the same."""
-        self.warn_limited("renewal", f"{url}: {text}")
+        self.warn_limited("renewal", f"{self.url}: {text}")

@@ -297,7 +297,14 @@ class Isolation:
             self._stopped = self._stopped or now
         if kind in (SUSPECT, LONE):
             if events:
-                self._broke_alone(kind, now)
+                suspect = self._drawn
+                assert suspect is not None
+                if suspect.slow:
+                    suspect.due = now + suspect.pace.delay()
+                if kind == LONE:
+                    self._lone_due = now + self._lone.delay()
+                else:
+                    suspect.trials += 1
             return TRIAL
         if kind == CONTROL and events:
             for suspect in self._candidates:
@@ -325,16 +332,6 @@ class Isolation:
             self.withheld = min(self._spread, others)
             return WITHHOLD
         return NOTHING
-
-    def _broke_alone(self, kind: int, now: float) -> None:
-        suspect = self._drawn
-        assert suspect is not None
-        if suspect.slow:
-            suspect.due = now + suspect.pace.delay()
-        if kind == LONE:
-            self._lone_due = now + self._lone.delay()
-            return
-        suspect.trials += 1
 
     def ended(self, now: float) -> None:
         """Note an end that has nothing to do with events: by a deadline, or by us."""

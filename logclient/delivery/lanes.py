@@ -144,11 +144,6 @@ class Lane:
         self._seen = self._queue.next_seq
 
     @property
-    def described_pump(self) -> str:
-        """``compiled``, or ``python`` and the reason."""
-        return f"python: {self.pump.why}" if self.pump.why else "compiled"
-
-    @property
     def may_be_reachable(self) -> bool:
         """Whether its server is reachable as far as is known; True before the first attempt."""
         return self.link is not None or self.fatal is not None or self.endpoints.hopeful
@@ -158,8 +153,9 @@ class Lane:
     def look(self, now: float, group: Lanes) -> Link | None:
         """Begin or end a connection where that is due; return the connection, if there is one."""
         self.due, self.waits = FOREVER, False
-        if self.link is not None and self._is_idle_guest():
-            self.leave(self.link)
+        sent = self.in_flight
+        if self.link is not None and not (self._at_home or sent.inflight or self._searches or sent.to_send):
+            self.leave(self.link)  # a guest that is not needed any more
         if self.link is None:
             self._connect(now, group)
         if self.link is not None:
@@ -171,12 +167,6 @@ class Lane:
         """Whether it needs connections and other events to find poison."""
         isolation = self.trials.isolation
         return isolation.trying or bool(isolation.withheld or isolation.reserve())
-
-    def _is_idle_guest(self) -> bool:
-        """Return whether this connection is to a server of another lane, and is not needed any more."""
-        if self._at_home or self.in_flight.inflight or self._searches:
-            return False
-        return not self.in_flight.to_send
 
     def _connect(self, now: float, group: Lanes) -> None:
         if self._attempt is None and not self._begin_attempt(now, group):
@@ -218,8 +208,7 @@ class Lane:
         self.endpoints.attempt_at = now
         # No lane in it, which may end before the attempt does.
         connect = partial(self.transport.connect, self.endpoints.current)
-        warn = partial(self._diagnostics.warn, self._diagnostics.url)
-        attempt = self._attempt = LaneAttempt(connect, self._queue, self._poke, warn)
+        attempt = self._attempt = LaneAttempt(connect, self._queue, self._poke, self._diagnostics.warn)
         if not (group.needs_thread() and attempt.start()):
             attempt.run_here(partial(_is_over, attempt, group, now))
         return True
@@ -242,7 +231,8 @@ class Lane:
 
     def _try(self, attempt: LaneAttempt) -> Link | None:
         """Take the connection of an attempt that is over; report a failure."""
-        peer = _describe_endpoint(self.endpoints.current)
+        endpoint = self.endpoints.current
+        peer = ":".join(map(str, endpoint)) if isinstance(endpoint, tuple) else str(endpoint)
         try:
             return attempt.take()
         except CredentialError as error:
@@ -379,7 +369,7 @@ class Lane:
             self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent")
         elif verdict == TRIAL:
             # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
-            self.endpoints.retry_soon()
+            self.endpoints.not_before = time.monotonic() + self.endpoints.backoff.soon()
         elif verdict == WITHHOLD:
             self._diagnostics.warn_limited(end, f"{peer}: {words}")
         elif isinstance(error, CredentialError):
@@ -487,11 +477,6 @@ def _explain_end(
     return f"the server closed the connection before it acknowledged {what}", None, False
 
 
-def _describe_endpoint(endpoint: Any) -> str:
-    """Write an endpoint as ``host:port``."""
-    return ":".join(str(part) for part in endpoint) if isinstance(endpoint, tuple) else str(endpoint)
-
-
 class Move(NamedTuple):
     """A change of the server that was asked for, and by when the old connections end."""
 
@@ -509,11 +494,7 @@ class Route(NamedTuple):
     make_transport: Callable[[], Transport] | None  # for a further lane; None: one lane has all endpoints
 
     def check(self) -> None:
-        """Check that each endpoint can have a lane.
-
-        Raises:
-            ConfigError: there are too many, or one twice.
-        """
+        """Check that each endpoint can have a lane; ConfigError: there are too many, or one twice."""
         if self.make_transport is None:
             return
         if len(self.endpoints) > MOST_ENDPOINTS:
@@ -731,10 +712,6 @@ class Lanes:
             return min(until, move.deadline)
         if self.moving is move:
             self.moving = None
-        self._apply_move(move)
-        return until
-
-    def _apply_move(self, move: Move) -> None:
         self._books.diagnostics.url = move.url
         for transport in self.route.transports:
             transport.close()
@@ -742,6 +719,7 @@ class Lanes:
         for index, lane in enumerate(self):
             lane.move(*self.route.order(index), self.route.transports[index])
         self._add_lanes()
+        return until
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -752,11 +730,6 @@ class Lanes:
         for lane in self:
             lane.trials.deadline = now + (deadline - now) / 2.0
             lane.endpoints.not_before = 0.0
-
-    def stop_trials(self) -> None:
-        """Begin no more trials while other events wait: the process ends."""
-        for lane in self:
-            lane.trials.stop()
 
     def fail(self, reason: int) -> int:
         """Fail the events that have no outcome; return how many."""

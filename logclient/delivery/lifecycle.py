@@ -59,7 +59,7 @@ class _Engine(Protocol):
     def drain_callbacks(self, deadline: float) -> int: ...
 
 
-class Observer(Protocol):
+class Observer:
     """What is told of all engines, such as a collector of metrics."""
 
     def add(self, engine: Any) -> None:

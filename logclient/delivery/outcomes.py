@@ -63,12 +63,6 @@ class _Detailed(Outcome):
 
     details: Mapping[str, Any] = _NOTHING
 
-    @classmethod
-    def of(cls, outcome: Outcome, details: Mapping[str, Any]) -> _Detailed:
-        made = cls(*outcome)
-        made.details = details
-        return made
-
 
 class Delivery:
     """The delivery of one submitted event. ``Client.submit`` makes it.
@@ -170,13 +164,10 @@ class Delivery:
                 return
         self._runner.queue_or_run(callback, self)
 
-    def _explain(self, details: Mapping[str, Any]) -> None:
-        """Take the `details` of the outcome to come."""
-        self._details = details
-
     def _settle(self, outcome: Outcome) -> None:
         if self._details is not None:
-            outcome = _Detailed.of(outcome, self._details)
+            outcome = _Detailed(*outcome)
+            outcome.details = self._details
         with self._runner.lock:
             if self._outcome is not None:
                 return
@@ -187,11 +178,6 @@ class Delivery:
             done.set()
         for callback in callbacks:
             self._runner.run(callback, self)
-
-    def _after_fork(self, outcome: Outcome) -> None:
-        """Settle it in a forked child: a thread of the parent may have waited for it."""
-        self._done = None
-        self._settle(outcome)
 
     def __repr__(self) -> str:
         state = "pending" if self._outcome is None else " ".join(filter(None, self._outcome))
@@ -216,9 +202,10 @@ class CallbackThread:
     ) -> None:
         self.owner = owner
         self._report = report
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Start without a thread and callbacks: in a new client, and in the child of a fork."""
         # Re-entrant: a signal handler may submit, or ask for a result, while this thread does.
         self.lock = threads.RLock()
         self._more = threads.Event()  # cleared and set with the lock held, waited for without
@@ -229,10 +216,6 @@ class CallbackThread:
         self._alone = False  # no thread can be started, now or ever: the interpreter ends
         self._thread: threads.AnyThread | None = None
         self._idle_timeout = IDLE_TIMEOUT
-
-    def after_fork(self) -> None:
-        """Start anew in a forked child: the thread and the waiting callbacks are the parent's."""
-        self._begin()
 
     @property
     def waiting(self) -> int:
@@ -481,17 +464,6 @@ class Submissions:
                     found = [seq for seq in self.deliveries if first <= seq <= last]
                 outcome = Outcome(status, reason)
                 done.extend((seq, outcome) for seq in found)
-        self._settle(done)
-
-    def settle_rest(self, outcome: Outcome) -> None:
-        """Settle all remaining deliveries."""
-        with self._lock:
-            rest = list(self.deliveries)
-        self._settle([(seq, outcome) for seq in rest])
-
-    def _settle(self, done: list[tuple[int, Outcome]]) -> None:
-        if not done:
-            return
         deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
         for seq, outcome in done:
             deliveries[seq]._settle(outcome)
@@ -505,7 +477,7 @@ class Submissions:
         with self._lock:
             delivery = self.deliveries.get(seq)
         if delivery is not None:
-            delivery._explain(details)
+            delivery._details = details
 
     def watch(self, target: int, callback: Callable[[], object]) -> object:
         """Call ``callback()`` once every event up to `target` has its outcome: by the sender, or at once.

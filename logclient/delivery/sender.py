@@ -28,27 +28,16 @@ SLICE = 0.05
 """Seconds between two checks whether the condition has come for which a caller delivers."""
 
 
-class Work(Protocol):
+class _Work(Protocol):
     """What a sender does; ``delivery.engine.Engine`` has it."""
 
-    def start_sender(self, wait: bool = False) -> bool:
-        """Start the sender's thread, and what else is needed for it."""
-
-    def step(self) -> bool:
-        """Deliver for a while; return False, without doing that, when draining is over."""
-
-    def turn(self, until: float) -> None:
-        """Deliver, until the monotonic second `until` at most."""
-
-    def turned_at_exit(self, done: Callable[[], bool], deadline: float) -> None:
-        """Finish a turn of a caller that delivers while the process ends."""
-
-    def leave(self) -> None:
-        """Do what follows draining."""
-
     @property
-    def has_work(self) -> bool:
-        """Whether a sender is needed even if no event comes."""
+    def has_work(self) -> bool: ...
+    def start_sender(self, wait: bool = False) -> bool: ...
+    def step(self) -> bool: ...
+    def turn(self, until: float) -> None: ...
+    def turned_at_exit(self, done: Callable[[], bool], deadline: float) -> None: ...
+    def leave(self) -> None: ...
 
 
 class Sender:
@@ -87,7 +76,7 @@ class Sender:
 
     # -- the thread --------------------------------------------------------------------------------
 
-    def start(self, work: Work, wait: bool = False) -> bool:
+    def start(self, work: _Work, wait: bool = False) -> bool:
         """Start the thread, unless it runs or a fork goes on; return False when none can be started."""
         ending = self.ending
         # Between the two hooks of a fork no thread may be started. And a log call in a destructor or signal
@@ -132,7 +121,7 @@ class Sender:
         finally:
             self._starting.release()
 
-    def _run(self, work: Work) -> None:
+    def _run(self, work: _Work) -> None:
         """Be the sender's thread."""
         lifecycle.start_next()
         ending = self.ending
@@ -197,7 +186,7 @@ class Sender:
             mark_sender_thread(own)
             self.ident = 0
 
-    def drive(self, work: Work, done: Callable[[], bool], timeout: float) -> bool:
+    def drive(self, work: _Work, done: Callable[[], bool], timeout: float) -> bool:
         """Be the sender until ``done()``, where no thread is; return whether that came true."""
         begin = time.monotonic()
         deadline = begin + timeout

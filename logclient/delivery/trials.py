@@ -37,11 +37,8 @@ class Trials:
         self._in_flight = in_flight
         self._books = books
         self._diagnostics = books.diagnostics
-        self._stopped = exiting
-
-    def stop(self) -> None:
-        """Begin no more trials while other events wait: the process ends."""
-        self._stopped = True
+        self.stopped = exiting
+        """Whether other events go before trials, because the process ends."""
 
     @property
     def suspects(self) -> int:
@@ -55,7 +52,7 @@ class Trials:
 
     def _allowed(self, now: float, others: int) -> bool:
         """Return whether there is time for trials; towards the end, `others` go before the suspects."""
-        return not others or (now < self.deadline and not self._stopped)
+        return not others or (now < self.deadline and not self.stopped)
 
     def connected(self) -> None:
         """Decide the purpose of a new connection."""

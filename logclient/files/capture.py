@@ -192,7 +192,13 @@ class CaptureWriter:
         try:
             self._begin()
             if self._closed_at >= 0:
-                self._resume(previous)
+                os.lseek(previous, self._closed_at, os.SEEK_SET)
+                os.write(previous, self._end("resumed"))
+        except OSError as error:
+            if isinstance(error, LedgerError):
+                raise
+            self.close()
+            raise LedgerError(f"capture: {self.directory}: {error.strerror}") from error
         finally:
             if previous >= 0:
                 os.close(previous)
@@ -292,14 +298,6 @@ class CaptureWriter:
         """Set the next arrival to one that was found, unless it is implausibly high."""
         if arrival < MANY >> 1:
             self._next = arrival
-
-    def _resume(self, fd: int) -> None:
-        try:
-            os.lseek(fd, self._closed_at, os.SEEK_SET)
-            os.write(fd, self._end("resumed"))
-        except OSError as error:
-            self.close()
-            raise LedgerError(f"capture: {self.directory}: {error.strerror}") from error
 
     def _end(self, reason: str) -> bytes:
         return _record(_END.pack(END, self._next) + reason.encode())
@@ -495,11 +493,6 @@ class CaptureReader:
     def listeners(self) -> list[str]:
         """The names of the listeners, in the order of reading."""
         return sorted(self._listeners)
-
-    @property
-    def segments(self) -> list[str]:
-        """The file names of the segments, in the order of reading."""
-        return [name for listener in self.listeners for _, name in self._listeners[listener]]
 
     def __iter__(self) -> Iterator[Unit]:
         """Yield the units."""

@@ -62,11 +62,6 @@ class Ledger:
         self._size = 0
         self._earlier = size
 
-    @staticmethod
-    def now_us() -> int:
-        """Return the microseconds since 1970."""
-        return time.time_ns() // 1000
-
     def open(self) -> int:
         """Return the descriptor to write to, opening the first part if there is none; -1 once stopped.
 
@@ -100,8 +95,8 @@ class Ledger:
         """Append one line; a failure stops the ledger."""
         if self.fd < 0:
             return
-        line = self._dumps({"t": kind, "at_us": self.now_us(), **fields}, separators=(",", ":")).encode()
-        view = memoryview(line + b"\n")
+        made = {"t": kind, "at_us": time.time_ns() // 1000, **fields}
+        view = memoryview(self._dumps(made, separators=(",", ":")).encode() + b"\n")
         try:
             while view:
                 written = os.write(self.fd, view)
@@ -158,14 +153,10 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Close the part."""
+        """Close the part; in a forked child, the parent's file."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
-
-    def abandon(self) -> None:
-        """Close the parent's file in a forked child."""
-        self.close()
 
 
 def _remove_empty(path: str) -> None:

@@ -45,7 +45,7 @@ Key = tuple[str, str, str]  # name of a metric, URL, reason (or empty)
 Counts = dict[Key, int]
 
 
-class Totals:
+class Totals(lifecycle.Observer):
     """The counts of all clients that this process has had; a child of a fork begins anew."""
 
     def __init__(self) -> None:
@@ -62,9 +62,6 @@ class Totals:
                 self.read()
             if not any(engine is one for one in self._live):
                 self._live.append(engine)
-
-    def process_ends(self) -> None:
-        """Do nothing: whoever reads does it when it needs the counts."""
 
     def after_fork(self) -> None:
         """Forget the counts of the parent."""

@@ -93,8 +93,10 @@ class LogExporter(FrontEnd, _Exporter):
         number = record.severity_number.value if record.severity_number is not None else 0
         group = (number - 1) // 4
         level = record.severity_text or (_LEVELS[group] if number else "")
-        fields = self._resource_fields(getattr(item, "resource", None) or record.resource)
-        fields = fields | _renamed(record.attributes or {})
+        resource = getattr(item, "resource", None) or record.resource
+        if resource is not self._last[0]:
+            self._last = resource, _renamed(resource.attributes)
+        fields = self._last[1] | _renamed(record.attributes or {})
         body = record.body
         if isinstance(body, bytes):
             body = body.decode(errors="replace")
@@ -118,13 +120,6 @@ class LogExporter(FrontEnd, _Exporter):
         document |= {name: value for name, value in found.items() if value}
         add_fields(document, fields)
         self._ship_document(document, group * 10 if number else INFO, name)
-
-    def _resource_fields(self, resource: Any) -> dict[str, Any]:
-        last, fields = self._last
-        if resource is not last:
-            fields = _renamed(resource.attributes)
-            self._last = resource, fields
-        return fields
 
 
 def _renamed(attributes: Mapping[str, Any]) -> dict[str, Any]:

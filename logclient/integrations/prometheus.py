@@ -51,7 +51,7 @@ class Collector:
             yield metric
 
 
-class _Files:
+class _Files(lifecycle.Observer):
     """Writes the counts into the files of ``prometheus_client``, from where all processes' are added up."""
 
     def __init__(self) -> None:
@@ -67,9 +67,6 @@ class _Files:
         }
         lifecycle.observe(self)
         self.after_fork()
-
-    def add(self, engine: Any) -> None:
-        """Do nothing: `Totals` counts it."""
 
     def process_ends(self) -> None:
         self.update()

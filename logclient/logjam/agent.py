@@ -20,7 +20,7 @@ from logclient.logjam import document
 from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE, split_app_env
 from logclient.logjam.document import ERROR, INFO, MASKED
 from logclient.logjam.request import Request, current, error_name, innermost, running
-from logclient.records.place import node_name
+from logclient.records.host import node_name
 
 R = TypeVar("R")
 

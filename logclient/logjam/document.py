@@ -19,6 +19,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 MAX_LINE = 2048  # characters of a line below ERROR
@@ -141,36 +142,26 @@ _APART = 48 * 3600
 class Clock:
     """The ``started_at`` of an importer: how it is written, and which values the importer accepts.
 
-    Results are kept for one second, because most documents come in the same second as the one before.
+    A few results are kept, because most documents come in the same second as the one before.
     """
 
     def __init__(self, zone: datetime.tzinfo | None) -> None:
-        self._zone = zone
-        self._second: tuple[int | None, str] = (None, "")
-        self._line_second: tuple[int | None, str] = (None, "")
-        self._bounds: tuple[int | None, str, str] = (None, "", "")
+        self._started = lru_cache(4)(partial(local_time, zone=zone))
+        self._second = lru_cache(4)(lambda whole: timestamp(whole, zone)[:19])
 
     def text(self, seconds: float) -> str:
         """Return ``started_at`` for a time, as `local_time` does."""
-        whole = int(seconds)
-        known, text = self._second
-        if known != whole:
-            text = local_time(whole, self._zone)
-            self._second = whole, text
-        return text
+        return self._started(int(seconds))
 
     def texts(self, whole: int) -> tuple[str, str]:
         """Return ``started_at`` for a whole second, and the time of a line in it without the microseconds."""
-        return self.text(whole), timestamp(whole, self._zone)[:19]
+        return self.text(whole), self._second(whole)
 
     def line_time(self, seconds: float) -> str:
         """Return the time of a line as `timestamp` does, for many lines, most of them in the same second."""
         try:
             whole = int(seconds // 1)
-            last, second = self._line_second
-            if whole != last:
-                second = timestamp(whole, self._zone)[:19]
-                self._line_second = whole, second
+            second = self._second(whole)
         except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
             return self.line_time(0.0)
         return f"{second}.{int((seconds - whole) * 1e6):06d}"
@@ -180,11 +171,7 @@ class Clock:
         text = text_of(started)  # a datetime, as it is encoded
         if not _STARTED.match(text):
             return False
-        whole = int(now)
-        known, first, last = self._bounds
-        if known != whole:
-            first, last = (local_time(whole + apart, self._zone)[:19] for apart in (-_APART, _APART))
-            self._bounds = whole, first, last
+        first, last = (self.text(int(now) + apart)[:19] for apart in (-_APART, _APART))
         # These texts sort by time.
         return first <= text[:19].replace(" ", "T") <= last
 

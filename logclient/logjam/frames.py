@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from logclient import readable
-from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, expand
+from logclient.delivery.contract import find_frames
 from logclient.logjam import messages
 from logclient.logjam.messages import COMPRESSIONS
 from logclient.readable import BODY_KEPT, Bytes, Frame
@@ -23,40 +23,21 @@ def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
     decoder = Decoder(max_unpacked=max_unpacked)
     at = 0
     while at < len(view):
-        spans, end = _spans(view, at)
-        unit = bytes(view[at:end])
-        if end < 0:
+        try:
+            spans = find_frames(view, at)
+        except ValueError:
             wrong = f"cut inside a message: {len(view) - at:,} bytes of it"
             yield Frame(at, 0, len(view) - at, "", {}).marked(wrong, view)
             return
-        yield from _message(unit, at, spans, decoder, max_unpacked, view)
-        at = end
-
-
-def _spans(view: memoryview, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Return the (begin, size) of each frame, and where the message ends, or -1 when it is cut."""
-    spans = []
-    while len(view) - at >= 4:
-        head = int.from_bytes(view[at : at + 4], "little")
-        size = head & (FRAME_MORE - 1)
-        if len(view) - at - 4 < size:
-            break
-        spans.append((at + 4, size))
-        at += 4 + size
-        if not head & FRAME_MORE:
-            return spans, at
-    return spans, -1
+        yield from _message(view, at, spans, decoder, max_unpacked)
+        at = spans[-1][1]
 
 
 def _message(
-    unit: bytes,
-    at: int,
-    spans: list[tuple[int, int]],
-    decoder: Decoder,
-    max_unpacked: int,
-    view: memoryview,
+    view: memoryview, at: int, spans: list[tuple[int, int]], decoder: Decoder, max_unpacked: int
 ) -> Iterator[Frame]:
-    parts = [bytes(view[begin : begin + min(size, BODY_KEPT)]) for begin, size in spans]
+    unit = bytes(view[at : spans[-1][1]])
+    parts = [bytes(view[begin : min(end, begin + BODY_KEPT)]) for begin, end in spans]
     count = f"{len(spans)} frame{'s'[: len(spans) != 1]}"
     if _is_reply(parts):
         fields: dict[str, Any] = {"type": "reply", "app_env": _text(parts[0]), "status": _text(parts[1])}
@@ -96,9 +77,10 @@ def _message(
     frame = Frame(at, 0, len(unit), title, fields)
     yield frame.marked(wrong, view) if wrong else frame
     body_at = 2 + row.request[0]
-    for place, (begin, size) in enumerate(spans):
+    for place, (begin, end) in enumerate(spans):
         if known and not wrong and place != body_at:
             continue  # its fields are shown already
+        size = end - begin
         body, length, words = parts[place], size, f"frame {place + 1}, {size:,} byte{'s'[: size != 1]}"
         if known and place == body_at and row.compression[0] and not wrong:
             # a body that cannot be opened is shown as it is; its fault is shown above

@@ -1,7 +1,6 @@
 """Logjam's messages on the wire: frames, the meta frame, bodies. No I/O.
 
-A captured unit is one ZeroMQ message: for each frame a ``u32`` head, little-endian, and its bytes. The
-head is the frame's length, with the highest bit set when another frame of the message follows.
+A captured unit is one ZeroMQ message, in the form of ``delivery.contract.Wire``.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ import re
 import struct
 from typing import NamedTuple
 
-from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import pack as compress
 from logclient._ext.logjam import unpack
+from logclient.delivery.contract import find_frames
+from logclient.delivery.contract import join_frames as unit
 from logclient.errors import MissingExtra, ProtocolError
 
 __all__ = [
@@ -26,7 +26,6 @@ COMPRESSIONS = tuple(METHODS)
 """Names of the compression methods, by their numbers on the wire."""
 SEQUENCE_MAX = (1 << 64) - 1
 
-_U32 = struct.Struct("<I")
 _META = struct.Struct(">HBBIQQ")
 _TAGS = (0xCABD, 0xBDCA)  # the device takes the tag in either order of its bytes, all else only big-endian
 _TOPICS = (b"logs", b"javascript", b"events", b"frontend.page", b"frontend.ajax", b"mobile")
@@ -65,32 +64,13 @@ def is_topic(topic: bytes) -> bool:
     return topic.startswith(_TOPICS)
 
 
-def unit(parts: list[bytes]) -> bytes:
-    """Return the frames of one message as one captured unit."""
-    out = []
-    last = len(parts) - 1
-    for index, part in enumerate(parts):
-        out.append(_U32.pack(len(part) | FRAME_MORE if index < last else len(part)))
-        out.append(part)
-    return b"".join(out)
-
-
 def frames(raw: bytes) -> list[bytes]:
     """Return the frames of one captured unit; ValueError: it is not one whole message."""
-    parts: list[bytes] = []
-    at, more = 0, True
-    while more:
-        if len(raw) - at < 4:
-            raise ValueError(f"unit: no head of a frame at offset {at}")
-        (head,) = _U32.unpack_from(raw, at)
-        more, end = bool(head & FRAME_MORE), at + 4 + (head & ~FRAME_MORE)
-        if end > len(raw):
-            raise ValueError(f"unit: a frame at offset {at} of {head & ~FRAME_MORE} bytes is not whole")
-        parts.append(raw[at + 4 : end])
-        at = end
-    if at != len(raw):
-        raise ValueError(f"unit: {len(raw) - at} bytes after the last frame")
-    return parts
+    spans = find_frames(raw)
+    end = spans[-1][1]
+    if end != len(raw):
+        raise ValueError(f"unit: {len(raw) - end} bytes after the last frame")
+    return [raw[begin:end] for begin, end in spans]
 
 
 def require_library(method: int) -> None:

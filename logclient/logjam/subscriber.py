@@ -127,19 +127,9 @@ class Tracker:
         if b"" in self._topics:
             raise ConfigError("topics: one of them is empty")
         self._watch = gaps
-        self._devices: dict[int, Device] = {}
-        self._gaps: deque[Gap] = deque(maxlen=_GAPS_KEPT)
+        self.devices: dict[int, Device] = {}  #: by number
+        self.gaps: deque[Gap] = deque(maxlen=_GAPS_KEPT)  #: the last ones
         self.refused: dict[str, int] = {}  #: the reasons for which messages were refused, and how often
-
-    @property
-    def devices(self) -> dict[int, Device]:
-        """The devices by number."""
-        return dict(self._devices)
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """The last 1,000 gaps."""
-        return list(self._gaps)
 
     def take(self, parts: list[bytes], now: float) -> Message | None:
         """Take the frames of a message; None: a heartbeat, or one that is invalid or not chosen."""
@@ -173,9 +163,9 @@ class Tracker:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def _follow(self, number: int, sequence: int, beat: bool, now: float) -> None:
-        device = self._devices.get(number)
+        device = self.devices.get(number)
         if device is None:
-            if len(self._devices) >= _DEVICES_MAX:
+            if len(self.devices) >= _DEVICES_MAX:
                 self.refuse(f"devices: more than {_DEVICES_MAX}, not followed")
                 return
             device = Device(number, last=sequence - 1)  # earlier messages are not missing
@@ -187,10 +177,10 @@ class Tracker:
             else:
                 device = device._replace(restarts_at_least=device.restarts_at_least + 1)
         if self._watch and sequence > first:
-            self._gaps.append(Gap(number, first, sequence - 1))
+            self.gaps.append(Gap(number, first, sequence - 1))
             missing = device.missing_at_least + sequence - first
             device = device._replace(missing_at_least=missing, gaps=device.gaps + 1)
-        self._devices[number] = device._replace(
+        self.devices[number] = device._replace(
             received=device.received + 1, heartbeats=device.heartbeats + beat, last=sequence, seen=now
         )
 
@@ -391,12 +381,12 @@ class Subscriber:
     @property
     def devices(self) -> dict[int, Device]:
         """The devices by number."""
-        return self._tracker.devices
+        return dict(self._tracker.devices)
 
     @property
     def gaps(self) -> list[Gap]:
         """The last 1,000 gaps."""
-        return self._tracker.gaps
+        return list(self._tracker.gaps)
 
     @property
     def refused(self) -> dict[str, int]:

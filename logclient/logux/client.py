@@ -76,7 +76,8 @@ class Client(client.Client):
         self._inbox.engine = self._engine
         if state is not None:
             self._engine.on_end = partial(_release, state, self._engine.submissions.callbacks)
-        self._engine.books.requests.on_event = _weakly(self._inbox)
+        take = weakref.WeakMethod(self._inbox.take)
+        self._engine.books.requests.on_event = lambda event: (found := take()) and found(event)
         # Actions are never truncated.
         plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
         self._actions = Encoder(**plain, carriers=("id",), identity=config.identity)
@@ -127,7 +128,11 @@ class Client(client.Client):
         kept = client.INFO_LEVEL
         try:
             kept = client.level_index(level)
-            _check_action(action)
+            if not isinstance(action, Mapping):
+                raise EncodeTypeError(f"action: must be a mapping, got {type(action).__name__}")
+            if not isinstance(kind := action.get("type"), str):
+                raise EncodeTypeError(f"type: an action's must be a string, got {type(kind).__name__}")
+            _check_names("action", action)
             head = _head(meta)
             body, _, sanitized, moved = self._actions.encode(action)
         except (TypeError, ValueError) as error:
@@ -434,27 +439,6 @@ def _release(state: State, callbacks: CallbackThread) -> None:
         callbacks.run(state.release)
     else:
         state.release()
-
-
-def _weakly(inbox: Inbox) -> Callable[[CoreEvent], object]:
-    """Return a function that passes events to an inbox as long as its client exists."""
-    found = weakref.ref(inbox)
-
-    def take(event: CoreEvent) -> None:
-        inbox = found()
-        if inbox is not None:
-            inbox.take(event)
-
-    return take
-
-
-def _check_action(action: object) -> None:
-    if not isinstance(action, Mapping):
-        raise EncodeTypeError(f"action: must be a mapping, got {type(action).__name__}")
-    kind = action.get("type")
-    if not isinstance(kind, str):
-        raise EncodeTypeError(f"type: an action's must be a string, got {type(kind).__name__}")
-    _check_names("action", action)
 
 
 def _check_names(what: str, fields: Mapping[Any, Any]) -> None:

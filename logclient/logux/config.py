@@ -23,17 +23,16 @@ _HANDSHAKE_HEADERS = frozenset((
     "keep-alive",
 ))  # fmt: skip
 _MAX_HEADER_BYTES = 16384
-_USER = re.compile(r"[^\0- :\x7f\ud800-\udfff]{1,128}")
-_ACTION_TYPE = re.compile(r"(?!logux/)[^\0-\x1f\x7f\ud800-\udfff]{1,256}")
 _HEADER_NAME = re.compile(r"[0-9A-Za-z!#$%&'*+.^_`|~-]{1,256}")
 
 
-def _user(value: Any) -> str:
-    if not isinstance(value, str) or value == "server" or not _USER.fullmatch(value):
-        raise ValueError(
-            f"must be 1 to 128 characters without a colon or a space, and not server, got {echo(value)}"
-        )
-    return value
+def _text(pattern: str, rule: str) -> Reader:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(f"must be {rule}, got {echo(value)}")
+        return value
+
+    return Reader("text", read)
 
 
 def _subprotocol(value: Any) -> int | str:
@@ -47,12 +46,6 @@ def _subprotocol(value: Any) -> int | str:
     except ValueError:
         raise ValueError(f"must be a whole number, or a version such as 1.0.0, got {echo(value)}") from None
     return number
-
-
-def _action_type(value: Any) -> str:
-    if not isinstance(value, str) or not _ACTION_TYPE.fullmatch(value):
-        raise ValueError(f"must be 1 to 256 characters, and not begin with logux/, got {echo(value)}")
-    return value
 
 
 def _header_lines(source: str) -> list[tuple[str, str]]:
@@ -150,7 +143,10 @@ class LoguxConfig(DocumentConfig):
         "Largest number of sync messages whose actions have no outcome yet.",
     )
     user: str = option(
-        Reader("text", _user),
+        _text(
+            r"(?!server\Z)[^\0- :\x7f\ud800-\udfff]{1,128}",
+            "1 to 128 characters without a colon or a space, and not server",
+        ),
         "false",
         "User of the connection, the first part of the node id; false: not logged in.",
     )
@@ -165,7 +161,10 @@ class LoguxConfig(DocumentConfig):
         "Follow the protocol's text where released servers differ from it; see logux.md.",
     )
     action_type: str = option(
-        Reader("text", _action_type),
+        _text(
+            r"(?!logux/)[^\0-\x1f\x7f\ud800-\udfff]{1,256}",
+            "1 to 256 characters, and not begin with logux/",
+        ),
         "log/add",
         "Type of the actions that events become.",
     )

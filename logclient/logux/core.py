@@ -96,15 +96,11 @@ class Undone(NamedTuple):
     meta: dict[str, Any]
 
 
-def _letters(number: int, digits: int) -> str:
-    """Write a number in characters that a node id may have, six bits each."""
-    return "".join(ALPHABET[number >> 6 * place & 63] for place in range(digits))
-
-
 def _name_parts(name: bytes) -> tuple[str, str]:
-    """Make the second and the third part of a node id from 10 bytes."""
+    """Make the second and the third part of a node id from 10 bytes, six bits in each character."""
     number = int.from_bytes(name, "big")
-    return _letters(number, 8), _letters(number >> 48, 6)
+    letters = "".join(ALPHABET[number >> 6 * place & 63] for place in range(14))
+    return letters[:8], letters[8:]
 
 
 class Logux(Core):

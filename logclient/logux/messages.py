@@ -306,12 +306,12 @@ def _sync(message: list[Any]) -> Sync:
     added = _number("added", message[1])
     actions, metas = message[2::2], message[3::2]
     for action in actions:
-        if type(action) is not dict or type(action.get("length")) in _NUMBERS:
+        if not _is_object(action):
             raise ValueError("action: must be an object without a number as length")
         if type(action.get("type")) is not str:
             raise ValueError("action: type must be a text")
     for meta in metas:
-        if type(meta) is not dict or type(meta.get("length")) in _NUMBERS:
+        if not _is_object(meta):
             raise ValueError("meta: must be an object without a number as length")
         if not _is_number(meta.get("time")):
             raise ValueError("meta: time must be a number")
@@ -323,15 +323,9 @@ def _sync(message: list[Any]) -> Sync:
 def _is_relative(value: Any) -> bool:
     if type(value) is not list:
         return _is_number(value)
-    if len(value) == 2:
-        return _is_number(value[0]) and _is_number(value[1])
-    return (
-        len(value) == 3
-        and _is_number(value[0])
-        and type(value[1]) is str
-        and " " not in value[1]
-        and _is_number(value[2])
-    )
+    named = len(value) == 3 and type(value[1]) is str and " " not in value[1]
+    numbers = value[::2] if named else value
+    return len(numbers) == 2 and all(map(_is_number, numbers))
 
 
 def _debug(message: list[Any]) -> Debug:

@@ -18,7 +18,7 @@ from logclient.errors import ConnectFailed, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
-from logclient.records import place
+from logclient.records.host import node_name
 
 __all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat", "Watch"]
 
@@ -63,7 +63,7 @@ class Documents:
     ) -> None:
         self.sink = sink
         self.event_type = event_type
-        self.host = place.node_name() if host is None else host
+        self.host = node_name() if host is None else host
         self.failed = 0
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         # A truncated record must leave room for the rest of its document.

@@ -37,8 +37,10 @@ def join_tags(tags: Iterable[str]) -> bytes:
             seen[kind] = True
             if not value:
                 raise ValueError(f"tags: nothing behind {kind}")
-        if kind == "kt:":
-            _check_topic(value)
+        if tag == "kt:null":
+            raise ValueError("topic: servers discard what goes to 'null'")
+        if kind == "kt:" and (value in (".", "..") or not _TOPIC.fullmatch(value)):
+            raise ValueError("topic: 1 to 249 letters, digits, dots, underscores and dashes, as in Kafka")
         try:
             found.append(tag.encode())
         except UnicodeEncodeError:
@@ -57,13 +59,6 @@ def split_tags(data: bytes) -> list[str]:
 def kafka_tags(topic: str = "", key: str = "") -> list[str]:
     """Return the tags that send a message to a Kafka topic, with a key: ``kt:TOPIC``, ``pk:KEY``."""
     return ([f"kt:{topic}"] if topic else []) + ([f"pk:{key}"] if key else [])
-
-
-def _check_topic(topic: str) -> None:
-    if topic == "null":
-        raise ValueError("topic: servers discard what goes to 'null'")
-    if topic in (".", "..") or not _TOPIC.fullmatch(topic):
-        raise ValueError("topic: 1 to 249 letters, digits, dots, underscores and dashes, as in Kafka")
 
 
 def command(name: str, payload: bytes = b"") -> bytes:

@@ -126,7 +126,7 @@ def _form(name: str) -> Form | None:
     if name == "ecs":
         return None
     from logclient.records.formats import form
-    from logclient.records.place import node_name
+    from logclient.records.host import node_name
 
     if name not in ("logstash", "otel", "gelf", "json"):
         raise ConfigError(f"form: must be ecs, logstash, otel, gelf or json, got {name!r}")

@@ -11,6 +11,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from random import random
 from typing import Any
 
@@ -40,14 +41,14 @@ class Sampling:
         random: Callable[[], float] = random,
     ) -> None:
         known = logging.getLevelNamesMapping()
-        self._levels = {known[name]: share for name, share in sample.items() if name in known}
-        self._loggers = {name: share for name, share in sample.items() if name not in known}
+        levels = {known[name]: share for name, share in sample.items() if name in known}
+        loggers = {name: share for name, share in sample.items() if name not in known}
+        self._share = lru_cache(LARGEST)(partial(_share, levels, loggers)) if sample else None
         self._rate = rate_limit
         self._dedupe = dedupe
         self._count = count
         self._clock = clock
         self._random = random
-        self._shares: dict[tuple[str, int], float] = {}
         self._windows: dict[Any, list[Any]] = {}  # key: [end of the window, passed, held back]
 
     def record(self, record: logging.LogRecord) -> logging.LogRecord | None:
@@ -66,7 +67,7 @@ class Sampling:
 
         The template is its message before the arguments; `text` returns all that makes it equal to another.
         """
-        if self._levels or self._loggers:
+        if self._share is not None:
             share = self._share(logger, level)
             if share < 1.0 and self._random() >= share:
                 self._count(FILTER_SAMPLE)
@@ -84,19 +85,6 @@ class Sampling:
                 self._count(FILTER_RATE_LIMIT)
                 return -1
         return held + found
-
-    def _share(self, logger: str, level: int) -> float:
-        found = self._shares.get((logger, level))
-        if found is None:
-            found = self._levels.get(level, 1.0)
-            name = logger if level < logging.WARNING else ""
-            while name and name not in self._loggers:
-                name = name.rpartition(".")[0]
-            found = self._loggers[name] if name else found
-            if len(self._shares) >= LARGEST:
-                self._shares.clear()
-            self._shares[logger, level] = found
-        return found
 
     def _pass(self, key: Any, seconds: float, most: int) -> int:
         """Count one of `key`: return how many were held back before it, or -1 if `most` have passed."""
@@ -123,6 +111,13 @@ class Sampling:
         over = [key for key, (end, _, held) in entries if now >= end and not held]
         for key in over or [key for key, _ in entries[: LARGEST // 2]]:
             self._windows.pop(key, None)
+
+
+def _share(levels: Mapping[int, float], loggers: Mapping[str, float], logger: str, level: int) -> float:
+    name = logger if level < logging.WARNING else ""
+    while name and name not in loggers:
+        name = name.rpartition(".")[0]
+    return loggers[name] if name else levels.get(level, 1.0)
 
 
 def _kind(exc_info: Any) -> str:

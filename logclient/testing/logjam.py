@@ -290,7 +290,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             if ":" in self.host:
                 sock.setsockopt(zmq.IPV6, 1)
             if self._curve is not None:
-                self._curve.set_up(sock)
+                sock.CURVE_SERVER, sock.CURVE_SECRETKEY = True, self._curve.secret.encode()
             if kind == zmq.ROUTER:
                 # A reply that cannot be sent is an error; by default it would be dropped silently.
                 sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -318,7 +318,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._replying.clear()
 
     def _close_all(self) -> None:
-        self._connections.shut_down_all()
+        for fd, address in self._connections.open.items():
+            logjam_sockets.shut_down(fd, address)
 
     def _read(self, ready: list[Any], now: float) -> None:
         for sock, _ in ready:
@@ -351,7 +352,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             logjam_sockets.send(self._stats, [b"stats", number, sequence])
         if now >= self._look_at:
             self._look_at = now + zeromq.LOOK_EVERY
-            for _ in range(self._connections.shut_down_endless()):
+            for fd in self._connections.endless.look(self._connections.open):
+                logjam_sockets.shut_down(fd, self._connections.open[fd])
                 self._count_reason("frames: no end")
             self._count["idle_closes"] += self._connections.shut_down_idle(now)
 

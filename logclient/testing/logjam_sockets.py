@@ -52,15 +52,11 @@ class Curve:
     def __init__(self, secret: str, clients: Collection[str] | None) -> None:
         from logclient.transports.zmq import curve_keys
 
-        self.public, self._secret = curve_keys(secret)
+        self.public, self.secret = curve_keys(secret)
         self._clients = None if clients is None else frozenset(clients)
         for key in self._clients or ():
             if not is_key(key):
                 raise ConfigError("curve_clients: each must be a key of 40 characters of Z85")
-
-    def set_up(self, sock: Any) -> None:
-        """Encrypt a socket. It must not be bound yet."""
-        sock.CURVE_SERVER, sock.CURVE_SECRETKEY = True, self._secret.encode()
 
     def authenticator(self, zmq: Any, context: Any) -> Any:
         """Return the socket over which libzmq asks about clients (RFC 27, ZAP), or None to accept all.
@@ -117,22 +113,6 @@ class Connections:
         self.open.clear()
         self._traffic.clear()
 
-    def shut_down(self, fd: int) -> None:
-        """End a connection."""
-        shut_down(fd, self.open[fd])
-
-    def shut_down_all(self) -> None:
-        """End all connections."""
-        for fd in self.open:
-            self.shut_down(fd)
-
-    def shut_down_endless(self) -> int:
-        """End the connections with a message without end, and return their number."""
-        found = self.endless.look(self.open)
-        for fd in found:
-            self.shut_down(fd)
-        return len(found)
-
     def shut_down_idle(self, now: float) -> int:
         """End the producers' connections that were idle for too long, and return their number."""
         if not self._idle:
@@ -145,5 +125,5 @@ class Connections:
             elif now - since >= self._idle:
                 ended += 1
                 del self._traffic[fd]
-                self.shut_down(fd)
+                shut_down(fd, self.open[fd])
         return ended

@@ -188,9 +188,17 @@ class ServerNode:
             message = parse(raw)
         except Refused as error:
             return [self._refused(raw, error)]
-        if not self.open:
-            return self._before_open(raw, message, now, wall)
-        return [self._take(raw, message, wall)]
+        if self.open:
+            return [self._take(raw, message, wall)]
+        if isinstance(message, Connect):
+            return self._connect(raw, message, now, wall)
+        if self._rules.strict_spec and not isinstance(message, Connected | Error):
+            missed = Error("missed-auth", raw.decode()[:ECHOED])
+            return [Received(raw, None, [pack(missed)], [], missed.type)]
+        if isinstance(message, Connected | Error | Debug | Headers):
+            return [self._take(raw, message, wall)]
+        self._early.append((raw, message))
+        return []
 
     def _refused(self, raw: bytes, error: Refused) -> Received:
         answer = error.error
@@ -204,17 +212,6 @@ class ServerNode:
         if not self._rules.strict_spec:
             self.closed = str(error)
         return Received(raw, None, [pack(answer)], [], str(error))
-
-    def _before_open(self, raw: bytes, message: Message, now: float, wall: int) -> list[Received]:
-        if isinstance(message, Connect):
-            return self._connect(raw, message, now, wall)
-        if self._rules.strict_spec and not isinstance(message, Connected | Error):
-            error = Error("missed-auth", raw.decode()[:ECHOED])
-            return [Received(raw, None, [pack(error)], [], error.type)]
-        if isinstance(message, Connected | Error | Debug | Headers):
-            return [self._take(raw, message, wall)]
-        self._early.append((raw, message))
-        return []
 
     def _connect(self, raw: bytes, message: Connect, now: float, wall: int) -> list[Received]:
         error = self._why_not(message, now)

@@ -44,11 +44,6 @@ class Counts:
         """Connections that faults have cut."""
         return 0
 
-    @classmethod
-    def zeros(cls) -> dict[str, Any]:
-        """Return a mutable counter for each field."""
-        return cls().as_dict()
-
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without `cuts`, which is a sum of some of them."""
         return dict(vars(self))
@@ -119,7 +114,7 @@ class CollectorBase(Generic[C]):
         self.host = host
         self._protocol = protocol
         self._snapshot = counts
-        self._count = counts.zeros()
+        self._count = counts().as_dict()
         self._options = options
         self._idle = options.get("idle", 900.0)
         self._max_connections = options.get("max_connections", 1000)

@@ -201,13 +201,18 @@ class Collector(CollectorBase[Counts]):
             url = f"plog+tcp://{_name((self.host, self.tcp_port))}"
             self._line_capture = self._open_capture(self.port, url, protocol="plog+tcp", suffix="-lines")
         now = time.monotonic()
-        environment = self._environment()
+        times = {"max_size": self._max_size, "expire_time": f"{self._expire_time:g}s"}
+        defrag = {**times, "detect_holes": hole_settings()}
+        # The answer to ENVI, which anybody may ask for.
+        environment = {"host": self.host, "port": self.port, "defrag": defrag}
+        if self._forwarder is not None:
+            environment["kafka"] = self._forwarder.public_settings()
         self._listener = self._make_listener(now, allow_kill=self._allow_kill, environment=environment)
         self._injector, self._capture_listener = None, None
         if self._faults:
             # Its limits are above the server's, to find the event of each datagram that the server drops.
             self._injector = Injector(self._faults, self._record_fault, 64 << 20, 256 << 20)
-            if self._injector.changes_capture:
+            if any(fault.name in ("discard", "swap", "corrupt", "add") for fault in self._faults.faults):
                 self._capture_listener = self._make_listener(now)
         self._selector = selectors.DefaultSelector()
         for source in (self._socket, self._wake_in, self._accepting):
@@ -222,12 +227,6 @@ class Collector(CollectorBase[Counts]):
         if self._accepting is not None:
             self._accepting.close()
             self._accepting = None
-
-    def _environment(self) -> dict[str, Any]:
-        """Return the answer to ENVI, which anybody may ask for."""
-        times = {"max_size": self._max_size, "expire_time": f"{self._expire_time:g}s"}
-        found = {"host": self.host, "port": self.port, "defrag": {**times, "detect_holes": hole_settings()}}
-        return found if self._forwarder is None else {**found, "kafka": self._forwarder.public_settings()}
 
     @staticmethod
     def _values(raw: bytes) -> list[Any]:

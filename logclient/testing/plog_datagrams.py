@@ -61,8 +61,13 @@ class Datagrams:
 
     def __init__(self, host: str, port: int, receive_buffer: int = 0) -> None:
         self.sock = bound_socket(socket.SOCK_DGRAM, host, port)
-        if receive_buffer:
-            self._widen(receive_buffer)
+        forced = [33] if sys.platform == "linux" else []  # SO_RCVBUFFORCE, which needs a privilege
+        for option in (*forced, socket.SO_RCVBUF) if receive_buffer else ():
+            try:
+                self.sock.setsockopt(socket.SOL_SOCKET, option, receive_buffer)
+                break
+            except OSError:
+                continue
         self.port: int = self.sock.getsockname()[1]
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -84,15 +89,6 @@ class Datagrams:
     def fileno(self) -> int:
         """Return the descriptor that is readable when there is something to ``read``."""
         return self._ready if self._thread is not None else self.sock.fileno()
-
-    def _widen(self, size: int) -> None:
-        forced = [33] if sys.platform == "linux" else []  # SO_RCVBUFFORCE, which needs a privilege
-        for option in (*forced, socket.SO_RCVBUF):
-            try:
-                self.sock.setsockopt(socket.SOL_SOCKET, option, size)
-                return
-            except OSError:
-                continue
 
     @property
     def receive_buffer(self) -> int:

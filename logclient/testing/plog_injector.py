@@ -63,11 +63,6 @@ class Injector:
         self._kept: list[Datagram] = []
 
     @property
-    def changes_capture(self) -> bool:
-        """True when the capture may differ from the server's view."""
-        return any(fault.name in ("discard", "swap", "corrupt", "add") for fault in self._faults.faults)
-
-    @property
     def due(self) -> float:
         """Monotonic time at which `expire` has something to do."""
         return self._held.due

@@ -61,15 +61,11 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         # The bytes are only valid during the call: it passes each unit in them to `_admit`.
         def _new_connection(self, number: int, **facts: Any) -> K: ...
         def _data_received(self, connection: K, data: memoryview, now: float) -> None: ...
-
-    def _connection_closed(self, connection: K) -> None:
-        """Run after a connection was closed."""
-
-    def _after_replies(self, connection: K, now: float) -> None:
-        """Run after the due replies, to send keep-alives and to handle time-outs."""
-
-    def _reply_sent(self, connection: K, reply: Reply[bytes], now: float) -> None:
-        """Run after the data of a reply was added to the output."""
+        def _connection_closed(self, connection: K) -> None: ...
+        # After the due replies: sends keep-alives, and handles time-outs.
+        def _after_replies(self, connection: K, now: float) -> None: ...
+        # After the data of a reply was added to the output.
+        def _reply_sent(self, connection: K, reply: Reply[bytes], now: float) -> None: ...
 
     def _close_if_idle(self, connection: K, now: float) -> bool:
         if not self._idle or now - connection.alive_at < self._idle:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -58,13 +57,9 @@ def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: 
                 raise ConnectionError(f"{server} {words}")
             if len(data) > MAX_HEAD:
                 raise ConnectionError(f"{server} answers with headers of more than {MAX_HEAD} bytes")
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"{server} did not answer the HTTP request in time")
-            if attempt.stopped():
-                raise InterruptedError("stopped while connecting")
             fds = [link.fileno()]
-            attempt.wait(fds, [] if sent else fds, left)
+            late = f"{server} did not answer the HTTP request in time"
+            attempt.wait(fds, [] if sent else fds, deadline, late)
             sent = sent or link.flush()
             more = link.receive()
             if more == b"":

@@ -91,7 +91,7 @@ class TcpLink(Link):
         fds = [self._socket.fileno()]
         return fds, fds if writable else [], FOREVER
 
-    def close(self, linger: float = 0.0) -> None:
+    def close(self, flush_for: float = 0.0) -> None:
         """Close the socket; the kernel goes on sending the bytes it has."""
         self._socket.close()
 
@@ -108,12 +108,6 @@ class TcpLink(Link):
     def __del__(self) -> None:
         # The engine keeps its link to the end of the process, so that there is no leak to warn of.
         self._socket.close()
-
-
-class OneWayLink(TcpLink):
-    """A link to a peer without acknowledgements: it knows only which bytes the kernel has taken."""
-
-    drains_on_close = True
 
 
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
@@ -188,7 +182,10 @@ def _connect(
         error = sock.connect_ex(address)
         if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
             raise OSError(error, os.strerror(error))
-        _finish(sock, attempt, deadline)
+        while not attempt.wait([], [sock.fileno()], deadline, "no answer to the connection attempt in time"):
+            pass
+        if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error, os.strerror(error))
         if sock.getsockname() == sock.getpeername():
             # The system gave this socket the very port it connects to: no server listens there.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -202,25 +199,11 @@ def _connect(
         raise
 
 
-def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("no answer to the connection attempt in time")
-        if attempt.wait([], [sock.fileno()], left):
-            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, os.strerror(error))
-            return
-        if attempt.stopped():
-            raise InterruptedError("stopped while connecting")
-
-
 class Tcp(Transport):
     """Connects over TCP."""
 
     secure = False
-    link: type[TcpLink] = TcpLink
+    acknowledged = True
 
     def __init__(self, config: Any) -> None:
         self.connect_timeout = config.connect_timeout  # seconds for one address
@@ -238,7 +221,9 @@ class Tcp(Transport):
         self, connect: Connect, name: bytes, peer: str, attempt: Attempt, deadline: float
     ) -> TcpLink:
         """Make a link to `peer` over a new connection, by the monotonic second `deadline`."""
-        return self.link(connect(), peer)
+        link = TcpLink(connect(), peer)
+        link.drains_on_close = not self.acknowledged
+        return link
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
@@ -250,7 +235,7 @@ class Tcp(Transport):
 class OneWay(Tcp):
     """Connects over TCP to a peer without acknowledgements."""
 
-    link = OneWayLink
+    acknowledged = False
 
 
 def bytes_received(tcp: int) -> int:

@@ -422,13 +422,9 @@ def _shake(wrap: Wrap, plain: socket.socket, name: bytes, attempt: Attempt, dead
                 pass
             except ssl.SSLWantWriteError:
                 writing = True
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("no answer to the TLS handshake in time")
-            if attempt.stopped():
-                raise InterruptedError("stopped in the TLS handshake")
             fds = [sock.fileno()]
-            attempt.wait([] if writing else fds, fds if writing else [], left)
+            late = "no answer to the TLS handshake in time"
+            attempt.wait([] if writing else fds, fds if writing else [], deadline, late)
     except BaseException as error:
         try:
             if isinstance(error, ssl.SSLCertVerificationError):

@@ -165,7 +165,7 @@ class TlsLink(TcpLink):
         """Return what TLS has to wait for: see `Link`."""
         return super().waits_for((writable and not self._reads_first) or self._writes_first)
 
-    def close(self, linger: float = 0.0) -> None:
+    def close(self, flush_for: float = 0.0) -> None:
         """Send close_notify, without waiting for the peer's, and close the socket."""
         try:
             self.tls_socket.unwrap()

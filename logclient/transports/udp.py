@@ -35,7 +35,12 @@ class UdpLink(TcpLink):
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         super().__init__(sock, peer)
-        self.mtu, self.headers = _path_mtu(sock)
+        six = sock.family == socket.AF_INET6
+        self.headers = 48 if six else 28
+        try:
+            self.mtu = max(0, sock.getsockopt(41 if six else 0, _IPV6_MTU if six else _IP_MTU))
+        except OSError:
+            pass  # not on this system
         self._queue: Any = None
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
@@ -59,9 +64,9 @@ class UdpLink(TcpLink):
         found: tuple[int, int, int] | None = self._queue.look()
         return found
 
-    def close(self, linger: float = 0.0) -> None:
+    def close(self, flush_for: float = 0.0) -> None:
         """Close the socket and the view of the receive queue."""
-        super().close(linger)
+        super().close(flush_for)
         if self._queue is not None:
             self._queue.close()
 
@@ -107,13 +112,3 @@ class Udp(Transport):
         from logclient._ext.pump import UdpPump
 
         return UdpPump
-
-
-def _path_mtu(sock: socket.socket) -> tuple[int, int]:
-    """Return the bytes of an IP packet on the path to the peer, 0 if unknown, and of its headers."""
-    six = sock.family == socket.AF_INET6
-    try:
-        mtu = sock.getsockopt(41 if six else 0, _IPV6_MTU if six else _IP_MTU)
-    except OSError:  # not on this system
-        mtu = 0
-    return max(0, mtu), 48 if six else 28

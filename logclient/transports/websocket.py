@@ -151,8 +151,8 @@ class WebSocketLink(Link):
             return [], [], 0.0
         return self.inner.waits_for(writable or full)
 
-    def close(self, linger: float = 0.0) -> None:
-        """Send what is buffered and a close frame, as far as possible at once or in `linger` seconds.
+    def close(self, flush_for: float = 0.0) -> None:
+        """Send what is buffered and a close frame, as far as possible at once or in `flush_for` seconds.
 
         The answer of a peer that answers is read, so that the system does not reset the connection.
         """
@@ -161,9 +161,9 @@ class WebSocketLink(Link):
         try:
             if not frames.over:
                 frames.close(CloseCode.NORMAL_CLOSURE)
-            while not self.flush() and (left := now + linger - time.monotonic()) > 0:
+            while not self.flush() and (left := now + flush_for - time.monotonic()) > 0:
                 self.inner.wait(left, True)
-            over = now + min(linger, CLOSE_TIMEOUT)
+            over = now + min(flush_for, CLOSE_TIMEOUT)
             while self._broken is None:
                 while frames.next_message() is not None:
                     pass

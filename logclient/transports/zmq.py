@@ -27,14 +27,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from logclient._ext.constants import FRAME_MORE
 from logclient.config import Secret
-from logclient.delivery.attempt import STOP_CHECK_S, Attempt, renew
-from logclient.delivery.contract import FOREVER, Link, Transport
+from logclient.delivery.attempt import Attempt, renew
+from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, join_frames
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
@@ -75,31 +74,6 @@ _EVENTS = (
     | zmq.Event.HANDSHAKE_FAILED_AUTH
 )
 _OVER = {zmq.Event.CLOSED, zmq.Event.DISCONNECTED}
-
-
-def join(messages: Sequence[Sequence[bytes]]) -> bytes:
-    """Join messages of frames, each frame behind its head: see ``delivery.contract.Wire``."""
-    parts = []
-    for frames in messages:
-        last = len(frames) - 1
-        for place, frame in enumerate(frames):
-            parts += [(len(frame) | (FRAME_MORE if place < last else 0)).to_bytes(4, "little"), frame]
-    return b"".join(parts)
-
-
-def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
-    """Yield the messages in `data` as lists of frames; all of them must be complete."""
-    view = memoryview(data)
-    at = 0
-    frames: list[memoryview] = []
-    while at < len(view):
-        head = int.from_bytes(view[at : at + 4], "little")
-        size = head & ~FRAME_MORE
-        frames.append(view[at + 4 : at + 4 + size])
-        at += 4 + size
-        if not head & FRAME_MORE:
-            yield frames
-            frames = []
 
 
 class _Owned:
@@ -166,7 +140,12 @@ class ZmqLink(Link):
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Give these messages to ZeroMQ; return whether it took all of them and of the calls before."""
         for buffer in buffers:
-            self._unsent.extend(frames_of(bytes(buffer)))
+            view = memoryview(bytes(buffer))
+            end = 0
+            while end < len(view):
+                spans = find_frames(view, end)
+                self._unsent.append([view[begin:end] for begin, end in spans])
+                end = spans[-1][1]
         return self.flush()
 
     @property
@@ -203,20 +182,18 @@ class ZmqLink(Link):
 
     def receive(self) -> bytes | None:
         """Return the messages that have arrived: None when there are none, ``b""`` when the peer closed."""
-        found: list[list[bytes]] = []
-        size = 0
-        while self.reads and size < RECEIVE // 2:
+        found = b""
+        while self.reads and len(found) < RECEIVE // 2:
             try:
-                found.append(self._message())
+                found += join_frames(self._message())
             except zmq.Again:
                 break
             except zmq.ZMQError as error:
                 raise _fault(error) from None
-            size += sum(4 + len(frame) for frame in found[-1])
         if found:
             self._oversized = False
             self._baseline = bytes_received(self.tcp)
-            return join(found)
+            return found
         if self._is_over():
             return b""
         if self._is_oversized():
@@ -261,11 +238,11 @@ class ZmqLink(Link):
             return reading, [], 0.0
         return reading, [], FOREVER if self.tcp < 0 else _CHECK_S
 
-    def close(self, linger: float = 0.0) -> None:
-        """Close the socket; wait up to `linger` seconds for messages that ZeroMQ has not written yet."""
+    def close(self, flush_for: float = 0.0) -> None:
+        """Close the socket; wait up to `flush_for` seconds for messages that ZeroMQ has not written yet."""
         if self._pid != os.getpid() or self.socket.closed:
             return
-        milliseconds = min(int(linger * 1000), MOST_LINGER_MS) if self.drains_on_close else 0
+        milliseconds = min(int(flush_for * 1000), MOST_LINGER_MS) if self.drains_on_close else 0
         _drop(self.socket, self.monitor, milliseconds)
         if milliseconds:
             self._end()
@@ -396,17 +373,11 @@ class Zmq(Transport):
         deadline = time.monotonic() + self.connect_timeout
         connected = failed = False
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                stage = "handshake" if connected else "connection attempt"
-                raise TimeoutError(f"no answer to the {stage} in time")
             if not monitor.poll(0):
-                if attempt.stopped():
-                    raise InterruptedError("stopped while connecting")
                 # The descriptor is edge-triggered: check the state again.
-                attempt.wait([int(monitor.FD)], [], min(left, STOP_CHECK_S))
-                if not monitor.poll(0):
-                    continue
+                stage = "handshake" if connected else "connection attempt"
+                attempt.wait([int(monitor.FD)], [], deadline, f"no answer to the {stage} in time")
+                continue
             message = parse_monitor_message(monitor.recv_multipart())
             event = message["event"]
             if event == zmq.Event.HANDSHAKE_SUCCEEDED:

@@ -20,7 +20,8 @@ import pytest
 import logclient
 from logclient._ext.record import REDACTED, Encoder
 from logclient.integrations.request_fields import RequestFields
-from logclient.records import context, place
+from logclient.records import context
+from logclient.records.host import fields_of
 from logclient.testing.lumberjack import Collector
 from tests.oracle import ecs_fields
 from tests.oracle.ecs_fields import TYPES, Object
@@ -305,7 +306,7 @@ def shared(draw: random.Random, wrong: bool) -> dict[str, Any]:
     """Return the fields of a client, as its options make them."""
     made = fields(draw, wrong, BELOW_RECORDS if wrong else ())
     if draw.random() < 0.5:
-        made |= place.fields_of(["host", "container"]) | {"service.name": "shop", "tags": ["eu", "canary"]}
+        made |= fields_of(["host", "container"]) | {"service.name": "shop", "tags": ["eu", "canary"]}
     if draw.random() < 0.5:
         made |= {
             "service.environment": "production",

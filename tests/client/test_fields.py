@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 import logclient
 from logclient import ConfigError
 from logclient._ext.record import Encoder
-from logclient.records import context, place
+from logclient.records import context
 from logclient.records.formatters import EcsFormatter
+from logclient.records.host import fields_of
 from logclient.testing.lumberjack import Collector, decode
 from tests.support.documents import dotted
 from tests.support.examples import examples
@@ -301,14 +302,14 @@ class TestPlace:
     def test_this_host_is_named(self) -> None:
         import platform
 
-        found = place.fields_of(["host"])
+        found = fields_of(["host"])
         assert found["host.name"] == platform.node()
         assert found["host.architecture"] == platform.machine()
 
     def test_a_distribution_is_named(self, tmp_path: Path) -> None:
         self.put(tmp_path, "etc/os-release", 'NAME="Debian GNU/Linux"\nID=debian\nVERSION_ID="12"\n')
         self.put(tmp_path, "etc/machine-id", "abc\n")
-        found = place.fields_of(["host"], str(tmp_path))
+        found = fields_of(["host"], str(tmp_path))
         assert found["host.os.name"] == "Debian GNU/Linux"
         assert (found["host.os.platform"], found["host.os.version"], found["host.id"]) == (
             "debian",
@@ -326,18 +327,18 @@ class TestPlace:
     )
     def test_a_container_is_found(self, path: str, line: str, tmp_path: Path) -> None:
         self.put(tmp_path, path, f"0::/\n{line.format(id=self.ID)}\n")
-        assert place.fields_of(["container"], str(tmp_path)) == {"container.id": self.ID}
+        assert fields_of(["container"], str(tmp_path)) == {"container.id": self.ID}
 
     def test_outside_of_containers_there_is_nothing(self, tmp_path: Path) -> None:
         self.put(tmp_path, "proc/self/cgroup", "0::/user.slice\n")
-        assert place.fields_of(["container", "kubernetes"], str(tmp_path), {}) == {}
+        assert fields_of(["container", "kubernetes"], str(tmp_path), {}) == {}
 
     def test_a_pod_is_described(self, tmp_path: Path) -> None:
         self.put(tmp_path, "etc/podinfo/labels", 'app="shop"\nhelm.sh/chart="a \\"b\\""\nbroken\n')
         self.put(tmp_path, "etc/podinfo/uid", "u-1")
         self.put(tmp_path, "var/run/secrets/kubernetes.io/serviceaccount/namespace", "prod")
         variables = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "shop-1", "NODE_NAME": "node-7"}
-        assert place.fields_of(["kubernetes"], str(tmp_path), variables) == {
+        assert fields_of(["kubernetes"], str(tmp_path), variables) == {
             "kubernetes.pod.name": "shop-1",
             "kubernetes.pod.uid": "u-1",
             "kubernetes.namespace": "prod",
@@ -349,7 +350,7 @@ class TestPlace:
     def test_variables_win_over_files(self, tmp_path: Path) -> None:
         self.put(tmp_path, "etc/podinfo/name", "of-the-file")
         variables = {"KUBERNETES_SERVICE_HOST": "h", "POD_NAME": "of-the-variable", "POD_NAMESPACE": "n"}
-        found = place.fields_of(["kubernetes"], str(tmp_path), variables)
+        found = fields_of(["kubernetes"], str(tmp_path), variables)
         assert (found["kubernetes.pod.name"], found["kubernetes.namespace"]) == ("of-the-variable", "n")
 
 

@@ -51,6 +51,7 @@ class ClientWithoutSender:
 
     def __init__(self, *, pairs: bool = False, truncate: bool = False, **bounds: Any) -> None:
         self.queue = EventQueue(policy=bounds.pop("policy", "drop_oldest"), **bounds)
+        self._engine = self
         self.queue.needs_sender = False
         self.encoder = Encoder(
             self.queue,
@@ -75,11 +76,11 @@ class ClientWithoutSender:
             raise self.trouble
         return 0
 
-    def flush_if_reachable(self) -> int:
+    def flush_if_reachable(self, timeout: float) -> int:
         self.calls.append("flush")
         return 0
 
-    def retire(self) -> None:
+    def retire_in_background(self, patience: float) -> None:
         self.calls.append("close")
 
     def events(self) -> list[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from logclient._ext.hash import xxh64
+from logclient.delivery import lifecycle
 from logclient.delivery.ending import State
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
@@ -186,6 +187,10 @@ class Rig:
     def reopen(self) -> None:
         """After the exit of its engine, let it be closed for good."""
         self.engine.ending.state = State.RUNNING
+
+    def exit(self, deadline: float) -> None:
+        """Deliver as at the end of the process, until the monotonic `deadline`."""
+        lifecycle.finish([self.engine], lambda engine: deadline)
 
     def finish(self, timeout: float = PATIENCE) -> Stats:
         """Close the engine, and check the conditions of every run."""

@@ -266,7 +266,7 @@ class MemoryLink(Link):
         ready = self._in or self._gone or (writable and not self._server.stuck)
         return [self._read], [], 0.0 if ready else FOREVER
 
-    def close(self, linger: float = 0.0) -> None:
+    def close(self, flush_for: float = 0.0) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True

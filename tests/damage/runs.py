@@ -98,8 +98,8 @@ class Ledger(ledgers.Ledger):
 
     clock: Clock
 
-    def now_us(self) -> int:  # type: ignore[override]
-        return self.clock.now
+    def write(self, kind: str, **fields: Any) -> None:
+        super().write(kind, at_us=self.clock.now, **fields)
 
 
 # -- what travels

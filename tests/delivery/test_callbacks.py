@@ -278,7 +278,7 @@ def test_exit_runs_waiting_callbacks_or_reports_them(build: Make) -> None:
     ran: list[int] = []
     for _ in range(10):
         submit(rig).add_done_callback(lambda delivery: ran.append(delivery.seq))
-    rig.engine.finish(time.monotonic() + PATIENCE)
+    rig.exit(time.monotonic() + PATIENCE)
     rig.engine.drain_callbacks(time.monotonic() + PATIENCE)
     assert len(ran) == 10
     rig.reopen()

@@ -224,7 +224,7 @@ def test_a_closed_client_stays_closed_in_a_child(build: Make) -> None:
 def test_after_exit_each_call_delivers_its_event(build: Make, setup: Setup) -> None:
     rig = build(setup)
     rig.many(100)
-    rig.engine.finish(time.monotonic() + PATIENCE)
+    rig.exit(time.monotonic() + PATIENCE)
     stats = rig.stats()
     assert stats.acked + stats.handed == 100
     assert rig.engine.sender.thread is not None and not rig.engine.sender.thread.is_alive()
@@ -234,7 +234,7 @@ def test_after_exit_each_call_delivers_its_event(build: Make, setup: Setup) -> N
         rig.put()
         stats = rig.stats()
         assert stats.acked + stats.handed == 101 + i, "delivered when the call returns"
-    rig.engine.finish(time.monotonic() + PATIENCE)  # a second hook changes nothing
+    rig.exit(time.monotonic() + PATIENCE)  # a second hook changes nothing
     books = rig.books()
     assert books.closed is not None and books.closed["last"] == 105
     assert books.outcomes[105][0] in ("acked", "handed")
@@ -247,7 +247,7 @@ def test_exit_with_a_dead_server_reports_the_loss_once(build: Make, setup: Setup
     rig = build(setup, backoff_min=5.0, backoff_max=5.0, atexit_timeout=0.1)
     rig.server.down()
     rig.many(7)
-    rig.engine.finish(time.monotonic() + 0.1)
+    rig.exit(time.monotonic() + 0.1)
     assert rig.stats().failed == {"closed": 7}
     assert rig.lines.of("exit") == ["test://server: 7 events were not delivered before exit"]
     assert rig.put() == 8  # has no patience left, and returns
@@ -258,7 +258,7 @@ def test_the_exit_budget_counts_only_our_own_waits(build: Make) -> None:
     """Time that passes between calls of ours does not count."""
     rig = build(FIFO, atexit_timeout=0.5)
     rig.many(3)
-    rig.engine.finish(time.monotonic() + 0.5)
+    rig.exit(time.monotonic() + 0.5)
     time.sleep(0.6)
     rig.put()
     assert rig.stats().acked == 4
@@ -289,7 +289,7 @@ def test_without_threads_each_call_delivers_its_event(
         stats = rig.stats()
         assert stats.acked + stats.handed == i
     assert rig.engine.flush(1.0) == 0
-    rig.engine.finish(time.monotonic() + 1.0)
+    rig.exit(time.monotonic() + 1.0)
     assert rig.stats().failed == {}
     rig.reopen()
 
@@ -433,7 +433,7 @@ def test_an_orphan_has_the_full_time_at_exit(build: Make, monkeypatch: pytest.Mo
     rig.engine.finalize()
     late = threading.Timer(1.5, rig.server.peers[0].ack)
     late.start()
-    rig.engine.finish(time.monotonic() + PATIENCE)
+    rig.exit(time.monotonic() + PATIENCE)
     late.join()
     assert rig.stats().acked == 5
 
@@ -537,10 +537,10 @@ def test_the_close_line_counts_only_settled_events(build: Make) -> None:
             link = super().connect(*given)
             end = link.close
 
-            def close(linger: float = 0.0) -> None:
+            def close(flush_for: float = 0.0) -> None:
                 if not rig.bodies.get(6):
                     rig.bodies[rig.engine.queue.push(b"late", 2, 0)] = b"late"
-                end(linger)
+                end(flush_for)
 
             link.drains_on_close, link.close = True, close  # type: ignore[method-assign]
             return link
@@ -548,7 +548,7 @@ def test_the_close_line_counts_only_settled_events(build: Make) -> None:
     server = MemoryServer("fifo")
     rig = build(FIFO, server=server, transport=Late(server))
     rig.many(5)
-    rig.engine.finish(time.monotonic() + PATIENCE)
+    rig.exit(time.monotonic() + PATIENCE)
     books = rig.books()
     assert books.closed is not None
     assert books.closed["last"] == books.closed["acked"] == books.last == 5
@@ -562,7 +562,7 @@ def test_no_close_line_while_a_sent_event_waits(build: Make) -> None:
     """At exit, connections break under an event: it is in the ledger, and has no outcome."""
     rig = build(Setup("by_id"), atexit_timeout=PATIENCE, backoff_min=0.001, backoff_max=0.01)
     rig.many(5)
-    rig.engine.finish(time.monotonic() + PATIENCE)
+    rig.exit(time.monotonic() + PATIENCE)
     before = rig.books().before
     breaks = []
 

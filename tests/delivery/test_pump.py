@@ -50,7 +50,7 @@ class EagerLink(Link):
         self.said.append("wait")
         return [self._fd], [self._fd] if writable else [], FOREVER
 
-    def close(self, linger: float = 0.0) -> None:
+    def close(self, flush_for: float = 0.0) -> None:
         os.close(self._fd)
 
     def abandon(self) -> None: ...

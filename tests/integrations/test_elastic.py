@@ -14,7 +14,7 @@ import pytest
 
 import logclient
 from logclient.integrations.request_fields import RequestFields
-from logclient.records import place
+from logclient.records.host import fields_of
 from logclient.testing.lumberjack import Collector
 from tests.oracle import ecs_fields
 from tests.oracle.ecs_fields import TYPES
@@ -76,7 +76,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         **dict.fromkeys(("POD_NAME", "POD_UID", "POD_NAMESPACE", "NODE_NAME"), "shop-1"),
         "POD_IP": "10.0.0.7",
     }
-    here = place.fields_of(["host", "container", "kubernetes"], str(root), pod)
+    here = fields_of(["host", "container", "kubernetes"], str(root), pod)
     with Collector(keep=True) as server:
         handler = logclient.Handler(
             server.url,

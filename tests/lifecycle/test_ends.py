@@ -139,7 +139,7 @@ class TestInterruptedClose:
     def test_exit_finishes_an_interrupted_close(self, build: Make) -> None:
         rig = self.interrupted_close(build)
         rig.server.peers[0].ack(2)
-        rig.engine.finish(time.monotonic() + 0.2)
+        rig.exit(time.monotonic() + 0.2)
         stats = rig.stats()
         assert stats.acked == 2 and stats.failed == {"closed": 3}
         assert rig.lines.of("exit") == ["test://server: 3 events were not delivered before exit"]
@@ -425,11 +425,7 @@ def test_exit_has_one_deadline_for_all_clients(black_hole: str) -> None:
         client.send("one")
     engines = [client._engine for client in clients]
     begin = time.monotonic()
-    if hasattr(lifecycle, "finish"):
-        lifecycle.finish(engines, lambda engine: begin + 0.1)
-    else:
-        for engine in engines:
-            engine.finish(begin + 0.1)
+    lifecycle.finish(engines, lambda engine: begin + 0.1)
     assert time.monotonic() - begin < 2.0
     assert [client.stats().failed for client in clients] == [{"closed": 1}] * 60
 

@@ -80,7 +80,7 @@ class TestTracker:
         tracker = Tracker()
         for parts in (data(1), data(1, 2), data(2), data(3, 2), data(9, 0), data(3), data(4, 0)):
             assert tracker.take(parts, 1.5) is not None
-        assert tracker.gaps == [Gap(2, 2, 2)]
+        assert list(tracker.gaps) == [Gap(2, 2, 2)]
         one, two = tracker.devices[1], tracker.devices[2]
         assert (one.received, one.missing_at_least, one.restarts_at_least, one.seen) == (3, 0, 0, 1.5)
         assert (two.received, two.missing_at_least, two.restarts_at_least, two.seen) == (2, 1, 0, 1.5)
@@ -109,14 +109,14 @@ class TestTracker:
             )
         ]
         assert wanted == [True, True, False, False, False, True]
-        assert tracker.gaps == []
+        assert list(tracker.gaps) == []
 
     def test_gaps_are_not_counted_when_switched_off(self):
         tracker = Tracker(gaps=False)
         for sequence in (1, 5, 2):
             tracker.take(data(sequence), 0.0)
         device = tracker.devices[1]
-        assert (tracker.gaps, device.missing_at_least, device.restarts_at_least) == ([], 0, 1)
+        assert (list(tracker.gaps), device.missing_at_least, device.restarts_at_least) == ([], 0, 1)
 
     def test_frames_that_are_no_message_are_refused(self):
         tracker = Tracker()

@@ -9,7 +9,7 @@ import pytest
 
 from logclient.config.parsing import parse
 from logclient.config.readers import parse_size
-from logclient.records import place
+from logclient.records.host import PODINFO, fields_of
 from tests.project.pages import FOUND
 from tests.support import need
 
@@ -43,7 +43,7 @@ class Recorder(dict[str, str]):
 
 def test_its_variables_are_those_that_enrich_reads(tmp_path: Path) -> None:
     recorder = Recorder()
-    place.fields_of(["kubernetes"], str(tmp_path), recorder)
+    fields_of(["kubernetes"], str(tmp_path), recorder)
     given_by_kubernetes = {"KUBERNETES_SERVICE_HOST", "HOSTNAME"}
     assert set(VARIABLES) - {"LOG_URL"} == recorder.asked - given_by_kubernetes
     env, volumes = MANIFESTS["docs/fields.md"]
@@ -55,12 +55,12 @@ def test_every_mount_has_its_volume_and_the_labels_are_where_they_are_read(tmp_p
     volumes = {volume["name"]: volume for volume in POD["volumes"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in SHOP["volumeMounts"]}
     assert set(mounts) == set(volumes)
-    assert mounts["podinfo"] == f"/{place.PODINFO}"
+    assert mounts["podinfo"] == f"/{PODINFO}"
     for item in volumes["podinfo"]["downwardAPI"]["items"]:
-        folder = tmp_path / place.PODINFO
+        folder = tmp_path / PODINFO
         folder.mkdir(parents=True, exist_ok=True)
         (folder / item["path"]).write_text('app="shop"\n')
-    found = place.fields_of(["kubernetes"], str(tmp_path), {"KUBERNETES_SERVICE_HOST": "h"})
+    found = fields_of(["kubernetes"], str(tmp_path), {"KUBERNETES_SERVICE_HOST": "h"})
     assert found["kubernetes.labels.app"] == "shop"
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels

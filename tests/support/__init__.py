@@ -54,15 +54,10 @@ def agent_handler(agent: Any) -> logging.Handler:
 
         class config:
             redacted = "test://agent"
+            flush_timeout = 0.0
 
-        def ensure_sender(self) -> None:
-            pass
-
-        def put_contended(self, *given: Any) -> int:
-            return 0
-
-        def flush_if_reachable(self) -> None:
-            pass
+        class _engine:
+            ensure_sender = put_contended = flush_if_reachable = staticmethod(lambda *given: 0)
 
         def warn_limited(self, kind: str, text: str) -> None:
             agent.note_lost(RuntimeError(text), "a record")

@@ -176,7 +176,7 @@ class ScriptedCarrier:
     def wait(self, seconds: float, writable: bool) -> None:
         self.waits_for(writable)
 
-    def close(self, linger: float = 0.0) -> None:
+    def close(self, flush_for: float = 0.0) -> None:
         self.closed = True
 
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import logclient
 from logclient.config import parse
 from logclient.delivery import engine as engine_module
+from logclient.delivery.contract import find_frames, join_frames
 from logclient.errors import CredentialError
 from tests.cores import messages
 from tests.cores.rig import Rig, Setup
@@ -34,7 +35,7 @@ from tests.support.pumps import refuse_pump
 zmq = pytest.importorskip("zmq")
 
 from logclient.delivery.attempt import Attempt  # noqa: E402
-from logclient.transports.zmq import RECEIVE, Zmq, ZmqLink, frames_of, join  # noqa: E402
+from logclient.transports.zmq import RECEIVE, Zmq, ZmqLink  # noqa: E402
 from tests.cores.router import RouterServer, Wire  # noqa: E402
 
 SETUPS = [Setup("frames"), Setup("frames", True)]
@@ -76,9 +77,15 @@ def port_of(bound: Any) -> int:
 
 @given(MESSAGES)
 def test_a_message_and_its_reply_travel(sent: list[list[bytes]]) -> None:
-    data = join(sent)
+    data = b"".join(map(join_frames, sent))
     assert data == messages.join(sent)
-    assert [[bytes(frame) for frame in frames] for frames in frames_of(data)] == sent
+    found = []
+    at = 0
+    while at < len(data):
+        spans = find_frames(data, at)
+        found.append([data[begin:end] for begin, end in spans])
+        at = spans[-1][1]
+    assert found == sent
 
 
 # -- the link -----------------------------------------------------------------------------------------
@@ -98,12 +105,13 @@ def test_many_messages_travel_both_ways(router: Any) -> None:
     link = transports.zmq(5.0).connect(("127.0.0.1", port_of(router)), Attempt())
     assert (link.peer, link.tls, link.facts()) == (f"127.0.0.1:{port_of(router)}", "", {})
     assert link.receive() is None
-    assert link.send([join([[b"", b"a", b"b"], [b"c"]]), memoryview(join([[b"d" * 100_000]]))])
+    last = memoryview(messages.join([[b"d" * 100_000]]))
+    assert link.send([messages.join([[b"", b"a", b"b"], [b"c"]]), last])
     who, *frames = router.recv_multipart()
     assert frames == [b"", b"a", b"b"]
     assert [router.recv_multipart()[1:] for _ in range(2)] == [[b"c"], [b"d" * 100_000]]
     router.send_multipart([who, b"202", b""])
-    assert read_next(link) == join([[b"202", b""]])
+    assert read_next(link) == messages.join([[b"202", b""]])
     link.close()
     link.close()
 
@@ -112,7 +120,7 @@ def test_a_full_socket_takes_the_rest_later(router: Any) -> None:
     link = transports.zmq(5.0, hwm=10).connect(("127.0.0.1", port_of(router)), Attempt())
     body = b"x" * 10_000
     sent = 0
-    while link.send([join([[body, sent.to_bytes(4, "big")]])]):
+    while link.send([messages.join([[body, sent.to_bytes(4, "big")]])]):
         sent += 1
     for number in range(sent + 1):
         _, _, got = router.recv_multipart()
@@ -128,10 +136,10 @@ def test_the_end_of_the_peer_is_noticed(router: Any) -> None:
     wire = Wire(("127.0.0.1", port_of(router)))
     try:
         link = transports.zmq(5.0).connect(("127.0.0.1", wire.port), Attempt())
-        link.send([join([[b"a"]])])
+        link.send([messages.join([[b"a"]])])
         who, _ = router.recv_multipart()
         router.send_multipart([who, b"last"])
-        assert read_next(link) == join([[b"last"]])
+        assert read_next(link) == messages.join([[b"last"]])
         wire.cut()
         assert read_next(link) == b""
         link.close()
@@ -196,7 +204,7 @@ def test_close_lingers_until_messages_are_sent(bound: Callable[..., Any]) -> Non
     push = transports.zmq(5.0, kind="PUSH", hwm=1000)
     link = push.connect(("127.0.0.1", port_of(puller)), Attempt())
     count = 0
-    while count < 500 and link.send([join([[b"x" * 20_000]])]):
+    while count < 500 and link.send([messages.join([[b"x" * 20_000]])]):
         count += 1
     closer = threading.Thread(target=link.close, args=(PATIENCE,))
     closer.start()

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,10 @@ def demo(
     `verify` judges a run in place of a `Verifier`, for tests. The events of plog's collector go through the
     broker `kafka`. Other runs than honest ones send as many events as their faults need.
     """
-    if verify is None:
-        _check_extras()  # before the first run
+    extras = {"pyspark": "spark", "pyarrow": "verify", "numpy": "verify", "jinja2": "verify", "zmq": "logjam"}
+    for module, extra in {**extras, "websockets": "logux"}.items() if verify is None else ():
+        if find_spec(module) is None:
+            raise MissingExtra(module, extra)
     folder = Path(out)
     lines, source = choose(inputs)
     runs = [(protocol, run) for protocol in PROTOCOLS for run in protocol.runs]
@@ -113,15 +116,6 @@ def demo(
     return ExitCode.BROKEN if any(result.troubles for result in results) else ExitCode.OK
 
 
-def _check_extras() -> None:
-    from importlib.util import find_spec
-
-    extras = {"pyspark": "spark", "pyarrow": "verify", "numpy": "verify", "jinja2": "verify", "zmq": "logjam"}
-    for module, extra in {**extras, "websockets": "logux"}.items():
-        if find_spec(module) is None:
-            raise MissingExtra(module, extra)
-
-
 def clear(folder: Path) -> None:
     """Make an empty folder, also in place of one of an earlier demo; any other is a ConfigError."""
     if folder.exists() and not (folder / _MARKER).exists():
@@ -142,7 +136,7 @@ def _run(
     units = wanted // run.unit
     planned = run.faults.format(seventh=units // 7, third=units // 3, half=units // 2)
     print_line(f"\n{run.name}")
-    listen = protocol.listen
+    listen = f"{protocol.name}://127.0.0.1:0"
     options: dict[str, Any] = {"capture": str(capture)}
     if kafka is not None and protocol.name == "plog":
         topic = f"{run.name}-{os.urandom(4).hex()}"  # a new one, without events of an earlier demo

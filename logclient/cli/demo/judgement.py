@@ -152,11 +152,6 @@ class Result(NamedTuple):
     sentence: str
     report: Path
 
-    @property
-    def caught(self) -> bool:
-        """Whether the verdict names exactly the events that a lying collector discarded or changed."""
-        return self.run.liar and not self.troubles
-
 
 def _events(faults: FaultLog, fault: str) -> int:
     return len({event_id for ids in faults.get(fault, ()) for event_id in ids})
@@ -248,7 +243,7 @@ def write_verdict(path: Path, results: list[Result]) -> None:
             "cuts_before_ack": result.collector.get("cuts_before_ack", 0),
             "collector_duplicated": result.collector["copies"],
             "exit": result.exit,
-            "caught": result.caught,
+            "caught": result.run.liar and not result.troubles,
             "troubles": result.troubles,
             "report": str(result.report),
         }

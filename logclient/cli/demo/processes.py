@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
-import queue
+import select
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -47,45 +46,31 @@ class Collector:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "logclient", *arguments], stdout=subprocess.PIPE, stderr=self._errors
         )
-        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, name="demo-reader", daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for raw in self._process.stdout:
-            self._lines.put(json.loads(raw))
-        self._lines.put(None)  # the process has ended
 
     def __enter__(self) -> Self:
-        ready = None
-        with suppress(queue.Empty):
-            ready = self._lines.get(timeout=_START_S)
-        if ready is None:
+        output = self._process.stdout
+        assert output is not None
+        ready = select.select([output], [], [], _START_S)[0] and output.readline()
+        if not ready:
             self.__exit__()
             raise ConnectFailed(f"collector: did not start: {_last_line(self._log)}")
-        self.url = ready["url"]
+        self.url = json.loads(ready)["url"]
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
+        with self._errors, self._process:  # which waits for its end
             self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for file in (self._process.stdout, self._errors):
-            assert file is not None
-            file.close()
 
     def stop(self) -> dict[str, Any]:
         """End the collector after it has closed its capture; return its counts."""
         self._process.terminate()
         try:
-            self._process.wait(_STOP_S)
+            output, _ = self._process.communicate(timeout=_STOP_S)
         except subprocess.TimeoutExpired:
             raise LogclientError(f"collector: did not stop within {_STOP_S:g}s") from None
-        counts = self._lines.get(timeout=_STOP_S)
-        if self._process.returncode or counts is None:
+        if self._process.returncode or not output:
             raise LogclientError(f"collector: ended with {self._process.returncode}: {_last_line(self._log)}")
+        counts: dict[str, Any] = json.loads(output)
         return counts
 
 
@@ -110,7 +95,7 @@ class Verifier:
                 ledger,
                 out=out,
                 spark=self._session.result().spark,
-                progress=lambda text: progress.show(f"  {text}") if text else progress.clear(),
+                progress=lambda text: progress.show(text and f"  {text}"),
                 **options,
             )
         except LogclientError as error:
@@ -164,8 +149,7 @@ def ship(
     share, *shares = _shares(events, 1 + run.senders)
     handler = Handler(url, **options)
     clients = [handler.client, *(connect(url, **options) for _ in shares)]
-    make = _request_feed if protocol.requests else _logger_feed
-    feeds = [make(handler, lines, number) for number in range(_THREADS)]
+    feeds = [_logger_feed(handler, lines, number, protocol.requests) for number in range(_THREADS)]
     feeds += [_send_feed(client, lines) for client in clients[1:]]
     first = 0
     for feed, count in zip(feeds, [*_shares(share, _THREADS), *shares], strict=True):
@@ -202,26 +186,18 @@ def _shares(total: int, parts: int) -> list[int]:
     return [total // parts + (index < total % parts) for index in range(parts)]
 
 
-def _logger_feed(handler: logging.Handler, lines: list[Line], number: int) -> Feed:
-    logger = logging.Logger(f"demo.thread-{number}", logging.DEBUG)
-    logger.addHandler(handler)
-
-    def feed(numbers: range) -> None:
-        for index in numbers:
-            line = lines[index % len(lines)]
-            logger.log(line.level, "%s", line.text, extra={"log.file.path": line.file})
-
-    return feed
-
-
-def _request_feed(handler: Handler, lines: list[Line], number: int) -> Feed:
-    """Log in requests, as an application does: each request is one event with three lines."""
+def _logger_feed(handler: Handler, lines: list[Line], number: int, requests: bool) -> Feed:
+    """Log lines; with `requests` in requests, of which each is one event with three lines."""
     logger = logging.Logger(f"demo.thread-{number}", logging.DEBUG)
     logger.addHandler(handler)
     client: Any = handler.client
 
     def feed(numbers: range) -> None:
         for index in numbers:
+            line = lines[index % len(lines)]
+            if not requests:
+                logger.log(line.level, "%s", line.text, extra={"log.file.path": line.file})
+                continue
             with client.request(f"Demo::Thread{number}#line"):
                 for line in (lines[(index + step) % len(lines)] for step in range(3)):
                     logger.log(line.level, "%s", line.text)

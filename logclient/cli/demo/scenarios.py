@@ -30,11 +30,6 @@ class Protocol(NamedTuple):
     acks: bool = True  # whether servers acknowledge; otherwise the network may lose events
     requests: bool = False  # whether a Handler collects the lines of a request into one event
 
-    @property
-    def listen(self) -> str:
-        """The collector's URL."""
-        return f"{self.name}://127.0.0.1:0"
-
 
 # Cuts between write and ack make duplicates. There are also cuts before the write and after the ack, and late
 # acks, all spread over the whole run.

@@ -44,27 +44,16 @@ TRY_AGAIN = 10.0
 """Seconds after which a disk that was full is tried again."""
 
 
-class Replayer(Protocol):
-    """Sends what a dead owner left: an engine of its own.
-
-    Attributes:
-        on_end: called when it has ended.
-    """
+class _Replayer(Protocol):
+    """Sends what a dead owner left: a ``delivery.engine.Engine`` of its own."""
 
     on_end: Callable[[], object]
 
     @property
-    def ended(self) -> bool:
-        """Whether it has sent all, or given up."""
-
-    def begin_replay(self) -> None:
-        """Begin to send."""
-
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
-        """Send the rest to other endpoints."""
-
-    def close(self, timeout: float) -> int:
-        """End within `timeout` seconds, and leave the rest in the files."""
+    def ended(self) -> bool: ...
+    def begin_replay(self) -> None: ...
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None: ...
+    def close(self, timeout: float) -> int: ...
 
 
 class Spool:
@@ -80,7 +69,7 @@ class Spool:
         config: Config,
         queue: EventQueue,
         diagnostics: Diagnostics,
-        adopt: Callable[[owner_files.OrphanSpool], Replayer],
+        adopt: Callable[[owner_files.OrphanSpool], _Replayer],
         ledger: str | None,
     ) -> None:
         assert config.spool is not None
@@ -109,7 +98,7 @@ class Spool:
         self._closed = False
         self._ending = False
         self._full_until = 0.0
-        self._replayer: Replayer | None = None
+        self._replayer: _Replayer | None = None
         self._refused: set[str] = set()
         self.error = ""  # why it stopped
 
@@ -128,7 +117,11 @@ class Spool:
                 self._open(producer)
             except (OSError, LedgerError) as error:
                 self._warn(describe_error(error) if isinstance(error, OSError) else str(error))
-                self._discard()
+                if self._segments is not None:
+                    self._pause_growth(self._segments)
+                elif self._files is not None:
+                    self._files.remove()
+                    self._files = None
             finally:
                 self._queue.open_first(False)
                 self._opener = 0
@@ -190,15 +183,6 @@ class Spool:
     def _warn_of_log(self, error: OSError) -> None:
         words = f"the spool's log ended, events are not safe from the machine's end: {describe_error(error)}"
         self._diagnostics.warn_limited("spool log", f"{self._diagnostics.url}: {words}")
-
-    def _discard(self) -> None:
-        """Remove what an attempt to open has made."""
-        segments, files = self._segments, self._files
-        if segments is not None:
-            self._pause_growth(segments)
-        elif files is not None:
-            files.remove()
-            self._files = None
 
     def _pause_growth(self, segments: Segments) -> None:
         """Go on with the segments that are there, and try again later: the disk is full."""
@@ -264,7 +248,6 @@ class Spool:
             self._warn(describe_error(error))
 
     def _look_around(self) -> None:
-        """Look for dead owners now and then."""
         while not self._is_over:
             self._look_for_dead()
             self._look_now.wait(LOOK_EVERY)
