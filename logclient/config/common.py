@@ -51,9 +51,7 @@ class Config:
         "Largest number of events held: queued, in flight or kept for a resend.",
     )
     max_bytes: int = option(
-        readers.size(1024, 1 << 40),
-        "64MiB",
-        "Largest size of the events held, in bytes.",
+        readers.size(1024, 1 << 40), "64MiB", "Largest size of the events held, in bytes."
     )
     max_event_bytes: int = option(
         readers.size(64, 1 << 30),
@@ -114,14 +112,10 @@ class Config:
         "id, and verify compares them as a multiset of hashes. See formats.md.",
     )
     check: bool = option(
-        readers.boolean,
-        "true",
-        "Check that raw bytes are one JSON object in UTF-8 before they are sent.",
+        readers.boolean, "true", "Check that raw bytes are one JSON object in UTF-8 before they are sent."
     )
     connect_timeout: float = option(
-        readers.duration(0.001, 3600),
-        "10s",
-        "Longest time for one attempt to connect to one address.",
+        readers.duration(0.001, 3600), "10s", "Longest time for one attempt to connect to one address."
     )
     silence: float = option(
         readers.duration(0.001, _DAY),
@@ -138,11 +132,7 @@ class Config:
         "100ms",
         "Upper bound of the first random wait before a new attempt to connect; it doubles with each attempt.",
     )
-    backoff_max: float = option(
-        readers.duration(0.001, _DAY),
-        "30s",
-        "Largest upper bound of that wait.",
-    )
+    backoff_max: float = option(readers.duration(0.001, _DAY), "30s", "Largest upper bound of that wait.")
     auth_backoff_min: float = option(
         readers.duration(0.001, _DAY),
         "30s",
@@ -151,10 +141,7 @@ class Config:
         tls_only=True,
     )
     auth_backoff_max: float = option(
-        readers.duration(0.001, _DAY),
-        "5m",
-        "Largest upper bound of that wait.",
-        tls_only=True,
+        readers.duration(0.001, _DAY), "5m", "Largest upper bound of that wait.", tls_only=True
     )
     max_age: float | None = option(
         readers.optional(readers.duration(0.001, 365 * _DAY)),
@@ -179,24 +166,14 @@ class Config:
         "A function that gets such a list of events that failed or were dropped.",
     )
     on_error: Callable[..., object] | None = option(
-        readers.optional(readers.function),
-        "none",
-        "A function that gets each error of the client as text.",
+        readers.optional(readers.function), "none", "A function that gets each error of the client as text."
     )
-    flush_timeout: float = option(
-        readers.duration(0, _DAY),
-        "5s",
-        "How long flush() waits by default.",
-    )
+    flush_timeout: float = option(readers.duration(0, _DAY), "5s", "How long flush() waits by default.")
     close_timeout: float = option(
-        readers.duration(0, _DAY),
-        "5s",
-        "How long close() of a client waits by default.",
+        readers.duration(0, _DAY), "5s", "How long close() of a client waits by default."
     )
     atexit_timeout: float = option(
-        readers.duration(0, 3600),
-        "2s",
-        "How long the end of the process waits for queued events.",
+        readers.duration(0, 3600), "2s", "How long the end of the process waits for queued events."
     )
     linger: float = option(
         readers.duration(0, 1),
@@ -254,12 +231,7 @@ class Config:
         "Private key of that certificate: a PEM file; none: the key is in the file of cert.",
         tls_only=True,
     )
-    tls_password: Secret | None = option(
-        readers.secret,
-        None,
-        "Password of that key.",
-        tls_only=True,
-    )
+    tls_password: Secret | None = option(readers.secret, None, "Password of that key.", tls_only=True)
     server_name: str | None = option(
         readers.optional(readers.host),
         "none",

@@ -37,9 +37,7 @@ class DocumentConfig(Config):
         shown="none",
     )
     service: str | None = option(
-        readers.optional(readers.text),
-        "none",
-        "Name of the service: the field service.name.",
+        readers.optional(readers.text), "none", "Name of the service: the field service.name."
     )
     environment: str | None = option(
         readers.optional(readers.text),
@@ -47,10 +45,7 @@ class DocumentConfig(Config):
         "Where it runs, such as production: the field service.environment.",
     )
     tags: tuple[str, ...] = option(
-        readers.names,
-        "",
-        "Words to find the events by: the field tags, a list.",
-        shown="none",
+        readers.names, "", "Words to find the events by: the field tags, a list.", shown="none"
     )
     redact: tuple[str, ...] = option(
         readers.names,

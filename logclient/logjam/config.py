@@ -35,22 +35,14 @@ class LogjamConfig(Config):
         "Topic of events that name none; <app>-<env> is the path of the URL.",
         shown="logs.<app>.<env>",
     )
-    inflight: int = option(
-        integer(1, 65536),
-        "256",
-        "Largest number of requests without a reply.",
-    )
+    inflight: int = option(integer(1, 65536), "256", "Largest number of requests without a reply.")
     compression: str = option(
         choice("auto", "none", "zlib", "snappy", "lz4"),
         "auto",
         "How bodies from compress_over on are compressed; auto: the first of snappy, lz4 and zlib that runs "
         "without the GIL here. See logjam.md.",
     )
-    compress_over: int = option(
-        size(0, 64 << 20),
-        "1KiB",
-        "Shorter bodies are not compressed.",
-    )
+    compress_over: int = option(size(0, 64 << 20), "1KiB", "Shorter bodies are not compressed.")
     auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
     auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
     hwm: int = option(
@@ -83,10 +75,7 @@ class LogjamConfig(Config):
         shown="this machine's",
     )
     host_name: str | None = option(
-        optional(text),
-        "none",
-        "Host that documents name as their origin.",
-        shown="this machine's",
+        optional(text), "none", "Host that documents name as their origin.", shown="this machine's"
     )
     cluster: str | None = option(optional(text), "none", "Cluster that documents name.")
     datacenter: str | None = option(optional(text), "none", "Data center that documents name.")

@@ -127,20 +127,14 @@ class LoguxConfig(DocumentConfig):
     title = "Logux"
     credentials = ("token", "http_headers")
 
-    window: int = option(
-        integer(1, 10_000),
-        "100",
-        "Largest number of actions in a sync message.",
-    )
+    window: int = option(integer(1, 10_000), "100", "Largest number of actions in a sync message.")
     window_bytes: int = option(
         size(1024, 64 << 20),
         "256KiB",
         "Largest size of the actions in a sync message, without ids; a longer action is sent alone.",
     )
     inflight: int = option(
-        integer(1, 64),
-        "4",
-        "Largest number of sync messages whose actions have no outcome yet.",
+        integer(1, 64), "4", "Largest number of sync messages whose actions have no outcome yet."
     )
     user: str = option(
         _text(
@@ -156,14 +150,11 @@ class LoguxConfig(DocumentConfig):
         "Version of the application's own protocol, which the server may refuse; 0: none is sent.",
     )
     strict_spec: bool = option(
-        boolean,
-        "false",
-        "Follow the protocol's text where released servers differ from it; see logux.md.",
+        boolean, "false", "Follow the protocol's text where released servers differ from it; see logux.md."
     )
     action_type: str = option(
         _text(
-            r"(?!logux/)[^\0-\x1f\x7f\ud800-\udfff]{1,256}",
-            "1 to 256 characters, and not begin with logux/",
+            r"(?!logux/)[^\0-\x1f\x7f\ud800-\udfff]{1,256}", "1 to 256 characters, and not begin with logux/"
         ),
         "log/add",
         "Type of the actions that events become.",
@@ -180,26 +171,16 @@ class LoguxConfig(DocumentConfig):
         "What happens to actions without an answer after a break: new_client adds them again under a new "
         "client id, same under the same id, drop fails them as doubt. See logux.md.",
     )
-    ping: float = option(
-        duration(0.001, 3600),
-        "10s",
-        "Send a ping after this time without any message.",
-    )
+    ping: float = option(duration(0.001, 3600), "10s", "Send a ping after this time without any message.")
     processing_timeout: float = option(
         duration(0.001, _DAY),
         "20s",
         "If the server processes none of the oldest actions for this time, its queue counts as blocked: "
         "unanswered actions are then treated as after a break, under a new client id.",
     )
-    deflate: str = option(
-        choice("off", "on"),
-        "off",
-        "Compress WebSocket messages if the server agrees.",
-    )
+    deflate: str = option(choice("off", "on"), "off", "Compress WebSocket messages if the server agrees.")
     max_message: int = option(
-        size(1024, 1 << 30),
-        "16MiB",
-        "A longer message from the server ends the connection.",
+        size(1024, 1 << 30), "16MiB", "A longer message from the server ends the connection."
     )
     proxy: str = option(
         # The value is not shown: it may be a proxy with its password.
@@ -222,11 +203,7 @@ class LoguxConfig(DocumentConfig):
     )
     auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
     auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
-    token: Secret | None = option(
-        secret,
-        None,
-        "Credentials of the connection.",
-    )
+    token: Secret | None = option(secret, None, "Credentials of the connection.")
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:

@@ -16,9 +16,7 @@ class LumberjackConfig(DocumentConfig):
     title = "Lumberjack"
 
     window: int = option(
-        integer(1, 10_000),
-        "2048",
-        "Largest number of events in a window. Servers refuse more than 10000.",
+        integer(1, 10_000), "2048", "Largest number of events in a window. Servers refuse more than 10000."
     )
     window_bytes: int = option(
         size(1024, 64 << 20),
@@ -32,15 +30,9 @@ class LumberjackConfig(DocumentConfig):
         "the round trip; see lumberjack.md. A value fixes it.",
         shown="2 to 16",
     )
-    compression: int = option(
-        integer(0, 9),
-        "3",
-        "Level of zlib; 0 sends uncompressed frames.",
-    )
+    compression: int = option(integer(0, 9), "3", "Level of zlib; 0 sends uncompressed frames.")
     version: int = option(
-        integer(1, 2),
-        "2",
-        "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.",
+        integer(1, 2), "2", "Protocol version: 2 sends JSON frames, 1 sends pairs of strings."
     )
     frames: str = option(
         choice("json", "data"),
@@ -55,9 +47,7 @@ class LumberjackConfig(DocumentConfig):
         "Follow the protocol's text where released servers differ from it; see lumberjack.md.",
     )
     timestamp: bool = option(
-        boolean,
-        "true",
-        "Give mappings and texts without an @timestamp the time of their call.",
+        boolean, "true", "Give mappings and texts without an @timestamp the time of their call."
     )
     balance: bool = option(
         boolean,

@@ -28,9 +28,7 @@ class PlogConfig(Config):
         "Servers accept more only if their defrag.max_size is raised.",
     )
     event_type: str = option(
-        text,
-        "log",
-        "Type in event documents; a server's pipeline may accept only certain types.",
+        text, "log", "Type in event documents; a server's pipeline may accept only certain types."
     )
     mtu: int | None = option(
         optional(integer(576, 65_535)),
@@ -44,33 +42,16 @@ class PlogConfig(Config):
         "Send events without a header where possible; the server then neither notices lost events nor "
         "checks a hash.",
     )
-    topic: str = option(
-        text,
-        "",
-        "Kafka topic of each event (tag kt:).",
-        shown="the server's",
-    )
-    tags: str = option(
-        text,
-        "",
-        "Further tags of each event, separated by commas.",
-    )
-    pace: int = option(
-        integer(0, 1_000_000_000),
-        "10000",
-        "Packets per second; 0: no limit.",
-    )
+    topic: str = option(text, "", "Kafka topic of each event (tag kt:).", shown="the server's")
+    tags: str = option(text, "", "Further tags of each event, separated by commas.")
+    pace: int = option(integer(0, 1_000_000_000), "10000", "Packets per second; 0: no limit.")
     burst: int | None = option(
         optional(integer(1, 1_000_000)),
         "none",
         "Largest number of packets sent at once after a pause.",
         shown="6.4 ms of the pace, 64 at least",
     )
-    pace_bytes: int = option(
-        size(0, 1 << 50),
-        "64MiB",
-        "Bytes per second; 0: no limit.",
-    )
+    pace_bytes: int = option(size(0, 1 << 50), "64MiB", "Bytes per second; 0: no limit.")
     feedback: str = option(
         choice("none", "auto", "stat"),
         "none",
@@ -78,10 +59,7 @@ class PlogConfig(Config):
         "stat: its counters; none: a fixed pace after a slow start.",
     )
     host_name: str | None = option(
-        optional(text),
-        "none",
-        "Host that documents name as their origin.",
-        shown="this machine's",
+        optional(text), "none", "Host that documents name as their origin.", shown="this machine's"
     )
 
     @property
