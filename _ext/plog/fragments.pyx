@@ -175,25 +175,3 @@ def datagrams(runs: ReadableBuffer, /) -> list[bytes]:
     """Return the datagrams in whole runs."""
     cdef bytes data = bytes(runs)
     return split_runs(<const uint8_t *> data, len(data))
-
-
-def join_runs(datagrams: Iterable[ReadableBuffer], /) -> bytes:
-    """Join datagrams into as few runs as possible: one send with UDP GSO takes a whole run."""
-    cdef lc_wire wire
-    cdef lc_run run
-    cdef bytes one
-    cdef size_t at
-    memset(&wire, 0, sizeof(wire))
-    memset(&run, 0, sizeof(run))
-    try:
-        for datagram in datagrams:
-            one = bytes(datagram)
-            if len(one) > DATAGRAM_MOST:
-                raise ValueError(f"datagram: {len(one)} bytes; the limit is {DATAGRAM_MOST}")
-            if wire_reserve(&wire, RUN_HEAD + len(one)) == NULL:
-                raise MemoryError()
-            at = run_add(&run, &wire, <uint32_t> len(one))
-            memcpy(wire.data + at, <const uint8_t *> PyBytes_AS_STRING(one), len(one))
-        return PyBytes_FromStringAndSize(<const char *> wire.data, wire.size)
-    finally:
-        free(wire.data)
