@@ -58,9 +58,6 @@ cdef class CompiledPump:
     cdef double last_progress
     cdef bint has_events
     cdef list found          # events of the core that the engine has not taken
-    cdef int ledger_fd
-    cdef int ledger_errno
-    cdef uint64_t ledger_bytes
     cdef int error           # errno behind the end `error`
     cdef readonly object failure
     cdef readonly object fatal
@@ -77,7 +74,6 @@ cdef class CompiledPump:
     cdef bint _is_readable(self, const pollfd *fds) noexcept nogil
     cdef object _find_failure(self)
 
-    cdef void _write_ledger(self) noexcept nogil
     cdef bint _should_take(self, double now) noexcept nogil
     cdef int _take_events(self) except -1
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil

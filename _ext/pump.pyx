@@ -11,7 +11,6 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from posix.unistd cimport write
 
 from logclient._ext.codec cimport *
 from logclient._ext.inflight cimport *

@@ -140,7 +140,6 @@ ctypedef struct lc_spool:
     lc_journal *journal      # NULL: no segment is mapped
     uint64_t memory_bytes    # bound on the chunks in memory
     uint64_t chunk_bytes     # of the chunks in memory that are used
-    uint64_t unspooled       # events that were put into memory
     lc_cond more             # `asked`, `log_asked`, `woken` or `closed` was set
 
 # The place in line of a caller that waits for room. Granted room counts as held.
@@ -280,6 +279,18 @@ cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
 
 cdef inline uint64_t event_takes(lc_event *e) noexcept nogil:
     return event_room(e.size) + e.pad
+
+# Return the oldest event of a list, or NULL.
+cdef inline lc_event *first_event(lc_list *list) noexcept nogil:
+    return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
+
+# Count events, and bytes of them, that a list of the queue has got; negative: that have left it. Mutex held.
+cdef inline void count_queued(lc_queue *h, lc_list *list, int64_t events, int64_t size) noexcept nogil:
+    h.queued_events += events
+    h.queued_bytes += size
+    if list == &h.kept:
+        h.kept_events += events
+        h.kept_bytes += size
 
 
 cdef class SharedBound:

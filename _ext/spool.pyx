@@ -21,6 +21,9 @@ from logclient._ext.queue cimport *
 from logclient._ext.queue cimport EventQueue
 from logclient._ext.hash cimport xxh64_of
 
+cdef extern from "bits.h" nogil:
+    uint64_t lc_ones(uint64_t v)
+
 cdef extern from "spool.h" nogil:
     const int LC_MAPS
     int lc_allocate(int fd, size_t size)
@@ -73,9 +76,6 @@ SEGMENT = HEAD + SLOTS * SLOT
 
 JOURNAL = JOURNAL_AT
 """Where the journal begins in the first segment."""
-
-LARGEST_EVENT = SLOTS * SLOT - 4096
-"""Bytes of an event that fits into a segment, with some room for its header."""
 
 SUPPORTED = LC_MAPS != 0
 """Whether this system can map files for a spool."""
@@ -245,7 +245,6 @@ cdef class Segments:
         cdef lc_spool *s = self.s
         cdef lc_segment *g
         cdef uint32_t i
-        cdef uint64_t free_
         for i in range(s.most):
             g = &s.segments[i]
             if g.base == NULL or g.whole:
@@ -257,10 +256,7 @@ cdef class Segments:
                 lc_mutex_lock(&self.h.mutex)
                 g.whole = True
                 s.untouched -= 1
-                free_ = g.free
-                while free_:
-                    free_ &= free_ - 1
-                    s.free_touched += 1
+                s.free_touched += <uint32_t> lc_ones(g.free)
                 lc_mutex_unlock(&self.h.mutex)
             return
 
@@ -431,11 +427,6 @@ cdef class Segments:
         lc_mutex_unlock(&self.h.mutex)
 
     @property
-    def mapped(self) -> list[int]:
-        """The numbers of the segments that are mapped."""
-        return [i for i in range(self.s.most) if self.s.segments[i].base != NULL]
-
-    @property
     def is_used(self) -> bool:
         """Whether any chunk lies in the segments."""
         return self.s.free_slots < self.s.mapped * SLOTS
@@ -463,11 +454,6 @@ cdef class Segments:
                     c = c.next
         lc_mutex_unlock(&h.mutex)
         return n
-
-    @property
-    def unspooled(self) -> int:
-        """Events that were put into memory, and not into a segment."""
-        return self.s.unspooled
 
     def close(self):
         """Unmap all segments, in the end or in the child of a fork. The queue must be empty, or renewed."""
@@ -636,23 +622,15 @@ cdef class Segments:
         # Append a chunk to its list, unless its events are not behind those before. Mutex held.
         cdef lc_queue *h = self.h
         cdef lc_list *list = &h.kept if c.kept else &h.ordinary
-        cdef lc_event *e
-        cdef uint64_t at
-        if list.tail != NULL:
-            at = list.tail.last
-            e = <lc_event *> (chunk_data(list.tail) + at)
-            if (<lc_event *> (chunk_data(c) + c.read)).seq <= e.seq:
-                return False
-        at = c.read
+        cdef uint64_t at = c.read
+        if list.tail != NULL and (<lc_event *> (chunk_data(list.tail) + list.tail.last)).seq >= (
+                <lc_event *> (chunk_data(c) + at)).seq:
+            return False
         while at < c.used:
             c.last = <uint32_t> at
             at += event_takes(<lc_event *> (chunk_data(c) + at))
         append_chunk(list, c)
-        h.queued_events += c.count
-        h.queued_bytes += c.used - c.read
-        if c.kept:
-            h.kept_events += c.count
-            h.kept_bytes += c.used - c.read
+        count_queued(h, list, c.count, c.used - c.read)
         return True
 
 

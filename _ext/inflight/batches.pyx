@@ -14,15 +14,6 @@ cdef inline lc_inflight *_beside(lc_inflight *f, lc_inflight *first) noexcept no
     return f.beside if f.beside != first else NULL
 
 
-cdef inline lc_event *_first(lc_list *list) noexcept nogil:
-    # Return the oldest event of a list, or NULL.
-    return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
-
-
-cdef inline bint _is_up_to(lc_event *e, uint64_t seq) noexcept nogil:
-    return e != NULL and e.seq <= seq
-
-
 cdef void _disown(lc_inflight *f, lc_chunk *c) noexcept nogil:
     # Remove one owner of a chunk; set the chunk apart once it has none.
     c.owners -= 1
@@ -40,15 +31,8 @@ cdef void _release_emptied(lc_inflight *f) noexcept nogil:
         lc_release_chunk(f.queue, c)
 
 
-cdef void _move_chunk(lc_list *source, lc_list *target) noexcept nogil:
-    # Move the first chunk of one list to the end of another.
-    cdef lc_chunk *c = take_chunk(source)
-    c.owners = 1             # of the staging list
-    append_chunk(target, c)
-
-
 cdef inline uint64_t _first_seq(lc_list *list) noexcept nogil:
-    cdef lc_event *e = _first(list)
+    cdef lc_event *e = first_event(list)
     return e.seq if e != NULL else NO_SEQ
 
 
@@ -56,6 +40,7 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
     # Detach whole chunks from the queue, lowest sequence first, until so many events or bytes are staged. No
     # more than that, because overflow can no longer drop detached events.
     cdef lc_queue *h = f.queue
+    cdef lc_list *source
     cdef lc_chunk *c
     cdef lc_chunk *surplus
     cdef uint64_t queued, kept, low
@@ -72,19 +57,15 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
                 low < f.horizon and (f.staged_events >= events or f.staged_bytes >= size)):
             break
         low = min(low, f.horizon)
-        c = h.ordinary.head if queued < kept else h.kept.head
+        source = &h.ordinary if queued < kept else &h.kept
+        c = take_chunk(source)
         f.staged_events += c.count
         f.staged_bytes += c.used - c.read
-        h.queued_events -= c.count
-        h.queued_bytes -= c.used - c.read
+        count_queued(h, source, -<int64_t> c.count, <int64_t> c.read - c.used)
         h.held_events += c.count
         h.held_bytes += c.used - c.read
-        if queued < kept:
-            _move_chunk(&h.ordinary, &f.ordinary)
-        else:
-            h.kept_events -= c.count
-            h.kept_bytes -= c.used - c.read
-            _move_chunk(&h.kept, &f.kept)
+        c.owners = 1                     # of the staging list
+        append_chunk(&f.ordinary if queued < kept else &f.kept, c)
     surplus = lc_take_surplus(h)
     lc_correct_claim(h)
     waits = h.spool != NULL and h.spool.logs_first and f.staged_events and h.spool.logged + 1 < h.next_seq
@@ -100,7 +81,7 @@ cdef lc_event *_next_event(lc_inflight *f, lc_list **source) noexcept nogil:
     # Return the next staged event and its list, or NULL when a lower one is still queued.
     cdef lc_event *e
     source[0] = &f.ordinary if _first_seq(&f.ordinary) < _first_seq(&f.kept) else &f.kept
-    e = _first(source[0])
+    e = first_event(source[0])
     return e if e != NULL and e.seq < f.horizon else NULL
 
 
@@ -210,15 +191,8 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
     else:
         f.tail.next = b
     f.tail = b
-    f.batches += 1
     inflight_encoded(f, b)     # settles the tombstones
     return b
-
-
-cdef bint inflight_flush_wanted(lc_inflight *f) noexcept nogil:
-    # Return whether a caller waits for an event that no batch has taken: then the sender does not linger.
-    # Read without the mutex, so it may be a moment old.
-    return f.main.expected <= f.queue.flush_target
 
 
 cdef uint64_t inflight_bytes(lc_inflight *f) noexcept nogil:
@@ -276,7 +250,7 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
     b.status[i] = status | SETTLED
 
 
-cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
+cdef void inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
     # Recount the batch after encode or take, and settle the events that encode gave an outcome.
     cdef uint32_t i, pending = 0, inflight = 0, new = 0, cursor = b.n
     cdef uint8_t status
@@ -304,7 +278,6 @@ cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
     b.cursor = cursor
     while b.low < b.n and b.status[b.low] & SETTLED:
         b.low += 1
-    return 0
 
 
 cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
@@ -339,7 +312,7 @@ cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
         b.low += 1
 
 
-cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
+cdef void inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
     # Set the status of these sequences where they are in flight; PENDING puts them back.
     cdef uint32_t k
     cdef lc_outcome *o
@@ -353,26 +326,6 @@ cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
             _apply(f, b, o)
             b = b.next
     out.n = 0
-    return 0
-
-
-cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
-    # Free the batches of the quarantine that have their outcome.
-    cdef lc_batch **at = &f.quarantine
-    cdef lc_batch *b
-    while at[0] != NULL:
-        b = at[0]
-        if b.low < b.n:
-            at = &b.next
-            continue
-        at[0] = b.next
-        if f.alone == b:
-            f.alone = NULL
-        f.freed_bytes += b.bytes
-        if f.queue.spool != NULL:
-            _write_journal(f)
-            _mark_settled(b)
-        _free_batch(f, b)
 
 
 cdef bint _write_journal(lc_inflight *f) noexcept nogil:
@@ -429,30 +382,30 @@ cdef void _mark_settled(lc_batch *b) noexcept nogil:
     b.unmarked = 0
 
 
-cdef void _free_settled(lc_inflight *f) noexcept nogil:
-    # Free the batches whose events have their outcome.
-    cdef lc_batch *b = f.head
-    cdef lc_batch *before = NULL
-    cdef lc_batch *following
-    if f.alone != NULL and f.alone.low == f.alone.n:
-        _free_settled_suspects(f)
-    while b != NULL:
-        following = b.next
+cdef lc_batch *_free_settled(lc_inflight *f, lc_batch **at) noexcept nogil:
+    # Free the batches of a list whose events have their outcome. Return the last one that stays.
+    cdef lc_batch *b
+    cdef lc_batch *last = NULL
+    while at[0] != NULL:
+        b = at[0]
         if f.queue.spool != NULL and b.unmarked:
             _mark_settled(b)
-        if b.low == b.n:
-            f.freed_bytes += b.bytes
-            if before == NULL:
-                f.head = following
-            else:
-                before.next = following
-            if following == NULL:
-                f.tail = before
-            f.batches -= 1
-            _free_batch(f, b)
-        else:
-            before = b
-        b = following
+        if b.low < b.n:
+            last = b
+            at = &b.next
+            continue
+        at[0] = b.next
+        if f.alone == b:
+            f.alone = NULL
+        f.freed_bytes += b.bytes
+        _free_batch(f, b)
+    return last
+
+
+cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
+    if f.queue.spool != NULL:
+        _write_journal(f)
+    _free_settled(f, &f.quarantine)
 
 
 cdef void _count(lc_inflight *f) noexcept nogil:
@@ -484,11 +437,11 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     cdef double now = lc_monotonic()
     cdef bint reached = False, granted = False
     if h.spool != NULL:
-        if f.alone != NULL and f.alone.low == f.alone.n:
-            _free_settled_suspects(f)
         reached = _write_journal(f)
     while g != NULL:
-        _free_settled(g)
+        if g.alone != NULL and g.alone.low == g.alone.n:
+            _free_settled(g, &g.quarantine)
+        g.tail = _free_settled(g, &g.head)
         g = _beside(g, f)
     untaken = min(_first_seq(&f.main.ordinary), _first_seq(&f.main.kept))
     lc_mutex_lock(&h.mutex)

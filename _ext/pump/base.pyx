@@ -91,7 +91,6 @@ cdef class CompiledPump:
         self.progress_timeout = progress_timeout
         self.report_every = report_every
         self.why = ""
-        self.ledger_fd = -1
         self.found = []
         memset(&self.wire, 0, sizeof(lc_wire))
         memset(&self.out, 0, sizeof(lc_outcomes))
@@ -139,17 +138,6 @@ cdef class CompiledPump:
             return END_PROTOCOL
         return END_CLOSED if closed else NO_END
 
-    def set_ledger(self, int fd):
-        """Write ``batch`` lines to this descriptor; -1: write none."""
-        self.ledger_fd = fd
-        self.ledger_errno = 0
-
-    def take_ledger(self) -> tuple[int, int]:
-        """Return (bytes written since the last call, errno of the write that failed or 0)."""
-        answer = (self.ledger_bytes, self.ledger_errno)
-        self.ledger_bytes = 0
-        return answer
-
     @property
     def errno(self) -> int:
         """The system's error number behind the end ``error``."""
@@ -171,22 +159,6 @@ cdef class CompiledPump:
                 end = found
         return end
 
-    cdef void _write_ledger(self) noexcept nogil:
-        cdef lc_wire *line = &self.in_flight.f.line
-        cdef size_t done = 0
-        cdef ssize_t n
-        while done < line.size:
-            n = write(self.ledger_fd, line.data + done, line.size - done)
-            if n < 0:
-                if errno == EINTR:
-                    continue
-                # Delivery goes on without the ledger; Python reports that.
-                self.ledger_errno = errno
-                self.ledger_fd = -1
-                return
-            done += <size_t> n
-            self.ledger_bytes += <uint64_t> n
-
     cdef bint _should_take(self, double now) noexcept nogil:
         # Return whether to take events from the queue. The reads race with callers and may be a moment old.
         cdef lc_inflight *m = self.in_flight.f.main
@@ -195,7 +167,7 @@ cdef class CompiledPump:
             self.waited_for_credit or now >= self.linger_end
             or h.queued_events + m.staged_events >= h.full_events
             or h.queued_bytes + m.staged_bytes >= h.full_bytes
-            or inflight_flush_wanted(m))
+            or m.expected <= h.flush_target)     # a caller waits for an event that no batch has taken
 
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
         # Set how much may be encoded, and take the messages that are not events. Return 0, or STOP_MEMORY.
@@ -264,13 +236,8 @@ cdef class CompiledPump:
             inflight_encoded(f, b)     # also before an end: encoded events are in flight, and are requeued
             if encoded < 0:
                 return -(END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
-            if self.ledger_fd < 0:
-                b.listed = b.cursor if b.cursor > b.listed else b.listed
-            else:
-                f.line.size = 0
-                if inflight_ledger(f, b) < 0:
-                    return -END_MEMORY
-                self._write_ledger()
+            if inflight_write_ledger(f, b) < 0:
+                return -END_MEMORY
             if encoded:
                 self.windows += 1
                 self.linger_end = now + self.linger

@@ -10,21 +10,14 @@ cdef enum:
 cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
     # Drop the oldest event of a list; return 1, or 0 when there is none. Mutex held.
     cdef lc_chunk *c = list.head
-    cdef lc_event *e
-    cdef uint64_t room
-    if c == NULL:
+    cdef lc_event *e = first_event(list)
+    if e == NULL:
         return 0
-    e = <lc_event *> (chunk_data(c) + c.read)
-    room = event_takes(e)
     if h.spool != NULL:
         e.level |= EVENT_SETTLED
-    c.read += <uint32_t> room
+    c.read += <uint32_t> event_takes(e)
     c.count -= 1
-    h.queued_events -= 1
-    h.queued_bytes -= room
-    if list == &h.kept:
-        h.kept_events -= 1
-        h.kept_bytes -= room
+    count_queued(h, list, -1, -<int64_t> event_takes(e))
     h.dropped[h.full_reason] += 1
     if c.read == c.used:
         lc_release_chunk(h, take_chunk(list))
@@ -78,9 +71,7 @@ cdef inline void _end_last(lc_queue *h, lc_list *list, uint64_t room) noexcept n
     if size and (h.spool != NULL or _claim(h, room + size, 0)):
         (<lc_event *> (chunk_data(c) + c.last)).pad = <uint16_t> size
         c.used += <uint32_t> size
-        h.queued_bytes += size
-        if list == &h.kept:
-            h.kept_bytes += size
+        count_queued(h, list, 0, size)
 
 
 cdef inline int64_t _drop(lc_queue *h, int64_t code) noexcept nogil:
@@ -262,17 +253,11 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
     if c.slot:
         if c.capacity - c.used >= 8:
             (<lc_event *> (chunk_data(c) + c.used)).seq = 0
-    elif h.spool != NULL:
-        h.spool.unspooled += 1
-        if h.spool.journal != NULL:
-            h.spool.journal.unspooled = 1
+    elif h.spool != NULL and h.spool.journal != NULL:
+        h.spool.journal.unspooled = 1
     lc_publish(&e.seq, seq)
     c.count += 1
-    h.queued_events += 1
-    h.queued_bytes += room
-    if keep:
-        h.kept_events += 1
-        h.kept_bytes += room
+    count_queued(h, list, 1, room)
     return <int64_t> seq
 
 
