@@ -1,5 +1,3 @@
-# The C side of the batches, for the pumps.
-
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from logclient._ext.queue cimport EventQueue, lc_chunk, lc_queue, lc_list
@@ -63,7 +61,6 @@ cdef void inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil
 cdef int inflight_write_ledger(lc_inflight *f, lc_batch *b) noexcept nogil
 cdef void inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil
 cdef bint inflight_commit(lc_inflight *f) noexcept nogil
-cdef void inflight_requeue(lc_inflight *f) noexcept nogil
 
 
 cdef class InflightBatches:

@@ -5,8 +5,6 @@ reach the queue in ``commit``, under its mutex, so that a snapshot always adds u
 
 A batch keeps the bodies as the caller gave them, and a resend frames them anew: partial acknowledgements, a
 poison event or another server make other windows of the same events.
-
-The parts in the folder ``inflight`` are included below: batches and ledger lines.
 """
 
 from collections import namedtuple
@@ -223,7 +221,9 @@ cdef class InflightBatches:
 
     def requeue(self):
         """Make every event in flight pending again, in order, after a connection was lost."""
-        inflight_requeue(&self.f)
+        _change(&self.f, self.f.head, NO_LIMIT, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
+        if self.f.alone != NULL:
+            _change(&self.f, self.f.alone, 1, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
 
     cdef list _merged(self, uint8_t status):
         # Return the events of its batches with this status, as (first, last), merged.
@@ -543,9 +543,3 @@ cdef class InflightBatches:
             n += b.pending
             b = b.next
         return n
-
-    @property
-    def queued(self) -> tuple[int, int]:
-        """Events and bytes that no batch has taken, queued or detached, as a pair."""
-        events, size = self.queue.queued
-        return events + self.f.main.staged_events, size + self.f.main.staged_bytes

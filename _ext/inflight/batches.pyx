@@ -15,7 +15,6 @@ cdef inline lc_inflight *_beside(lc_inflight *f, lc_inflight *first) noexcept no
 
 
 cdef void _disown(lc_inflight *f, lc_chunk *c) noexcept nogil:
-    # Remove one owner of a chunk; set the chunk apart once it has none.
     c.owners -= 1
     if c.owners == 0:
         c.next = f.emptied
@@ -42,7 +41,6 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
     cdef lc_queue *h = f.queue
     cdef lc_list *source
     cdef lc_chunk *c
-    cdef lc_chunk *surplus
     cdef uint64_t queued, kept, low
     cdef bint waits
     low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
@@ -66,11 +64,8 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
         h.held_bytes += c.used - c.read
         c.owners = 1                     # of the staging list
         append_chunk(&f.ordinary if queued < kept else &f.kept, c)
-    surplus = lc_take_surplus(h)
-    lc_correct_claim(h)
     waits = h.spool != NULL and h.spool.logs_first and f.staged_events and h.spool.logged + 1 < h.next_seq
-    lc_mutex_unlock(&h.mutex)
-    lc_free_chunks(surplus)
+    lc_unlock(h)
     if waits and min(_first_seq(&f.ordinary), _first_seq(&f.kept)) > h.spool.logged:
         h.spool.write_log(h.spool)           # spool_sync=batch: the disk has it before the server
     if waits and h.spool.logs_first:
@@ -196,7 +191,6 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
 
 
 cdef uint64_t inflight_bytes(lc_inflight *f) noexcept nogil:
-    # Return the bytes of the batches that have events in flight.
     cdef lc_batch *b = f.head
     cdef uint64_t size = 0
     while b != NULL:
@@ -218,7 +212,6 @@ cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil
 
 
 cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil:
-    # Return the oldest batch with events to send or resend; NULL when there is none.
     cdef lc_batch *b = f.head
     if f.alone != NULL:
         return f.alone if f.alone.pending else NULL
@@ -228,7 +221,6 @@ cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil:
 
 
 cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
-    # Count the outcome of event i, and add it to the report.
     cdef uint8_t status = b.status[i]
     cdef uint8_t reason = b.reason[i]
     f.freed_events += 1
@@ -281,7 +273,6 @@ cdef void inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
 
 
 cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
-    # Apply one outcome to the events of one batch.
     cdef uint32_t i, mid, lo = b.low, hi = b.n
     if b.inflight == 0 or b.seq[b.n - 1] < o.first:
         return
@@ -333,7 +324,6 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
     # whoever adopts the spool lists them. Return whether half of the journal is full. Mutex not held: only
     # the sender writes it.
     cdef lc_journal *j = f.queue.spool.journal
-    cdef lc_outcome *o
     cdef uint32_t i = f.mirrored - 1 if f.mirrored else 0     # the last one may have grown
     if j == NULL:
         return False
@@ -341,11 +331,7 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
         if f.journal_base + i >= OUTCOMES:
             j.full = 1
             break
-        o = &f.report.items[i]
-        j.items[f.journal_base + i].first = o.first
-        j.items[f.journal_base + i].last = o.last
-        j.items[f.journal_base + i].status = o.status
-        j.items[f.journal_base + i].reason = o.reason
+        j.items[f.journal_base + i] = f.report.items[i]
         i += 1
     f.mirrored = i
     lc_publish(&j.n, <uint64_t> (f.journal_base + i))
@@ -432,7 +418,6 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     # the flush target was reached. For all connections of a queue at once, so that a snapshot adds up.
     cdef lc_queue *h = f.queue
     cdef lc_inflight *g = f
-    cdef lc_chunk *surplus
     cdef uint64_t first, untaken
     cdef double now = lc_monotonic()
     cdef bint reached = False, granted = False
@@ -459,7 +444,6 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
         _count(g)
         g = _beside(g, f)
     lc_trim_free(h, now)
-    surplus = lc_take_surplus(h)
     h.settled = first - 1
     if h.flush_target and h.settled >= h.flush_target:
         h.flush_target = 0
@@ -469,11 +453,9 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     if h.first_ticket != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
             8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
         granted = lc_grant_room(h)
-    lc_correct_claim(h)
     if h.waiters and reached or granted:
         lc_cond_wake_all(&h.changed)
-    lc_mutex_unlock(&h.mutex)
-    lc_free_chunks(surplus)
+    lc_unlock(h)
     return reached
 
 
@@ -494,15 +476,7 @@ cdef uint64_t _change(lc_inflight *f, lc_batch *b, uint64_t events, uint64_t seq
     return done
 
 
-cdef void inflight_requeue(lc_inflight *f) noexcept nogil:
-    # Make every event in flight pending again, in order: the connection is gone.
-    _change(f, f.head, NO_LIMIT, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
-    if f.alone != NULL:
-        _change(f, f.alone, 1, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
-
-
 cdef lc_chunk *_chunk_of(lc_batch *b, uint32_t i) noexcept nogil:
-    # Return the chunk in which event i lies.
     cdef lc_chunk *c = NULL
     cdef uint32_t k
     for k in range(b.chunk_count):

@@ -1,5 +1,3 @@
-# The pump of one connection.
-
 cdef enum:
     NO_END = -2              # of `_check_end` and `_sleep_until`: the connection goes on
     AGAIN = -3               # there may be something to send: look again at once
@@ -21,17 +19,12 @@ cdef object find_functions(void *library, names, void **to):
 
 
 cdef int append_ready(core, lc_wire *wire) except -1:
-    # Append what a core has to send to the wire.
     cdef const uint8_t[::1] view
-    cdef uint8_t *to
     for ready in core.data_to_send():
         for buffer in ready.buffers:
             view = buffer
-            to = wire_reserve(wire, <size_t> view.shape[0])
-            if to == NULL:
+            if append_bytes(wire, &view[0], <size_t> view.shape[0]) < 0:
                 raise MemoryError
-            memcpy(to, &view[0], <size_t> view.shape[0])
-            wire.size += <size_t> view.shape[0]
     return 0
 
 
@@ -51,8 +44,6 @@ cdef class CompiledPump:
     failure: OSError | None
     fatal: Any
 
-    # -- implemented by subclasses -----------------------------------------------------------------
-
     cdef int _use_link(self, link) except -1:
         raise NotImplementedError
 
@@ -67,8 +58,6 @@ cdef class CompiledPump:
         # the latest. Return whether there is something to read already.
         return False
 
-    # -- may be replaced by subclasses -------------------------------------------------------------
-
     cdef bint _is_readable(self, const pollfd *fds) noexcept nogil:
         # Return whether a wait has shown that there may be something to read.
         return fds[0].revents or fds[1].revents
@@ -77,7 +66,10 @@ cdef class CompiledPump:
         # Return the exception behind the end `error`; None: there is only `error`.
         return None
 
-    # -- shared by all pumps -----------------------------------------------------------------------
+    cdef ssize_t _failed(self, int error) noexcept nogil:
+        # Return the meaning of a failed call: 0 for not now, or LINK_BROKEN.
+        self.error = error
+        return 0 if error == EAGAIN or error == EWOULDBLOCK else LINK_BROKEN
 
     def __cinit__(self, InflightBatches in_flight not None, core: Any, *, uint32_t batch_events=2048,
                   uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0,
@@ -92,8 +84,6 @@ cdef class CompiledPump:
         self.report_every = report_every
         self.why = ""
         self.found = []
-        memset(&self.wire, 0, sizeof(lc_wire))
-        memset(&self.out, 0, sizeof(lc_outcomes))
         self.inbox = <uint8_t *> malloc(RECEIVE)
         if self.inbox == NULL:
             raise MemoryError
@@ -137,11 +127,6 @@ cdef class CompiledPump:
         if self.fatal is not None:
             return END_PROTOCOL
         return END_CLOSED if closed else NO_END
-
-    @property
-    def errno(self) -> int:
-        """The system's error number behind the end ``error``."""
-        return self.error
 
     cdef int _finish(self, int end) except -1:
         # Have the core read what a run left to it. Return the end that follows.

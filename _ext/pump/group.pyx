@@ -43,7 +43,6 @@ cdef class PumpGroup:
             raise ValueError(f"more than {MOST} pumps")
         self.pumps = (*self.pumps, pump)
         self.members[self.n].pump = <void *> pump
-        self.members[self.n].sent = 0
         self.n += 1
 
     @property
@@ -92,7 +91,7 @@ cdef class PumpGroup:
             ``target``    the events are settled that a caller waits for
             ``stopped``   ``stop`` was called
             ``closed``    the peer closed the connection, or `CloseWanted`
-            ``error``     the system reports an error: see the pump's `failure` and `errno`
+            ``error``     the system reports an error: see the pump's `failure` and `error`
             ``protocol``  the peer broke the protocol, or the core gave up: see the pump's `fatal`
             ``silence``   no byte from a peer that owes an answer
             ``stalled``   no progress

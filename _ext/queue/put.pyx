@@ -156,11 +156,9 @@ cdef inline bint _ends_sleep(lc_queue *h, uint8_t level) noexcept nogil:
 
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_ticket *ticket) noexcept nogil:
-    # Queue a copy of one body. Return its sequence, or a PUT_ code.
     # With a ticket, use the room that was granted to it, or any other room; never overtake waiting callers.
     cdef uint64_t ticks
     cdef int64_t result
-    cdef lc_chunk *surplus
     cdef uint8_t tomb
     cdef bint wake
     if h.generation != lc_forks:
@@ -189,13 +187,10 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
         result = PUT_FULL
     else:
         result = _append(h, body, size, level, kind, created_us)
-    surplus = lc_take_surplus(h)
-    lc_correct_claim(h)
     wake = result > 0 and _ends_sleep(h, level)
-    lc_mutex_unlock(&h.mutex)
+    lc_unlock(h)
     if wake:
         _wake(h)
-    lc_free_chunks(surplus)
     return result
 
 
@@ -226,7 +221,8 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
             # There is room, but no slot: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)
         if c == NULL and waits and h.spool != NULL:
-            if _is_slot_coming(h.spool, room):
+            if _is_segment_coming(h.spool) or (
+                    h.spool.always and room <= BODIES and not _is_incomplete(h.spool)):
                 h.spool.awaited = AWAIT_SLOT
             elif not _claim_chunk(h, room, 0):
                 h.spool.awaited = AWAIT_SHARED
