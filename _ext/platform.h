@@ -165,17 +165,15 @@ typedef struct {
 } lc_shared;
 
 LC_INLINE uint64_t lc_shared_get(uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
-LC_INLINE int lc_shared_swap(uint64_t *word, uint64_t *before, uint64_t value) {
-    return __atomic_compare_exchange_n(word, before, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
 LC_INLINE void lc_shared_add(uint64_t *word, uint64_t value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
 
 /* Replace a claim of `before` bytes by one of `after`, unless the sum would exceed the limit and `slack`. */
 LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack) {
-    uint64_t used = lc_shared_get(&s->used);
+    uint64_t used = lc_shared_get(&s->used), sum;
     do {
-        if (used - before + after > lc_shared_get(&s->limit) + slack) return 0;
-    } while (!lc_shared_swap(&s->used, &used, used - before + after));
+        sum = used - before + after;
+        if (sum > lc_shared_get(&s->limit) + slack) return 0;
+    } while (!__atomic_compare_exchange_n(&s->used, &used, sum, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return 1;
 }
 

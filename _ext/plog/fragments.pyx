@@ -166,7 +166,6 @@ cdef list split_runs(const uint8_t *p, size_t left):
     return found
 
 
-def datagrams(runs: ReadableBuffer, /) -> list[bytes]:
+def datagrams(const uint8_t[::1] runs: ReadableBuffer, /) -> list[bytes]:
     """Return the datagrams in whole runs."""
-    cdef bytes data = bytes(runs)
-    return split_runs(<const uint8_t *> data, len(data))
+    return split_runs(&runs[0], runs.shape[0])
