@@ -108,7 +108,7 @@ typedef struct {
 #define LC_WAKE "eventfd"
 #include <sys/eventfd.h>
 LC_INLINE int lc_wake_open(lc_wake *w) {
-    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: nothing can wake it, see lc_wake_reopen */
+    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: its sender looks for work by itself */
     return w->in < 0 ? -1 : 0;
 }
 #else
@@ -142,11 +142,6 @@ LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     lc_wake_clear(w);
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in; }
-/* Open the descriptor in a forked child that could get none. Until then its sender looks for work by
- * itself. */
-LC_INLINE void lc_wake_reopen(lc_wake *w) {
-    if (w->in < 0) lc_wake_open(w);
-}
 LC_INLINE void lc_wake_close(lc_wake *w) {
     if (w->in < 0) return;
     close(w->in);

@@ -32,7 +32,6 @@ cdef extern from "platform.h" nogil:
     void lc_wake_clear(lc_wake *w)
     void lc_wake_wait(lc_wake *w, double seconds)
     int lc_wake_fd(lc_wake *w)
-    void lc_wake_reopen(lc_wake *w)
     void lc_wake_close(lc_wake *w)
     ctypedef struct lc_shared:
         uint64_t used

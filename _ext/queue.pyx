@@ -260,7 +260,8 @@ cdef class EventQueue:
 
     def reopen_wake(self):
         """Open the wake-up descriptor in a child that could get none when it was forked."""
-        lc_wake_reopen(&self.h.wake)
+        if lc_wake_fd(&self.h.wake) < 0:
+            lc_wake_open(&self.h.wake)
 
     @property
     def forked(self) -> bool:

@@ -87,8 +87,6 @@ cdef inline bint _claim(lc_queue *h, uint64_t more, uint64_t slack) noexcept nog
 cdef inline bint _claim_chunk(lc_queue *h, uint64_t room, uint64_t slack) noexcept nogil:
     # The same for a chunk in memory, of a queue with a spool.
     cdef uint64_t size
-    if h.shared == NULL:
-        return True
     _class_of(room, &size)
     return _claim(h, size, slack)
 
