@@ -38,19 +38,12 @@ ctypedef struct lc_batch:
     uint32_t room            # events that the arrays have room for
 
 
-# An output buffer that is reused. encode appends to it; the pump resets its size when all is sent.
+# An output buffer that is reused. encode appends to it; the pump resets its size when all is sent. `Wire` in
+# logclient/delivery/contract.py has the form of messages (ZeroMQ) and of runs of datagrams (UDP).
 #
-# Messages (ZeroMQ) are whole. Each frame follows its head: its length as u32 little-endian, with FRAME_MORE
-# set when another frame of the same message follows.
-#
-# Datagrams (UDP) are runs. Each run follows its head: its bytes and its `segment`, u32 little-endian each.
-# One send with UDP_SEGMENT (GSO) can take a whole run: its datagrams are `segment` bytes each, the last may
-# be shorter; at most RUN_SEGMENTS of them, at most RUN_MOST bytes in all. Without GSO the pump cuts it up. A
-# segment is never 0, because there are no empty datagrams. A pump that stops inside a run remembers how far
-# it came and reports the run once all of it is sent: only whole runs count.
-#
-# `receive` takes the same form: a datagram is a run of one, and datagrams that GRO delivered at once are a
-# longer run.
+# A run has at most RUN_SEGMENTS datagrams and RUN_MOST bytes; none is empty. Without GSO the pump cuts it up,
+# remembers how far it came, and reports the run once all of it is sent. `receive` takes the same form: a
+# datagram is a run of one, and datagrams that GRO delivered at once are a longer run.
 ctypedef struct lc_wire:
     uint8_t *data
     size_t size
@@ -110,7 +103,6 @@ cdef extern from "bits.h":
     uint32_t lc_get_frame "lc_le32"(const uint8_t *p) noexcept nogil
 
 
-# Write the head of a frame, an integer in little-endian order.
 cdef inline void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil:
     p[0] = <uint8_t> head
     p[1] = <uint8_t> (head >> 8)
@@ -155,7 +147,16 @@ cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
         wire.capacity = 0
 
 
-# Fail event i of a batch while it is encoded.
+# Move `i` behind its place to the next event to encode, after `n` of at most `events`, and `taken` of at most
+# `size` bytes. Return whether there is one; the first may be larger.
+cdef inline bint next_event(const lc_batch *batch, uint32_t *i, uint32_t n, uint32_t events, uint64_t taken,
+                            uint64_t size) noexcept nogil:
+    i[0] += 1
+    while i[0] < batch.n and batch.status[i[0]] != PENDING:
+        i[0] += 1
+    return i[0] < batch.n and n < events and (n == 0 or taken + batch.size[i[0]] <= size)
+
+
 cdef inline void fail_event(lc_batch *batch, uint32_t i, uint8_t reason) noexcept nogil:
     batch.status[i] = FAILED
     batch.reason[i] = reason
@@ -189,9 +190,13 @@ cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
 
 # Events sent without acknowledgements: each is `handed` once the transport has taken its last byte. A ring of
 # events in wire order. Bytes are counted from the beginning of the connection.
+ctypedef struct lc_handed:
+    uint64_t seq
+    uint64_t end                 # the byte at which it ends
+
+
 ctypedef struct lc_handing:
-    uint64_t *seq
-    uint64_t *end                # the byte at which each ends
+    lc_handed *items
     uint32_t room
     uint32_t head
     uint32_t count
@@ -199,26 +204,18 @@ ctypedef struct lc_handing:
     uint64_t taken               # of them, bytes that the transport has taken
 
 
-# Make room for so many events; return -1 when memory is out.
+# Make room for so many events; free `items` in the end. -1: memory is out.
 cdef inline int handing_open(lc_handing *h, uint32_t room) noexcept nogil:
-    h.seq = <uint64_t *> calloc(room, sizeof(uint64_t))
-    h.end = <uint64_t *> calloc(room, sizeof(uint64_t))
+    h.items = <lc_handed *> calloc(room, sizeof(lc_handed))
     h.room = room
-    return 0 if h.seq != NULL and h.end != NULL else -1
+    return 0 if h.items != NULL else -1
 
 
-cdef inline void handing_close(lc_handing *h) noexcept nogil:
-    free(h.seq)
-    free(h.end)
-
-
-# Forget everything for a new connection: it is sent again.
 cdef inline void handing_forget(lc_handing *h) noexcept nogil:
     h.head = h.count = 0
     h.written = h.taken = 0
 
 
-# Return how many more events there is room for.
 cdef inline uint32_t handing_room(const lc_handing *h) noexcept nogil:
     return h.room - h.count
 
@@ -228,8 +225,8 @@ cdef inline void handing_add(lc_handing *h, uint64_t seq, uint64_t size) noexcep
     cdef uint32_t i = h.head + h.count
     if i >= h.room:
         i -= h.room
-    h.seq[i] = seq
-    h.end[i] = h.written + size
+    h.items[i].seq = seq
+    h.items[i].end = h.written + size
     h.count += 1
 
 
@@ -237,8 +234,8 @@ cdef inline void handing_add(lc_handing *h, uint64_t seq, uint64_t size) noexcep
 # others stay in flight until the connection ends, and are sent again.
 cdef inline void handing_took(lc_handing *h, uint64_t size, lc_outcomes *out) noexcept nogil:
     h.taken += size
-    while h.count and h.end[h.head] <= h.taken:
-        if outcome_add(out, h.seq[h.head], h.seq[h.head], HANDED, R_NONE) < 0:
+    while h.count and h.items[h.head].end <= h.taken:
+        if outcome_add(out, h.items[h.head].seq, h.items[h.head].seq, HANDED, R_NONE) < 0:
             return
         h.head = h.head + 1 if h.head + 1 < h.room else 0
         h.count -= 1

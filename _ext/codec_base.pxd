@@ -6,5 +6,3 @@ cdef class CodecBase:
     cdef lc_handing *handing         # of a codec without acknowledgements, else NULL
     cdef lc_outcomes out
     cdef lc_wire wire                # encoded bytes that wait to be sent
-
-    cdef int ensure_initialized(self) except -1

@@ -1,6 +1,5 @@
 """The base class of the codecs."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport *
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -26,6 +25,10 @@ cdef class CodecBase:
     """The peer's violation of the protocol, in words."""
     error: str | None
 
+    def __cinit__(self, *_options: object, **_more: object):
+        if type(self) is CodecBase:
+            raise TypeError("a codec without a protocol")
+
     def __dealloc__(self):
         free(self.out.items)
         free(self.wire.data)
@@ -33,23 +36,16 @@ cdef class CodecBase:
     @property
     def capsule(self) -> object:
         """An ``lc_codec *`` in a capsule named "logclient.codec", which keeps this object alive."""
-        self.ensure_initialized()
         capsule = PyCapsule_New(&self.codec, b"logclient.codec", NULL)
         Py_INCREF(self)
         PyCapsule_SetContext(capsule, <void *> self)
         PyCapsule_SetDestructor(capsule, <PyCapsule_Destructor> release_codec)
         return capsule
 
-    cdef int ensure_initialized(self) except -1:
-        if self.codec.self == NULL:
-            raise TypeError("a codec without a protocol")
-        return 0
-
     def credit(self, double now) -> tuple[int, int]:
         """Return how many events, and how many bytes of them, may be encoded now."""
         cdef uint32_t events
         cdef uint64_t size
-        self.ensure_initialized()
         self.codec.credit(self.codec.self, now, &events, &size)
         return events, size
 
@@ -57,7 +53,6 @@ cdef class CodecBase:
         """Encode pending events of a batch into `buffers`; return how many, or a negative ``Stop``."""
         cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
         cdef int n
-        self.ensure_initialized()
         with nogil:
             n = self.codec.encode(self.codec.self, b, events, now, &self.wire, &self.out)
         return n
@@ -75,15 +70,11 @@ cdef class CodecBase:
         if h != NULL and rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
-    def receive(self, data: ReadableBuffer, double now) -> int:
+    def receive(self, const uint8_t[::1] data: ReadableBuffer, double now) -> int:
         """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""
-        cdef Py_buffer view
         cdef int stop
-        self.ensure_initialized()
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         with nogil:
-            stop = self.codec.receive(self.codec.self, <const uint8_t *> view.buf, view.len, now, &self.out)
-        PyBuffer_Release(&view)
+            stop = self.codec.receive(self.codec.self, &data[0], data.shape[0], now, &self.out)
         return stop
 
     def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
@@ -98,5 +89,4 @@ cdef class CodecBase:
 
     def deadline(self) -> float:
         """Return when the codec must be called even if nothing arrives."""
-        self.ensure_initialized()
         return self.codec.deadline(self.codec.self)

@@ -1,5 +1,3 @@
-# The C side of the batches, for the pumps.
-
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from logclient._ext.queue cimport EventQueue, lc_chunk, lc_queue, lc_list
@@ -11,7 +9,6 @@ ctypedef struct lc_inflight:
     lc_inflight *beside      # the next one with the same queue, in a ring; itself, if it is alone
     lc_batch *head           # oldest first, sequences rising
     lc_batch *tail
-    uint32_t batches
     uint64_t serial
     lc_list ordinary         # staged: detached chunks that no batch has used up
     lc_list kept
@@ -50,19 +47,20 @@ ctypedef struct lc_inflight:
     uint64_t stored
     uint64_t listed_before   # events up to this sequence are in the ledger of the process that queued them
     uint8_t adopted          # another process has queued the events: gaps are its own
+    int ledger_fd            # of the main one: where `batch` lines go, of all; -1: nowhere
+    int ledger_errno         # of the write that failed, since when there is no ledger
+    uint64_t ledger_bytes    # written since they were asked for
     lc_wire line             # scratch: ledger lines
     lc_wire packed           # scratch: their packed columns
 
-cdef bint inflight_flush_wanted(lc_inflight *f) noexcept nogil
 cdef uint64_t inflight_bytes(lc_inflight *f) noexcept nogil
 cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil
 cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil
 cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noexcept nogil
-cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil
-cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil
-cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil
+cdef void inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil
+cdef int inflight_write_ledger(lc_inflight *f, lc_batch *b) noexcept nogil
+cdef void inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil
 cdef bint inflight_commit(lc_inflight *f) noexcept nogil
-cdef void inflight_requeue(lc_inflight *f) noexcept nogil
 
 
 cdef class InflightBatches:
@@ -70,5 +68,6 @@ cdef class InflightBatches:
     cdef readonly EventQueue queue
     cdef InflightBatches main
     cdef void _begin(self)
+    cdef list _merged(self, uint8_t status)
     cdef object _batch(self, lc_batch *b)
     cdef lc_batch *_find_quarantined(self, uint64_t seq) except NULL

@@ -5,8 +5,6 @@ reach the queue in ``commit``, under its mutex, so that a snapshot always adds u
 
 A batch keeps the bodies as the caller gave them, and a resend frames them anew: partial acknowledgements, a
 poison event or another server make other windows of the same events.
-
-The parts in the folder ``inflight`` are included below: batches and ledger lines.
 """
 
 from collections import namedtuple
@@ -14,10 +12,12 @@ from collections import namedtuple
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_New
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
+from posix.unistd cimport write
 
 from logclient._ext.codec cimport *
 from logclient._ext.queue cimport *
@@ -118,7 +118,7 @@ cdef class InflightBatches:
 
     The engine and tests call these methods; pumps call the C functions behind them. The methods ``fail``,
     ``expire``, ``commit`` and ``take_report`` and the property ``listed`` are about all connections with the
-    same queue, the others about one.
+    same queue, as is the ledger of the main one; the others are about one.
 
     Args:
         queue: the queue that events come from.
@@ -133,6 +133,7 @@ cdef class InflightBatches:
     cdef void _begin(self):
         memset(&self.f, 0, sizeof(lc_inflight))
         self.f.queue = self.queue.h
+        self.f.ledger_fd = -1
         self.f.expected = 1
         self.f.allowance = NO_LIMIT
         self.f.main = self.f.beside = &self.f
@@ -220,24 +221,37 @@ cdef class InflightBatches:
 
     def requeue(self):
         """Make every event in flight pending again, in order, after a connection was lost."""
-        inflight_requeue(&self.f)
+        _change(&self.f, self.f.head, NO_LIMIT, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
+        if self.f.alone != NULL:
+            _change(&self.f, self.f.alone, 1, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
+
+    cdef list _merged(self, uint8_t status):
+        # Return the events of its batches with this status, as (first, last), merged.
+        cdef lc_batch *b = self.f.head
+        cdef list found = []
+        cdef uint64_t first = 0, last = 0
+        cdef uint32_t i
+        while b != NULL:
+            for i in range(b.low, b.n if b.pending or b.inflight else 0):
+                if b.status[i] != status:
+                    continue
+                if first and b.seq[i] != last + 1:
+                    found.append((first, last))
+                    first = 0
+                first = first if first else b.seq[i]
+                last = b.seq[i]
+            b = b.next
+        if first:
+            found.append((first, last))
+        return found
 
     @property
     def inflight_range(self) -> tuple[int, int, int]:
         """(first sequence, last sequence, number) of the events in flight; zeros when there are none."""
-        cdef lc_batch *b = self.f.head
-        cdef uint64_t first = 0, last = 0
-        cdef uint32_t i
         if self.f.alone != NULL and self.f.alone.inflight:
-            first = last = self.f.alone.seq[0]
-        while b != NULL:
-            if b.inflight:
-                for i in range(b.low, b.n):
-                    if b.status[i] == INFLIGHT:
-                        first = first if first else b.seq[i]
-                        last = b.seq[i]
-            b = b.next
-        return first, last, self.f.inflight
+            return self.f.alone.seq[0], self.f.alone.seq[0], self.f.inflight
+        found = self._merged(INFLIGHT) or [(0, 0)]
+        return found[0][0], found[len(found) - 1][1], self.f.inflight
 
     def steer(self, uint32_t most, bint prompt):
         """Bound the events in flight while poison is sought, and end ``drain``.
@@ -294,6 +308,17 @@ cdef class InflightBatches:
             last = max(last, f.listed)
             f = _beside(f, &self.f)
         return last
+
+    def set_ledger(self, int fd):
+        """Write ``batch`` lines to this descriptor; -1: write none."""
+        self.f.ledger_fd = fd
+        self.f.ledger_errno = 0
+
+    def take_ledger(self) -> tuple[int, int]:
+        """Return (bytes written since the last call, errno of the write that failed or 0)."""
+        answer = (self.f.ledger_bytes, self.f.ledger_errno)
+        self.f.ledger_bytes = 0
+        return answer
 
     @property
     def reached(self) -> int:
@@ -433,14 +458,14 @@ cdef class InflightBatches:
         cdef lc_queue *h = self.f.queue
         cdef lc_inflight *f = &self.f
         cdef lc_inflight *m = f.main
-        cdef bint old
+        cdef uint64_t first
         while True:
             # Detach only old events; the others stay where overflow can still drop them.
-            old = _is_up_to(_first(&m.ordinary), seq) or _is_up_to(_first(&m.kept), seq)
+            first = min(_first_seq(&m.ordinary), _first_seq(&m.kept))
             lc_mutex_lock(&h.mutex)
-            old = old or _is_up_to(_first(&h.ordinary), seq) or _is_up_to(_first(&h.kept), seq)
+            first = min(first, _first_seq(&h.ordinary), _first_seq(&h.kept))
             lc_mutex_unlock(&h.mutex)
-            if not old or inflight_take(f, 2048, 1 << 20) == NULL:
+            if first > seq or inflight_take(f, 2048, 1 << 20) == NULL:
                 break
         while f != NULL:
             _change(f, f.head, NO_LIMIT, seq, 1 << PENDING, status, R_MAX_AGE)
@@ -507,23 +532,7 @@ cdef class InflightBatches:
     @property
     def to_send(self) -> list[tuple[int, int]]:
         """The events of its batches to send or resend, as (first, last), merged."""
-        cdef lc_batch *b = self.f.head
-        cdef list found = []
-        cdef uint64_t first = 0, last = 0
-        cdef uint32_t i
-        while b != NULL:
-            for i in range(b.cursor, b.n if b.pending else 0):
-                if b.status[i] != PENDING:
-                    continue
-                if first and b.seq[i] != last + 1:
-                    found.append((first, last))
-                    first = 0
-                first = first if first else b.seq[i]
-                last = b.seq[i]
-            b = b.next
-        if first:
-            found.append((first, last))
-        return found
+        return self._merged(PENDING)
 
     @property
     def waiting(self) -> int:
@@ -534,9 +543,3 @@ cdef class InflightBatches:
             n += b.pending
             b = b.next
         return n
-
-    @property
-    def queued(self) -> tuple[int, int]:
-        """Events and bytes that no batch has taken, queued or detached, as a pair."""
-        events, size = self.queue.queued
-        return events + self.f.main.staged_events, size + self.f.main.staged_bytes

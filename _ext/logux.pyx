@@ -14,7 +14,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.math cimport llround
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.stdlib cimport bsearch, calloc, free, malloc, qsort
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from logclient._ext.codec_base cimport CodecBase

@@ -27,15 +27,12 @@ from logclient._ext.jsonscan cimport *
 cdef enum:
     WINDOW_LIMIT = 10_000        # go-lumber refuses more
     BODY_LIMIT = 0x7FFFFF00      # lengths are signed on the other side
+    FIELD_ROOM = 64              # more than any field with the id takes
     TAIL_SIZE = 102              # both fields with the id, and the closing brace
-    TAIL_METADATA = 55           # the first of these fields
-    TAIL_BRACE = 13              # offset of the brace that opens its object
     TAIL_ID1 = 21                # offsets of the ids
     TAIL_ID2 = 68
     NESTED_SIZE = 106            # the same with the second field in an object
     NESTED_ID2 = 71
-    NESTED_OPEN = 65             # offset of the field inside that object
-    NESTED_FIELD = 40            # its bytes, with the brace that closes the object
     PAIR_SIZE = 48               # the pair with the id in version 1
     CAREFUL_WINDOWS = 10         # sent one at a time after a break
     NUMBER_LAST = 0xFFFFFFFF

@@ -108,7 +108,7 @@ typedef struct {
 #define LC_WAKE "eventfd"
 #include <sys/eventfd.h>
 LC_INLINE int lc_wake_open(lc_wake *w) {
-    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: nothing can wake it, see lc_wake_reopen */
+    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: its sender looks for work by itself */
     return w->in < 0 ? -1 : 0;
 }
 #else
@@ -142,11 +142,6 @@ LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     lc_wake_clear(w);
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in; }
-/* Open the descriptor in a forked child that could get none. Until then its sender looks for work by
- * itself. */
-LC_INLINE void lc_wake_reopen(lc_wake *w) {
-    if (w->in < 0) lc_wake_open(w);
-}
 LC_INLINE void lc_wake_close(lc_wake *w) {
     if (w->in < 0) return;
     close(w->in);
@@ -165,17 +160,15 @@ typedef struct {
 } lc_shared;
 
 LC_INLINE uint64_t lc_shared_get(uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
-LC_INLINE int lc_shared_swap(uint64_t *word, uint64_t *before, uint64_t value) {
-    return __atomic_compare_exchange_n(word, before, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
 LC_INLINE void lc_shared_add(uint64_t *word, uint64_t value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
 
 /* Replace a claim of `before` bytes by one of `after`, unless the sum would exceed the limit and `slack`. */
 LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack) {
-    uint64_t used = lc_shared_get(&s->used);
+    uint64_t used = lc_shared_get(&s->used), sum;
     do {
-        if (used - before + after > lc_shared_get(&s->limit) + slack) return 0;
-    } while (!lc_shared_swap(&s->used, &used, used - before + after));
+        sum = used - before + after;
+        if (sum > lc_shared_get(&s->limit) + slack) return 0;
+    } while (!__atomic_compare_exchange_n(&s->used, &used, sum, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return 1;
 }
 

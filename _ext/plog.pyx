@@ -22,12 +22,9 @@ from logclient._ext.jsonscan cimport *
 cdef extern from "bits.h":
     uint64_t lc_ones(uint64_t v) noexcept nogil
 
-HEADER = <int> HEADER_SIZE
-"""24: bytes of a fragment before its tags and payload."""
-MAX_DATAGRAM = <int> DATAGRAM_MOST
-"""65,507: bytes of the largest datagram over IPv4."""
-MAX_MESSAGE = <int> MESSAGE_MOST
-"""2**31 - 1 bytes."""
+HEADER = <int> HEADER_SIZE           # 24: bytes of a fragment before its tags and payload
+MAX_DATAGRAM = <int> DATAGRAM_MOST   # 65,507: bytes of the largest datagram over IPv4
+MAX_MESSAGE = <int> MESSAGE_MOST     # 2**31 - 1 bytes
 
 cdef enum:
     HEADER_SIZE = 24

@@ -1,5 +1,3 @@
-# The C side of a pump, for its subclasses.
-
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from logclient._ext.inflight cimport InflightBatches
@@ -10,8 +8,6 @@ from logclient._ext.codec cimport lc_codec, lc_outcomes, lc_wire
 cdef enum:
     LINK_BROKEN = -1         # see `error`
     LINK_CLOSED = -2         # by the peer
-
-cdef enum:
     MESSAGE_HEAD = 4         # bytes of a message's or frame's length
     RECEIVE = 65536          # bytes of one receive
     MAX_READS_PER_TURN = 16  # receives between two checks of stop and clock
@@ -58,10 +54,7 @@ cdef class CompiledPump:
     cdef double last_progress
     cdef bint has_events
     cdef list found          # events of the core that the engine has not taken
-    cdef int ledger_fd
-    cdef int ledger_errno
-    cdef uint64_t ledger_bytes
-    cdef int error           # errno behind the end `error`
+    cdef readonly int error  # errno behind the end `error`
     cdef readonly object failure
     cdef readonly object fatal
     cdef readonly uint64_t windows
@@ -77,7 +70,7 @@ cdef class CompiledPump:
     cdef bint _is_readable(self, const pollfd *fds) noexcept nogil
     cdef object _find_failure(self)
 
-    cdef void _write_ledger(self) noexcept nogil
+    cdef ssize_t _failed(self, int error) noexcept nogil
     cdef bint _should_take(self, double now) noexcept nogil
     cdef int _take_events(self) except -1
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil

@@ -10,8 +10,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
-from posix.unistd cimport write
+from libc.string cimport memcpy
 
 from logclient._ext.codec cimport *
 from logclient._ext.inflight cimport *

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from logclient._ext.codec cimport lc_outcomes
+from logclient._ext.codec cimport lc_outcome, lc_outcomes
 
 
 cdef extern from "platform.h" nogil:
@@ -32,7 +32,6 @@ cdef extern from "platform.h" nogil:
     void lc_wake_clear(lc_wake *w)
     void lc_wake_wait(lc_wake *w, double seconds)
     int lc_wake_fd(lc_wake *w)
-    void lc_wake_reopen(lc_wake *w)
     void lc_wake_close(lc_wake *w)
     ctypedef struct lc_shared:
         uint64_t used
@@ -99,17 +98,11 @@ ctypedef struct lc_segment:
     uint8_t whole            # all of them
 
 # Outcomes since the ledger was written, in the head of a spool's first segment.
-ctypedef struct lc_journal_item:
-    uint64_t first
-    uint64_t last
-    uint8_t status
-    uint8_t reason
-
 ctypedef struct lc_journal:
     uint64_t n               # stored last
     uint64_t full            # some outcomes found no room
     uint64_t unspooled       # 1: some events are in memory only
-    lc_journal_item items[OUTCOMES]
+    lc_outcome items[OUTCOMES]
 
 # The memory of a queue in mapped files (spool.pyx). Protected by the queue's mutex.
 ctypedef struct lc_spool:
@@ -140,7 +133,6 @@ ctypedef struct lc_spool:
     lc_journal *journal      # NULL: no segment is mapped
     uint64_t memory_bytes    # bound on the chunks in memory
     uint64_t chunk_bytes     # of the chunks in memory that are used
-    uint64_t unspooled       # events that were put into memory
     lc_cond more             # `asked`, `log_asked`, `woken` or `closed` was set
 
 # The place in line of a caller that waits for room. Granted room counts as held.
@@ -153,21 +145,13 @@ cdef enum:
     TICKET_NONE = 0
     TICKET_WAITS = 1
     TICKET_GRANTED = 2
-
-cdef enum:
     AWAIT_NOTHING = 0
-    AWAIT_SLOT = 1          # a segment, or a chunk of this queue
+    AWAIT_SLOT = 1           # a segment, or a chunk of this queue
     AWAIT_SHARED = 2         # room in the bound of all queues
-
-cdef enum:
     SIZE_CLASSES = 81        # of chunks that are reused: 64 KiB, and in steps of 1/16 up to 2 MiB
-
-cdef enum:
     SENDER_IDLE = 0          # asleep until woken
     SENDER_LINGERING = 1     # will look again soon; woken only by an error or a full window
     SENDER_BUSY = 2          # awake: needs no wake-up
-
-cdef enum:
     DROP_OLDEST = 0
     DROP_NEW = 1
     BLOCK = 2
@@ -237,14 +221,14 @@ ctypedef struct lc_queue:
     uint64_t failed[24]
     uint64_t dropped[24]
 
+# Queue a copy of one body; created_us 0: now. Return its sequence, or a PUT_ code (0 or less).
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_ticket *ticket) noexcept nogil
 cdef bint lc_grant_room(lc_queue *h) noexcept nogil
-cdef void lc_correct_claim(lc_queue *h) noexcept nogil
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *chunk) noexcept nogil
 cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil
-cdef lc_chunk *lc_take_surplus(lc_queue *h) noexcept nogil
 cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil
+cdef void lc_unlock(lc_queue *h) noexcept nogil
 cdef void lc_leave_fork_safe(lc_queue *h) noexcept nogil
 
 cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
@@ -259,7 +243,6 @@ cdef inline lc_chunk *chunk_at(lc_spool *s, uint32_t slot) noexcept nogil:
 cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
     return <uint8_t *> (c + 1)
 
-# Take the first chunk out of a list.
 cdef inline lc_chunk *take_chunk(lc_list *list) noexcept nogil:
     cdef lc_chunk *c = list.head
     list.head = c.next
@@ -281,6 +264,17 @@ cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
 cdef inline uint64_t event_takes(lc_event *e) noexcept nogil:
     return event_room(e.size) + e.pad
 
+cdef inline lc_event *first_event(lc_list *list) noexcept nogil:
+    return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
+
+# Count events, and bytes of them, that a list of the queue has got; negative: that have left it. Mutex held.
+cdef inline void count_queued(lc_queue *h, lc_list *list, int64_t events, int64_t size) noexcept nogil:
+    h.queued_events += events
+    h.queued_bytes += size
+    if list == &h.kept:
+        h.kept_events += events
+        h.kept_bytes += size
+
 
 cdef class SharedBound:
     cdef lc_shared *s
@@ -290,9 +284,6 @@ cdef class SharedBound:
 cdef class EventQueue:
     cdef lc_queue *h
     cdef SharedBound shared       # keeps `h.shared` alive
-    # For compiled callers. Returns the sequence, or a PUT_ code (0 or less). created_us 0 means now.
-    cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                     int64_t created_us) noexcept nogil
-    cdef int sender_needed(self) noexcept nogil
     cdef int _make(self, lc_queue *like) except -1
     cdef void _share(self) noexcept
+    cdef bint _wait(self, uint64_t seq, double seconds, lc_spool *s) except -1

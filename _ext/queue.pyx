@@ -8,8 +8,6 @@ and above lie in a list of their own and are dropped last.
 
 After a fork the child makes a new C struct and leaks the old one on purpose: another thread of the parent may
 have held its mutex. The Python object stays the same.
-
-The parts in the folder ``queue`` are included below: chunks, putting, and waiting for room.
 """
 
 cimport cython
@@ -177,8 +175,7 @@ cdef class EventQueue:
         if s != NULL:
             h.max_event_bytes = <uint32_t> min(
                 <uint64_t> h.own_event_bytes, _body_within(lc_shared_get(&s.limit)))
-        lc_correct_claim(h)
-        lc_mutex_unlock(&h.mutex)
+        lc_unlock(h)
 
     def share(self, SharedBound bound: SharedBound | None):
         """Count the bytes of this queue in a bound of several queues as well.
@@ -225,13 +222,6 @@ cdef class EventQueue:
             free(h.spool)
         free(h)
 
-    cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                     int64_t created_us) noexcept nogil:
-        return lc_put(self.h, body, size, level, kind, created_us, NULL)
-
-    cdef int sender_needed(self) noexcept nogil:
-        return self.h.needs_sender
-
     def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0,
              Ticket ticket=None) -> int:
         """Queue a copy of one body. Never block and never raise; safe in signal handlers.
@@ -270,7 +260,8 @@ cdef class EventQueue:
 
     def reopen_wake(self):
         """Open the wake-up descriptor in a child that could get none when it was forked."""
-        lc_wake_reopen(&self.h.wake)
+        if lc_wake_fd(&self.h.wake) < 0:
+            lc_wake_open(&self.h.wake)
 
     @property
     def forked(self) -> bool:
@@ -320,8 +311,7 @@ cdef class EventQueue:
         cdef bint answer
         cdef lc_queue *h = _lock(self)
         answer = h.closed or not _is_over(h, event_room(<uint32_t> min(size, h.max_event_bytes)))
-        lc_correct_claim(h)
-        lc_mutex_unlock(&h.mutex)
+        lc_unlock(h)
         return answer
 
     @property
@@ -355,15 +345,12 @@ cdef class EventQueue:
 
     def release(self):
         """Give back the descriptor and the free memory; later events are dropped and counted."""
-        cdef lc_chunk *surplus
         cdef lc_queue *h = _lock(self)
         h.closed = True
         h.released = True
         _close_wake(h)
         _shrink_free(h, h.free_bytes)
-        surplus = lc_take_surplus(h)
-        lc_mutex_unlock(&h.mutex)
-        lc_free_chunks(surplus)
+        lc_unlock(h)
 
     def wake(self):
         """Wake the sender, whatever it waits for."""
@@ -450,36 +437,21 @@ cdef class EventQueue:
 
     def wait_settled(self, uint64_t seq, double seconds) -> bool:
         """Sleep, without the GIL, until events up to `seq` have outcomes; return False when time is up."""
-        cdef lc_queue *h = self.h
-        cdef double end = lc_monotonic() + seconds
-        cdef double left
-        cdef bint done
-        while True:
-            left = end - lc_monotonic()
-            with nogil:
-                lc_mutex_lock(&h.mutex)
-                if h.settled < seq and left > 0:
-                    if h.flush_target == 0 or seq < h.flush_target:
-                        h.flush_target = seq
-                        if h.sender_state == SENDER_LINGERING and not h.released:
-                            h.sender_state = SENDER_BUSY
-                            lc_wake_set(&h.wake)
-                    h.waiters += 1
-                    lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
-                    h.waiters -= 1
-                done = h.settled >= seq
-                lc_mutex_unlock(&h.mutex)
-            if done or left <= 0:
-                return done
-            PyErr_CheckSignals()
+        return self._wait(seq, seconds, NULL)
 
     def wait_stored(self, uint64_t seq, double seconds) -> bool:
         """Sleep, without the GIL, until the disk has every event up to `seq`, or their outcomes are there.
 
         Return False when time is up, and at once if no log is written.
         """
+        if self.h.spool == NULL:
+            return self.settled >= seq
+        return self._wait(seq, seconds, self.h.spool)
+
+    cdef bint _wait(self, uint64_t seq, double seconds, lc_spool *s) except -1:
+        # With a spool, for its log too.
         cdef lc_queue *h = self.h
-        cdef lc_spool *s = h.spool
+        cdef uint32_t *waiters = &h.waiters if s == NULL else &s.log_waiters
         cdef double end = lc_monotonic() + seconds
         cdef double left
         cdef bint done, waits
@@ -488,15 +460,20 @@ cdef class EventQueue:
             with nogil:
                 lc_mutex_lock(&h.mutex)
                 done = h.settled >= seq or (s != NULL and s.logged >= seq)
-                waits = not done and s != NULL and s.logs
-                if waits:
+                waits = not done and (s == NULL or s.logs)
+                if waits and s != NULL:
                     s.log_asked = True       # without time, for whoever looks again
                     lc_cond_wake_all(&s.more)
+                elif waits and left > 0 and (h.flush_target == 0 or seq < h.flush_target):
+                    h.flush_target = seq
+                    if h.sender_state == SENDER_LINGERING and not h.released:
+                        h.sender_state = SENDER_BUSY
+                        lc_wake_set(&h.wake)
                 if waits and left > 0:
-                    s.log_waiters += 1
+                    waiters[0] += 1
                     lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
-                    s.log_waiters -= 1
-                    done = h.settled >= seq or s.logged >= seq
+                    waiters[0] -= 1
+                    done = h.settled >= seq or (s != NULL and s.logged >= seq)
                 lc_mutex_unlock(&h.mutex)
             if done or not waits or left <= 0:
                 return done
@@ -511,12 +488,12 @@ cdef class EventQueue:
         h.moved_fields += moved
         lc_mutex_unlock(&h.mutex)
 
-    def count_ignored(self, uint64_t n=1):
+    def count_ignored(self):
         """Count records that the sender itself caused and that are never shipped."""
         if self.h.generation != lc_forks:
             return
         cdef lc_queue *h = _lock(self)
-        h.ignored += n
+        h.ignored += 1
         lc_mutex_unlock(&h.mutex)
 
     def count_filtered(self, int why):

@@ -33,7 +33,7 @@ from logclient._ext.jsonscan cimport (
     string_end,
     value_after,
 )
-from logclient._ext.queue cimport EventQueue, lc_wall_us
+from logclient._ext.queue cimport EventQueue, lc_put, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,
     K_EVENT_OPEN,

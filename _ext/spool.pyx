@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport EINTR, EIO, ENOENT, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, qsort, realloc
+from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memcpy, memset, strcpy, strerror
 from posix.mman cimport munmap
 from posix.unistd cimport F_OK, access, close, unlink, write
@@ -20,6 +20,9 @@ from logclient._ext.codec cimport *
 from logclient._ext.queue cimport *
 from logclient._ext.queue cimport EventQueue
 from logclient._ext.hash cimport xxh64_of
+
+cdef extern from "bits.h" nogil:
+    uint64_t lc_ones(uint64_t v)
 
 cdef extern from "spool.h" nogil:
     const int LC_MAPS
@@ -62,29 +65,16 @@ cdef enum:
     BYTE_ORDER = 0x01020304
 
 
-CHUNK_STRUCT = sizeof(lc_chunk)
-"""Bytes before the first event of a slot."""
-
-HEAD = SEGMENT_HEAD
-"""Bytes before the first slot of a segment."""
-
-SEGMENT = HEAD + SLOTS * SLOT
-"""Bytes of a segment."""
-
-JOURNAL = JOURNAL_AT
-"""Where the journal begins in the first segment."""
-
-LARGEST_EVENT = SLOTS * SLOT - 4096
-"""Bytes of an event that fits into a segment, with some room for its header."""
-
-SUPPORTED = LC_MAPS != 0
-"""Whether this system can map files for a spool."""
+CHUNK_STRUCT = sizeof(lc_chunk)      # bytes before the first event of a slot
+HEAD = SEGMENT_HEAD                  # bytes before the first slot of a segment
+SEGMENT = FILE_SIZE                  # bytes of a segment
+JOURNAL = JOURNAL_AT                 # where the journal begins in the first segment
+SUPPORTED = LC_MAPS != 0             # this system can map files for a spool
 
 # As in docs/formats.md.
 lc_static_assert(sizeof(lc_head) == 120)
 lc_static_assert(sizeof(lc_chunk) == CHUNK_HEAD)
 lc_static_assert(sizeof(lc_event) == 24)
-lc_static_assert(sizeof(lc_journal_item) == 24)
 lc_static_assert(sizeof(lc_block) == 16)
 lc_static_assert(sizeof(lc_outcome) == 24)
 
@@ -122,7 +112,6 @@ cdef class Segments:
     cdef EventQueue queue
     cdef lc_queue *h
     cdef lc_spool *s
-    cdef uint64_t generation
     cdef double trim_at
     cdef str directory
     cdef lc_head head
@@ -138,7 +127,6 @@ cdef class Segments:
         strcpy(self.prefix, path)
         snprintf(self.lock_path, PATH, b"%slock", self.prefix)
         self.directory = directory
-        memset(&self.head, 0, sizeof(lc_head))
         memcpy(self.head.magic, b"lcspool\x01", 8)
         memcpy(self.head.boot, PyBytes_AS_STRING(boot), 16)
         memcpy(self.head.producer, PyBytes_AS_STRING(producer), 10)
@@ -158,7 +146,6 @@ cdef class Segments:
         self.queue = queue
         self.h = queue.h
         self.s = s
-        self.generation = lc_forks
         s.most = most
         s.limit = most
         s.ready = READY
@@ -170,8 +157,7 @@ cdef class Segments:
         self.h.max_events = <uint64_t> 1 << 62
         self.h.full_reason = <uint8_t> R_SPOOL_FULL
         self._set_bounds()
-        lc_correct_claim(self.h)
-        lc_mutex_unlock(&self.h.mutex)
+        lc_unlock(self.h)
 
     cdef void _set_bounds(self) noexcept nogil:
         # Bound the events by what the segments and the memory may hold. A few slots are left for the ends of
@@ -229,7 +215,7 @@ cdef class Segments:
         s.limit = max(s.limit, s.mapped)
         self._set_bounds()
         self._end_wait()
-        lc_mutex_unlock(&self.h.mutex)
+        lc_unlock(self.h)
         return 0
 
     cdef void _end_wait(self) noexcept nogil:
@@ -238,14 +224,12 @@ cdef class Segments:
             self.s.awaited = 0
             if lc_grant_room(self.h):
                 lc_cond_wake_all(&self.h.changed)
-            lc_correct_claim(self.h)
 
     cdef void _touch(self) noexcept nogil:
         # Touch the pages of the lowest segment that is not whole, as long as callers find a slot.
         cdef lc_spool *s = self.s
         cdef lc_segment *g
         cdef uint32_t i
-        cdef uint64_t free_
         for i in range(s.most):
             g = &s.segments[i]
             if g.base == NULL or g.whole:
@@ -257,10 +241,7 @@ cdef class Segments:
                 lc_mutex_lock(&self.h.mutex)
                 g.whole = True
                 s.untouched -= 1
-                free_ = g.free
-                while free_:
-                    free_ &= free_ - 1
-                    s.free_touched += 1
+                s.free_touched += <uint32_t> lc_ones(g.free)
                 lc_mutex_unlock(&self.h.mutex)
             return
 
@@ -299,7 +280,7 @@ cdef class Segments:
         s.asked = False
         self._set_bounds()
         self._end_wait()
-        lc_mutex_unlock(&self.h.mutex)
+        lc_unlock(self.h)
 
     def serve(self, double seconds, double trim_every):
         """Add segments whenever they are wanted, without the GIL, for so many seconds or until woken.
@@ -315,7 +296,7 @@ cdef class Segments:
         cdef double now = lc_monotonic()
         cdef double end = now + seconds
         cdef int error = 0
-        cdef bint over = False
+        cdef bint more, over = False
         with nogil:
             if s.always and s.free_touched < s.ready and s.untouched:
                 s.asked = True               # before the first event
@@ -332,8 +313,15 @@ cdef class Segments:
                 s.woken = False
                 lc_mutex_unlock(&self.h.mutex)
                 if now >= self.trim_at:
+                    # Remove a segment that was not needed since the last look. As many free slots as a burst
+                    # needs stay, and in the mode `always` all.
                     self.trim_at = now + trim_every
-                    self._trim()
+                    lc_mutex_lock(&self.h.mutex)
+                    more = not s.always and s.least_free >= READY + 2 * SLOTS
+                    s.least_free = s.free_slots
+                    lc_mutex_unlock(&self.h.mutex)
+                    if more:
+                        self._remove_free(1)
         if error:
             raise OSError(error, strerror(error).decode(), self.directory)
 
@@ -354,18 +342,6 @@ cdef class Segments:
         left = s.limit - s.mapped
         lc_mutex_unlock(&self.h.mutex)
         return min(left, (wanted - there + SLOTS - 1) // SLOTS) if wanted > there else 0
-
-    cdef void _trim(self) noexcept nogil:
-        # Remove a segment that was not needed since the last call. As many free slots as a burst needs stay,
-        # and the first segment always. In the mode `always` all stay.
-        cdef lc_spool *s = self.s
-        cdef bint more
-        lc_mutex_lock(&self.h.mutex)
-        more = not s.always and s.least_free >= READY + 2 * SLOTS
-        s.least_free = s.free_slots
-        lc_mutex_unlock(&self.h.mutex)
-        if more:
-            self._remove_free(1)
 
     cdef void _remove_free(self, uint32_t most) noexcept nogil:
         # Remove so many segments at most, the last ones first, that no event lies in. The first one stays.
@@ -431,11 +407,6 @@ cdef class Segments:
         lc_mutex_unlock(&self.h.mutex)
 
     @property
-    def mapped(self) -> list[int]:
-        """The numbers of the segments that are mapped."""
-        return [i for i in range(self.s.most) if self.s.segments[i].base != NULL]
-
-    @property
     def is_used(self) -> bool:
         """Whether any chunk lies in the segments."""
         return self.s.free_slots < self.s.mapped * SLOTS
@@ -464,16 +435,11 @@ cdef class Segments:
         lc_mutex_unlock(&h.mutex)
         return n
 
-    @property
-    def unspooled(self) -> int:
-        """Events that were put into memory, and not into a segment."""
-        return self.s.unspooled
-
     def close(self):
         """Unmap all segments, in the end or in the child of a fork. The queue must be empty, or renewed."""
         cdef lc_spool *s = self.s
         cdef uint32_t i
-        cdef bint own = self.generation == lc_forks
+        cdef bint own = self.h.generation == lc_forks
         if own:
             lc_mutex_lock(&self.h.mutex)
         s.closed = True
@@ -636,23 +602,15 @@ cdef class Segments:
         # Append a chunk to its list, unless its events are not behind those before. Mutex held.
         cdef lc_queue *h = self.h
         cdef lc_list *list = &h.kept if c.kept else &h.ordinary
-        cdef lc_event *e
-        cdef uint64_t at
-        if list.tail != NULL:
-            at = list.tail.last
-            e = <lc_event *> (chunk_data(list.tail) + at)
-            if (<lc_event *> (chunk_data(c) + c.read)).seq <= e.seq:
-                return False
-        at = c.read
+        cdef uint64_t at = c.read
+        if list.tail != NULL and (<lc_event *> (chunk_data(list.tail) + list.tail.last)).seq >= (
+                <lc_event *> (chunk_data(c) + at)).seq:
+            return False
         while at < c.used:
             c.last = <uint32_t> at
             at += event_takes(<lc_event *> (chunk_data(c) + at))
         append_chunk(list, c)
-        h.queued_events += c.count
-        h.queued_bytes += c.used - c.read
-        if c.kept:
-            h.kept_events += c.count
-            h.kept_bytes += c.used - c.read
+        count_queued(h, list, c.count, c.used - c.read)
         return True
 
 

@@ -13,8 +13,6 @@ Rules of OpenSSL that are kept here:
 - its queue of errors belongs to the thread: it is emptied before each call, and read right after a failure;
 - after a fatal error there is no further call;
 - a write that was refused is repeated with at least the same bytes.
-
-POSIX only.
 """
 
 cimport cython
@@ -28,6 +26,7 @@ from logclient._ext.pump cimport *
 from logclient._ext.sockets cimport *
 
 import os
+import ssl
 
 cdef enum:
     RECORD = 16384               # bytes of the longest record, decrypted
@@ -117,8 +116,6 @@ cdef class TlsSocket:
             self.o.SSL_free(self.ssl)        # and its end of the pair
             if self.outer != NULL:
                 self.o.BIO_free(self.outer)
-
-    # -- without the GIL ---------------------------------------------------------------------------
 
     cdef int flush(self, bint more=False) noexcept nogil:
         # Pass encrypted bytes to the kernel. Return 1 when none are left, 0 when it takes no more now, or
@@ -280,13 +277,10 @@ cdef class TlsSocket:
         return LINK_BROKEN if self.failed or self.send_failed else 0
 
     cdef int interest(self, bint full) noexcept nogil:
-        # Return what to poll for.
         cdef int bits = 0 if self.writes_first else POLLIN
         if self.o.BIO_ctrl_pending(self.outer) > 0 or full and not self.reads_first:
             bits |= POLLOUT
         return bits
-
-    # -- as ssl.SSLSocket --------------------------------------------------------------------------
 
     def failure(self) -> OSError | None:
         """Return the exception of the failure after which nothing is sent any more; None: there is none."""
@@ -295,9 +289,6 @@ cdef class TlsSocket:
         return None
 
     cdef object _failure(self):
-        # Make the exception of the last failure.
-        import ssl
-
         cdef lc_openssl *o = self.o
         cdef long verdict
         if self.kind == SSL_ERROR_SSL:
@@ -317,8 +308,6 @@ cdef class TlsSocket:
 
     def do_handshake(self):
         """Go on with the handshake; see ``ssl.SSLSocket.do_handshake``."""
-        import ssl
-
         cdef int kind
         with nogil:
             kind = self._shake()
@@ -334,8 +323,6 @@ cdef class TlsSocket:
 
         After ``ssl.SSLWantWriteError`` or ``ssl.SSLWantReadError`` give the same bytes again.
         """
-        import ssl
-
         cdef ssize_t done
         cdef size_t size = <size_t> data.shape[0]
         if size == 0:
@@ -361,8 +348,6 @@ cdef class TlsSocket:
 
     def recv(self, size_t size) -> bytes:
         """Return up to `size` received bytes; ``b""`` when the peer has closed, with or without a word."""
-        import ssl
-
         cdef ssize_t done
         cdef uint8_t *to
         data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size)

@@ -44,17 +44,13 @@ cdef enum:
     PROTOCOL_ERROR = 1002
     INVALID_DATA = 1007
     MESSAGE_TOO_BIG = 1009
-
-# How the connection ended.
-cdef enum:
+    # How the connection ended.
     OVER_NOT = 0
     OVER_CLOSED = 1              # by a close frame of the peer
     OVER_BROKEN = 2              # the peer broke the protocol
     OVER_TOO_BIG = 3             # a message of more than max_message bytes
     OVER_ENDED = 4               # the peer ended the connection without a close frame
     OVER_MEMORY = 5
-
-cdef enum:
     KEYS = 16384                 # random bytes requested at once, with the GIL: masks of four bytes
     HEAD = 10                    # bytes of the longest head of a server's frame
     CONTROL = 125                # bytes of the longest payload of a control frame
@@ -160,8 +156,6 @@ cdef class ClientFrames:
         free(self.f.message.data)
         free(self.f.squeezed.data)
 
-    # -- to send
-
     def send(self, data: bytes | bytearray | memoryview):
         """Frame a text message, which is not checked for UTF-8; after the end it is discarded."""
         cdef Py_buffer view
@@ -197,8 +191,6 @@ cdef class ClientFrames:
             parts.append(PyBytes_FromStringAndSize(<const char *> data, size))
             frames_taken(&self.f, <size_t> size)
 
-    # -- received
-
     cdef _set_input(self, bytes data):
         self.input = data
         self.input_at = 0
@@ -212,7 +204,8 @@ cdef class ClientFrames:
 
     def receive_eof(self):
         """Note that the server ended the connection."""
-        frames_ended(&self.f)
+        if self.f.over == OVER_NOT:
+            self.f.over = OVER_ENDED
 
     @property
     def ready(self) -> bool:

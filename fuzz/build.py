@@ -58,11 +58,6 @@ CHANGES = [
         "cdef size_t want = 2 * <size_t> (doc.end - doc.base)\n",
         "cdef size_t want = 0\n",
     ),
-    (
-        "_ext/logux/turns.pyx",
-        "room = 2 * r.room if r.room else 16\n",
-        "room = r.room + 1\n",
-    ),
 ]
 EXACT = {"capacity *= 2": "buffers are exactly as large as necessary in these builds: see fuzz/build.py"}
 

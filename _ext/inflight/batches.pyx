@@ -14,17 +14,7 @@ cdef inline lc_inflight *_beside(lc_inflight *f, lc_inflight *first) noexcept no
     return f.beside if f.beside != first else NULL
 
 
-cdef inline lc_event *_first(lc_list *list) noexcept nogil:
-    # Return the oldest event of a list, or NULL.
-    return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
-
-
-cdef inline bint _is_up_to(lc_event *e, uint64_t seq) noexcept nogil:
-    return e != NULL and e.seq <= seq
-
-
 cdef void _disown(lc_inflight *f, lc_chunk *c) noexcept nogil:
-    # Remove one owner of a chunk; set the chunk apart once it has none.
     c.owners -= 1
     if c.owners == 0:
         c.next = f.emptied
@@ -40,15 +30,8 @@ cdef void _release_emptied(lc_inflight *f) noexcept nogil:
         lc_release_chunk(f.queue, c)
 
 
-cdef void _move_chunk(lc_list *source, lc_list *target) noexcept nogil:
-    # Move the first chunk of one list to the end of another.
-    cdef lc_chunk *c = take_chunk(source)
-    c.owners = 1             # of the staging list
-    append_chunk(target, c)
-
-
 cdef inline uint64_t _first_seq(lc_list *list) noexcept nogil:
-    cdef lc_event *e = _first(list)
+    cdef lc_event *e = first_event(list)
     return e.seq if e != NULL else NO_SEQ
 
 
@@ -56,8 +39,8 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
     # Detach whole chunks from the queue, lowest sequence first, until so many events or bytes are staged. No
     # more than that, because overflow can no longer drop detached events.
     cdef lc_queue *h = f.queue
+    cdef lc_list *source
     cdef lc_chunk *c
-    cdef lc_chunk *surplus
     cdef uint64_t queued, kept, low
     cdef bint waits
     low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
@@ -72,24 +55,17 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
                 low < f.horizon and (f.staged_events >= events or f.staged_bytes >= size)):
             break
         low = min(low, f.horizon)
-        c = h.ordinary.head if queued < kept else h.kept.head
+        source = &h.ordinary if queued < kept else &h.kept
+        c = take_chunk(source)
         f.staged_events += c.count
         f.staged_bytes += c.used - c.read
-        h.queued_events -= c.count
-        h.queued_bytes -= c.used - c.read
+        count_queued(h, source, -<int64_t> c.count, <int64_t> c.read - c.used)
         h.held_events += c.count
         h.held_bytes += c.used - c.read
-        if queued < kept:
-            _move_chunk(&h.ordinary, &f.ordinary)
-        else:
-            h.kept_events -= c.count
-            h.kept_bytes -= c.used - c.read
-            _move_chunk(&h.kept, &f.kept)
-    surplus = lc_take_surplus(h)
-    lc_correct_claim(h)
+        c.owners = 1                     # of the staging list
+        append_chunk(&f.ordinary if queued < kept else &f.kept, c)
     waits = h.spool != NULL and h.spool.logs_first and f.staged_events and h.spool.logged + 1 < h.next_seq
-    lc_mutex_unlock(&h.mutex)
-    lc_free_chunks(surplus)
+    lc_unlock(h)
     if waits and min(_first_seq(&f.ordinary), _first_seq(&f.kept)) > h.spool.logged:
         h.spool.write_log(h.spool)           # spool_sync=batch: the disk has it before the server
     if waits and h.spool.logs_first:
@@ -100,7 +76,7 @@ cdef lc_event *_next_event(lc_inflight *f, lc_list **source) noexcept nogil:
     # Return the next staged event and its list, or NULL when a lower one is still queued.
     cdef lc_event *e
     source[0] = &f.ordinary if _first_seq(&f.ordinary) < _first_seq(&f.kept) else &f.kept
-    e = _first(source[0])
+    e = first_event(source[0])
     return e if e != NULL and e.seq < f.horizon else NULL
 
 
@@ -210,19 +186,11 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
     else:
         f.tail.next = b
     f.tail = b
-    f.batches += 1
     inflight_encoded(f, b)     # settles the tombstones
     return b
 
 
-cdef bint inflight_flush_wanted(lc_inflight *f) noexcept nogil:
-    # Return whether a caller waits for an event that no batch has taken: then the sender does not linger.
-    # Read without the mutex, so it may be a moment old.
-    return f.main.expected <= f.queue.flush_target
-
-
 cdef uint64_t inflight_bytes(lc_inflight *f) noexcept nogil:
-    # Return the bytes of the batches that have events in flight.
     cdef lc_batch *b = f.head
     cdef uint64_t size = 0
     while b != NULL:
@@ -244,7 +212,6 @@ cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil
 
 
 cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil:
-    # Return the oldest batch with events to send or resend; NULL when there is none.
     cdef lc_batch *b = f.head
     if f.alone != NULL:
         return f.alone if f.alone.pending else NULL
@@ -254,7 +221,6 @@ cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil:
 
 
 cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
-    # Count the outcome of event i, and add it to the report.
     cdef uint8_t status = b.status[i]
     cdef uint8_t reason = b.reason[i]
     f.freed_events += 1
@@ -276,7 +242,7 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
     b.status[i] = status | SETTLED
 
 
-cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
+cdef void inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
     # Recount the batch after encode or take, and settle the events that encode gave an outcome.
     cdef uint32_t i, pending = 0, inflight = 0, new = 0, cursor = b.n
     cdef uint8_t status
@@ -304,11 +270,9 @@ cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
     b.cursor = cursor
     while b.low < b.n and b.status[b.low] & SETTLED:
         b.low += 1
-    return 0
 
 
 cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
-    # Apply one outcome to the events of one batch.
     cdef uint32_t i, mid, lo = b.low, hi = b.n
     if b.inflight == 0 or b.seq[b.n - 1] < o.first:
         return
@@ -339,7 +303,7 @@ cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
         b.low += 1
 
 
-cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
+cdef void inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
     # Set the status of these sequences where they are in flight; PENDING puts them back.
     cdef uint32_t k
     cdef lc_outcome *o
@@ -353,26 +317,6 @@ cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
             _apply(f, b, o)
             b = b.next
     out.n = 0
-    return 0
-
-
-cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
-    # Free the batches of the quarantine that have their outcome.
-    cdef lc_batch **at = &f.quarantine
-    cdef lc_batch *b
-    while at[0] != NULL:
-        b = at[0]
-        if b.low < b.n:
-            at = &b.next
-            continue
-        at[0] = b.next
-        if f.alone == b:
-            f.alone = NULL
-        f.freed_bytes += b.bytes
-        if f.queue.spool != NULL:
-            _write_journal(f)
-            _mark_settled(b)
-        _free_batch(f, b)
 
 
 cdef bint _write_journal(lc_inflight *f) noexcept nogil:
@@ -380,7 +324,6 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
     # whoever adopts the spool lists them. Return whether half of the journal is full. Mutex not held: only
     # the sender writes it.
     cdef lc_journal *j = f.queue.spool.journal
-    cdef lc_outcome *o
     cdef uint32_t i = f.mirrored - 1 if f.mirrored else 0     # the last one may have grown
     if j == NULL:
         return False
@@ -388,11 +331,7 @@ cdef bint _write_journal(lc_inflight *f) noexcept nogil:
         if f.journal_base + i >= OUTCOMES:
             j.full = 1
             break
-        o = &f.report.items[i]
-        j.items[f.journal_base + i].first = o.first
-        j.items[f.journal_base + i].last = o.last
-        j.items[f.journal_base + i].status = o.status
-        j.items[f.journal_base + i].reason = o.reason
+        j.items[f.journal_base + i] = f.report.items[i]
         i += 1
     f.mirrored = i
     lc_publish(&j.n, <uint64_t> (f.journal_base + i))
@@ -429,30 +368,30 @@ cdef void _mark_settled(lc_batch *b) noexcept nogil:
     b.unmarked = 0
 
 
-cdef void _free_settled(lc_inflight *f) noexcept nogil:
-    # Free the batches whose events have their outcome.
-    cdef lc_batch *b = f.head
-    cdef lc_batch *before = NULL
-    cdef lc_batch *following
-    if f.alone != NULL and f.alone.low == f.alone.n:
-        _free_settled_suspects(f)
-    while b != NULL:
-        following = b.next
+cdef lc_batch *_free_settled(lc_inflight *f, lc_batch **at) noexcept nogil:
+    # Free the batches of a list whose events have their outcome. Return the last one that stays.
+    cdef lc_batch *b
+    cdef lc_batch *last = NULL
+    while at[0] != NULL:
+        b = at[0]
         if f.queue.spool != NULL and b.unmarked:
             _mark_settled(b)
-        if b.low == b.n:
-            f.freed_bytes += b.bytes
-            if before == NULL:
-                f.head = following
-            else:
-                before.next = following
-            if following == NULL:
-                f.tail = before
-            f.batches -= 1
-            _free_batch(f, b)
-        else:
-            before = b
-        b = following
+        if b.low < b.n:
+            last = b
+            at = &b.next
+            continue
+        at[0] = b.next
+        if f.alone == b:
+            f.alone = NULL
+        f.freed_bytes += b.bytes
+        _free_batch(f, b)
+    return last
+
+
+cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
+    if f.queue.spool != NULL:
+        _write_journal(f)
+    _free_settled(f, &f.quarantine)
 
 
 cdef void _count(lc_inflight *f) noexcept nogil:
@@ -479,16 +418,15 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     # the flush target was reached. For all connections of a queue at once, so that a snapshot adds up.
     cdef lc_queue *h = f.queue
     cdef lc_inflight *g = f
-    cdef lc_chunk *surplus
     cdef uint64_t first, untaken
     cdef double now = lc_monotonic()
     cdef bint reached = False, granted = False
     if h.spool != NULL:
-        if f.alone != NULL and f.alone.low == f.alone.n:
-            _free_settled_suspects(f)
         reached = _write_journal(f)
     while g != NULL:
-        _free_settled(g)
+        if g.alone != NULL and g.alone.low == g.alone.n:
+            _free_settled(g, &g.quarantine)
+        g.tail = _free_settled(g, &g.head)
         g = _beside(g, f)
     untaken = min(_first_seq(&f.main.ordinary), _first_seq(&f.main.kept))
     lc_mutex_lock(&h.mutex)
@@ -506,7 +444,6 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
         _count(g)
         g = _beside(g, f)
     lc_trim_free(h, now)
-    surplus = lc_take_surplus(h)
     h.settled = first - 1
     if h.flush_target and h.settled >= h.flush_target:
         h.flush_target = 0
@@ -516,11 +453,9 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     if h.first_ticket != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
             8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
         granted = lc_grant_room(h)
-    lc_correct_claim(h)
     if h.waiters and reached or granted:
         lc_cond_wake_all(&h.changed)
-    lc_mutex_unlock(&h.mutex)
-    lc_free_chunks(surplus)
+    lc_unlock(h)
     return reached
 
 
@@ -541,15 +476,7 @@ cdef uint64_t _change(lc_inflight *f, lc_batch *b, uint64_t events, uint64_t seq
     return done
 
 
-cdef void inflight_requeue(lc_inflight *f) noexcept nogil:
-    # Make every event in flight pending again, in order: the connection is gone.
-    _change(f, f.head, NO_LIMIT, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
-    if f.alone != NULL:
-        _change(f, f.alone, 1, NO_SEQ, 1 << INFLIGHT, PENDING, R_NONE)
-
-
 cdef lc_chunk *_chunk_of(lc_batch *b, uint32_t i) noexcept nogil:
-    # Return the chunk in which event i lies.
     cdef lc_chunk *c = NULL
     cdef uint32_t k
     for k in range(b.chunk_count):

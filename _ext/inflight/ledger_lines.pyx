@@ -7,45 +7,36 @@ cdef const char *B64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 cdef int _base64(lc_wire *w, const uint8_t *p, size_t n) noexcept nogil:
-    cdef uint8_t *q = wire_reserve(w, (n + 2) // 3 * 4)
-    cdef size_t i = 0
+    cdef size_t size = (n + 2) // 3 * 4, i, _padding
+    cdef uint8_t *q = wire_reserve(w, size)
     cdef uint32_t v
     if q == NULL:
         return -1
-    while i + 3 <= n:
-        v = (<uint32_t> p[i] << 16) | (<uint32_t> p[i + 1] << 8) | p[i + 2]
+    for i in range(0, n, 3):
+        v = <uint32_t> p[i] << 16
+        if i + 2 < n:
+            v |= (<uint32_t> p[i + 1] << 8) | p[i + 2]
+        elif i + 1 < n:
+            v |= <uint32_t> p[i + 1] << 8
         q[0] = B64[v >> 18]
         q[1] = B64[(v >> 12) & 63]
         q[2] = B64[(v >> 6) & 63]
         q[3] = B64[v & 63]
         q += 4
-        i += 3
-    if i < n:
-        v = <uint32_t> p[i] << 16
-        if i + 1 < n:
-            v |= <uint32_t> p[i + 1] << 8
-        q[0] = B64[v >> 18]
-        q[1] = B64[(v >> 12) & 63]
-        q[2] = B64[(v >> 6) & 63] if i + 1 < n else 61
-        q[3] = 61
-    w.size += (n + 2) // 3 * 4
+    for _padding in range(size // 4 * 3 - n):
+        q -= 1
+        q[0] = 61
+    w.size += size
     return 0
 
 
-cdef int _text(lc_wire *w, const char *text, size_t n) noexcept nogil:
-    cdef uint8_t *q = wire_reserve(w, n)
-    if q == NULL:
-        return -1
-    memcpy(q, text, n)
-    w.size += n
-    return 0
+cdef int _print(lc_wire *w, const char *form, long long one, long long other) noexcept nogil:
+    cdef char text[64]
+    return append_bytes(w, <const uint8_t *> text, <size_t> snprintf(text, sizeof(text), form, one, other))
 
 
-cdef int _range(lc_wire *w, uint64_t first, uint64_t last, bint more) noexcept nogil:
-    cdef char tmp[64]
-    cdef int n = snprintf(tmp, sizeof(tmp), b"%s[%llu,%llu]", <const char *> (b"," if more else b""),
-                          <unsigned long long> first, <unsigned long long> last)
-    return _text(w, tmp, <size_t> n)
+cdef inline bint _named(const uint64_t *names, uint32_t i) noexcept nogil:
+    return names != NULL and (names[2 * i] or names[2 * i + 1])
 
 
 cdef inline bint _listed(lc_batch *b, uint32_t i) noexcept nogil:
@@ -54,85 +45,64 @@ cdef inline bint _listed(lc_batch *b, uint32_t i) noexcept nogil:
     return status == INFLIGHT or status == HANDED
 
 
-cdef inline bint _named(const uint64_t *names, uint32_t i) noexcept nogil:
-    return names != NULL and (names[2 * i] or names[2 * i + 1])
-
-
 cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop,
                  const uint64_t *names) noexcept nogil:
     # Append the listed sequences of start..stop as ranges: those with a name, or all when `names` is NULL.
-    cdef uint32_t i
-    cdef bint some = False, more = False
+    cdef const char *form = b"[%lld,%lld]"
     cdef uint64_t first = 0, last = 0
+    cdef uint32_t i
     for i in range(start, stop):
         if not _listed(b, i) or (names != NULL and not _named(names, i)):
             continue
-        if some and b.seq[i] == last + 1:
-            last = b.seq[i]
-            continue
-        if some:
-            if _range(w, first, last, more) < 0:
+        if first and b.seq[i] != last + 1:
+            if _print(w, form, first, last) < 0:
                 return -1
-            more = True
-        some = True
-        first = last = b.seq[i]
-    return _range(w, first, last, more) if some else 0
+            form = b",[%lld,%lld]"
+            first = 0
+        first = first if first else b.seq[i]
+        last = b.seq[i]
+    return _print(w, form, first, last) if first else 0
 
 
 cdef int _line(lc_inflight *f, lc_batch *b, uint32_t start, uint32_t stop) noexcept nogil:
     # Append one `batch` line for the events of start..stop that went on the wire.
     cdef lc_wire *w = &f.line
-    cdef lc_wire *t = &f.packed
-    cdef char tmp[96]
-    cdef uint32_t i, n = 0, k = 0, own = 0
+    cdef size_t n = 0, own = 0
     cdef int64_t base = 0
     cdef int32_t delta
+    cdef uint32_t i
     cdef uint8_t *hashes
-    cdef uint8_t *deltas
+    cdef uint8_t *deltas = wire_reserve(&f.packed, <size_t> (stop - start) * 12)
+    if deltas == NULL:
+        return -1
+    hashes = deltas + 4 * <size_t> (stop - start)
     for i in range(start, stop):
         if _listed(b, i):
-            if n == 0:
-                base = b.created_us[i]
+            base = base if n else b.created_us[i]
+            delta = <int32_t> (b.created_us[i] - base)
+            memcpy(deltas + 4 * n, &delta, 4)
+            memcpy(hashes + 8 * n, b.hash + i, 8)
             n += 1
             own += _named(b.id_hash, i)
     if n == 0:
         return 0
-    t.size = 0
-    deltas = wire_reserve(t, <size_t> n * 12)
-    if deltas == NULL:
+    if (_print(w, b'{"t":"batch","seqs":[', 0, 0) < 0 or _ranges(w, b, start, stop, NULL) < 0
+            or _print(w, b'],"n":%lld', <long long> n, 0) < 0):
         return -1
-    hashes = deltas + 4 * <size_t> n
-    if _text(w, b'{"t":"batch","seqs":[', 21) < 0 or _ranges(w, b, start, stop, NULL) < 0:
+    if own and (_print(w, b',"own":[', 0, 0) < 0 or _ranges(w, b, start, stop, b.id_hash) < 0
+                or _print(w, b"]", 0, 0) < 0):
         return -1
-    for i in range(start, stop):
-        if not _listed(b, i):
-            continue
-        delta = <int32_t> (b.created_us[i] - base)
-        memcpy(deltas + 4 * <size_t> k, &delta, 4)
-        memcpy(hashes + 8 * <size_t> k, b.hash + i, 8)
-        k += 1
-    k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u', n)
-    if _text(w, tmp, k) < 0:
+    if (_print(w, b',"base":%lld,"created":"', base, 0) < 0 or _base64(w, deltas, 4 * n) < 0
+            or _print(w, b'","hashes":"', 0, 0) < 0 or _base64(w, hashes, 8 * n) < 0):
         return -1
-    if own and (_text(w, b',"own":[', 8) < 0 or _ranges(w, b, start, stop, b.id_hash) < 0
-                or _text(w, b']', 1) < 0):
-        return -1
-    k = <uint32_t> snprintf(tmp, sizeof(tmp), b',"base":%lld,"created":"', <long long> base)
-    if _text(w, tmp, k) < 0 or _base64(w, deltas, 4 * <size_t> n) < 0:
-        return -1
-    if _text(w, b'","hashes":"', 12) < 0 or _base64(w, hashes, 8 * <size_t> n) < 0:
-        return -1
-    return _text(w, b'"}\n', 3)
+    return _print(w, b'"}\n', 0, 0)
 
 
 cdef int64_t _names(lc_inflight *f, lc_batch *b, uint32_t start, uint32_t stop,
                     const uint64_t *names) noexcept nogil:
     # Pack the names of the listed events of start..stop. Return how many there are, -1 when memory is out.
-    cdef lc_wire *t = &f.packed
-    cdef uint8_t *to
+    cdef uint8_t *to = wire_reserve(&f.packed, 16 * <size_t> (stop - start))
     cdef uint32_t i, n = 0
-    t.size = 0
-    to = wire_reserve(t, 16 * <size_t> (stop - start))
     if to == NULL:
         return -1
     for i in range(start, stop):
@@ -145,25 +115,22 @@ cdef int64_t _names(lc_inflight *f, lc_batch *b, uint32_t start, uint32_t stop,
 cdef int _ids_line(lc_inflight *f, lc_batch *b, uint32_t start, uint32_t stop) noexcept nogil:
     # Append one `ids` line for the events of start..stop that went on the wire with an id of the user's.
     cdef lc_wire *w = &f.line
-    cdef lc_wire *t = &f.packed
-    cdef char tmp[64]
     cdef int64_t n = _names(f, b, start, stop, b.id_hash)
-    cdef int k
     if n <= 0:
         return <int> n
-    if _text(w, b'{"t":"ids","seqs":[', 19) < 0 or _ranges(w, b, start, stop, b.id_hash) < 0:
-        return -1
-    k = snprintf(tmp, sizeof(tmp), b'],"n":%lld,"ids":"', <long long> n)
-    if _text(w, tmp, k) < 0 or _base64(w, t.data, 16 * <size_t> n) < 0:
+    if (_print(w, b'{"t":"ids","seqs":[', 0, 0) < 0 or _ranges(w, b, start, stop, b.id_hash) < 0
+            or _print(w, b'],"n":%lld,"ids":"', n, 0) < 0
+            or _base64(w, f.packed.data, 16 * <size_t> n) < 0):
         return -1
     if b.id_second != NULL:
         n = _names(f, b, start, stop, b.id_second)
         if n < 0:
             return -1
-        if n and (_text(w, b'","beside":[', 12) < 0 or _ranges(w, b, start, stop, b.id_second) < 0
-                  or _text(w, b'],"second":"', 12) < 0 or _base64(w, t.data, 16 * <size_t> n) < 0):
+        if n and (_print(w, b'","beside":[', 0, 0) < 0 or _ranges(w, b, start, stop, b.id_second) < 0
+                  or _print(w, b'],"second":"', 0, 0) < 0
+                  or _base64(w, f.packed.data, 16 * <size_t> n) < 0):
             return -1
-    return _text(w, b'"}\n', 3)
+    return _print(w, b'"}\n', 0, 0)
 
 
 cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
@@ -186,4 +153,28 @@ cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
         return -1
     b.listed = b.cursor
     f.listed = max(f.listed, b.seq[b.listed - 1])
+    return 0
+
+
+cdef int inflight_write_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
+    # Write those lines to the ledger, if there is one. Return 0, or -1 when memory is out.
+    cdef lc_inflight *m = f.main
+    cdef size_t done = 0
+    cdef ssize_t n
+    if m.ledger_fd < 0:
+        b.listed = max(b.listed, b.cursor)
+        return 0
+    f.line.size = 0
+    if inflight_ledger(f, b) < 0:
+        return -1
+    while done < f.line.size:
+        n = write(m.ledger_fd, f.line.data + done, f.line.size - done)
+        if n < 0 and errno == EINTR:
+            continue
+        if n < 0:                    # delivery goes on without the ledger; Python reports that
+            m.ledger_errno = errno
+            m.ledger_fd = -1
+            break
+        done += <size_t> n
+        m.ledger_bytes += <uint64_t> n
     return 0

@@ -42,7 +42,6 @@ ctypedef struct lc_unpacker:
     void *python[COMPRESSIONS]   # borrowed; NULL: the linked library, or not installed
 
 
-# The package for a method, or None.
 cdef object block_module(int method):
     try:
         if method == SNAPPY:
@@ -54,7 +53,6 @@ cdef object block_module(int method):
         return None
 
 
-# Whether this build is linked to the library of a method.
 cdef bint is_linked(int method) noexcept nogil:
     return LC_HAS_SNAPPY if method == SNAPPY else LC_HAS_LZ4
 

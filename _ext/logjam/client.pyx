@@ -1,5 +1,3 @@
-# The client: messages out, replies in.
-
 cdef enum:
     WRONG_NONE = 0
     WRONG_SHAPE                  # too long, or too many frames
@@ -17,7 +15,6 @@ ctypedef struct lc_topic:
     bint uuid                    # that field is "uuid", not "request_id"
 
 
-# The state of a client: `self` of lc_codec.
 ctypedef struct lc_client:
     bint request
     bint identity
@@ -47,7 +44,6 @@ ctypedef struct lc_client:
     lc_wire packed
 
 
-# How many messages may be encoded now.
 cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
     if not w.request:
         return handing_room(&w.handing)
@@ -127,21 +123,15 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef uint8_t *p
     cdef size_t begin = wire.size, size, body, taken = 0
     cdef lc_unhashed unhashed
-    cdef uint32_t i, n = 0
+    cdef uint32_t i = batch.cursor - 1, n = 0
     cdef uint8_t compression
     cdef int64_t done
     if w.wrong:
         return 0
     events = min(events, client_room(w))
     begin_hashes(&unhashed)
-    for i in range(batch.cursor, batch.n):
-        if n == events:
-            break
-        if batch.status[i] != PENDING:
-            continue
+    while next_event(batch, &i, n, events, taken, w.batch_bytes):
         size = batch.size[i]
-        if n and taken + size > w.batch_bytes:
-            break
         if size > BODY_LIMIT - TAIL_MOST:
             fail_event(batch, i, R_TOO_LARGE)
             continue
@@ -215,7 +205,6 @@ cdef inline bint says(const lc_span *frame, const char *words, size_t size) noex
     return frame.size == size and memcmp(frame.at, words, size) == 0
 
 
-# Take the whole reply at p.
 cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames, int n,
                     lc_outcomes *out) noexcept nogil:
     cdef bint good
@@ -245,7 +234,6 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
     return 0
 
 
-# Async: ZeroMQ has taken this many bytes of messages.
 cdef void client_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
     handing_took(&(<lc_client *> self).handing, size, out)
 
@@ -313,13 +301,6 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
 cdef double client_deadline(void *self) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
     return w.last_sign + w.silence if w.count else 0
-
-
-cdef void forget(lc_client *w) noexcept nogil:
-    w.head = w.count = w.pings = 0
-    handing_forget(&w.handing)
-    w.partial.size = 0
-    w.pongs.size = 0
 
 
 cdef bytes frame_of(bytes content, bint more):
@@ -405,7 +386,7 @@ cdef class Codec(CodecBase):
 
     def __dealloc__(self):
         free(self.w.ring)
-        handing_close(&self.w.handing)
+        free(self.w.handing.items)
         free(self.w.partial.data)
         free(self.w.pongs.data)
         free(self.w.packed.data)
@@ -449,15 +430,17 @@ cdef class Codec(CodecBase):
 
     def connected(self, double now):
         """Begin a connection."""
-        forget(&self.w)
+        self.connection_lost()
         self.w.wrong = WRONG_NONE
         self.w.now = self.w.last_sign = now
-        self.sent()
 
     def connection_lost(self) -> int:
         """Forget everything in flight; return the number of requests."""
-        cdef uint32_t requests = self.w.count
-        forget(&self.w)
+        cdef lc_client *w = &self.w
+        cdef uint32_t requests = w.count
+        w.head = w.count = w.pings = 0
+        handing_forget(&w.handing)
+        w.partial.size = w.pongs.size = 0
         self.sent()
         return requests
 

@@ -166,7 +166,7 @@ cdef class Codec(CodecBase):
             for k in range(w.inflight):
                 free(w.syncs[k].text.data)
         forget_runs(&w.runs)
-        free(w.runs.suspects)
+        free(w.runs.suspects.data)
         free(w.syncs)
         free(w.actions)
         free(w.buckets)
@@ -187,8 +187,6 @@ cdef class Codec(CodecBase):
             size += w.syncs[k].text.capacity
         return size
 
-    # -- clocks
-
     def sample_clocks(self, double now, double wall):
         """Sample the clocks: `wall`, and the monotonic `now` or a little later, in seconds."""
         client_sample(&self.w, now, wall)
@@ -202,8 +200,6 @@ cdef class Codec(CodecBase):
         cdef lc_client *w = &self.w
         cdef double at = w.began + (relative - w.lead) * 1e-3
         return (at + clock_ahead(&w.clocks)) * 1e3
-
-    # -- connections
 
     def connecting(self, double now):
         """Begin a connection: the core sends `connect`."""
@@ -280,8 +276,6 @@ cdef class Codec(CodecBase):
         """Set the wall clock for ids, in seconds since 1970."""
         self.w.wall = wall
 
-    # -- sending
-
     def buffers(self) -> list[bytes]:
         """Return the messages to send since the last `sent`."""
         cdef size_t at = 0
@@ -323,8 +317,6 @@ cdef class Codec(CodecBase):
     def wanted(self) -> int:
         """The sequence of an event whose headers must be sent before it; 0: none waits for its headers."""
         return self.w.headers.wanted
-
-    # -- receiving
 
     def timeout(self, double now) -> int:
         """Act on a deadline that is over: 0: a ping was sent, or nothing was due; 1: silence; -2: a jam."""

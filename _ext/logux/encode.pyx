@@ -1,5 +1,3 @@
-# The encoder: events to syncs.
-
 # The members of an action that servers require or refuse, and its own id.
 ctypedef struct lc_look:
     bint typed                   # "type" is a string
@@ -109,16 +107,10 @@ cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, i
 
 
 cdef inline lc_doubt *find_doubt(lc_client *w, uint64_t seq) noexcept nogil:
-    cdef size_t low = 0, high = w.doubt_count, middle
-    while low < high:
-        middle = (low + high) // 2
-        if w.doubts[middle].seq < seq:
-            low = middle + 1
-        else:
-            high = middle
-    if low < w.doubt_count and w.doubts[low].seq == seq and not w.doubts[low].again:
-        return &w.doubts[low]
-    return NULL
+    cdef lc_doubt key
+    key.seq = seq
+    cdef lc_doubt *found = <lc_doubt *> bsearch(&key, w.doubts, w.doubt_count, sizeof(lc_doubt), by_seq)
+    return found if found != NULL and not found.again else NULL
 
 
 # Give an action a new id at `ms` of the wall clock. If that went back, the last ms stays and the counter
@@ -185,7 +177,7 @@ cdef void end_sync(lc_client *w, lc_wire *wire, size_t begin) noexcept nogil:
 cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now, uint64_t last,
                      lc_wire *wire, bint *held) noexcept nogil:
     cdef uint32_t k = free_sync(w)
-    cdef uint32_t i, n = 0
+    cdef uint32_t i = batch.cursor - 1, n = 0
     cdef lc_unhashed unhashed
     cdef uint64_t taken = 0
     cdef int64_t done, ms = <int64_t> (w.wall * 1e3)
@@ -203,18 +195,12 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         return STOP_MEMORY
     wire.size += SYNC_HEAD
     begin_hashes(&unhashed)
-    for i in range(batch.cursor, batch.n):
-        if n == events:
-            break
-        if batch.status[i] != PENDING:
-            continue
+    while next_event(batch, &i, n, events, taken, w.window_bytes):
         if batch.seq[i] > last:
             held[0] = True
             break
         size = batch.size[i]
         nibble = batch.kind[i] >> K_TOPIC_SHIFT
-        if n and taken + size > w.window_bytes:
-            break
         if size > BODY_LIMIT:
             fail_event(batch, i, R_TOO_LARGE)
             continue

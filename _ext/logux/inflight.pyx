@@ -42,7 +42,6 @@ cdef enum State:
     CONNECTING                   # `connect` was sent
     SYNCHRONIZED                 # `connected` was received
 
-# Why a codec ends a connection.
 cdef enum Wrong:
     WRONG_NONE = 0
     WRONG_CORE                   # the core knows
@@ -53,10 +52,8 @@ cdef enum Wrong:
 
 # The runs of undone actions: see turns.pyx.
 ctypedef struct lc_runs:
-    lc_suspect *suspects         # the first at `head`
-    uint32_t head
+    lc_wire suspects             # lc_suspect items
     uint32_t count
-    uint32_t room
     uint64_t alone               # the sequence of the suspect in flight; 0: none is
     bint offered                 # there was room for the innocent since the last `encode`
     bint drained                 # none of the innocent is left
@@ -78,7 +75,6 @@ ctypedef struct lc_jam:
     int64_t added                # the `added` of the last jammed action, once it is sent again
 
 
-# The headers sent last, and the events that go with them.
 ctypedef struct lc_headers:
     uint64_t first
     uint64_t last                # lowered by other threads
@@ -86,7 +82,6 @@ ctypedef struct lc_headers:
     bint blocked                 # until nothing is in flight
 
 
-# The state of a codec: `self` of lc_codec.
 ctypedef struct lc_client:
     bint identity
     bint check
@@ -153,7 +148,6 @@ cdef inline uint32_t bucket_of(lc_client *w, int64_t ms, uint64_t counter) noexc
     return <uint32_t> (h >> 32) & w.mask
 
 
-# A free place for a sync, or NONE.
 cdef inline uint32_t free_sync(lc_client *w) noexcept nogil:
     cdef uint32_t i
     for i in range(w.inflight):
@@ -183,7 +177,6 @@ cdef inline void note_progress(lc_client *w, lc_sync *s, double now) noexcept no
             w.oldest = &w.syncs[k]
 
 
-# Remove action i: it has its outcome.
 cdef void settle(lc_client *w, uint32_t i, double now) noexcept nogil:
     cdef lc_action *a = &w.actions[i]
     cdef lc_sync *s = &w.syncs[i // w.window]

@@ -6,7 +6,6 @@
 # Meanwhile nothing new is sent. If nothing at all is processed between two runs, fewer actions are sent at a
 # time, down to one, and more again once some are processed.
 
-# What becomes of an action that the server has undone.
 cdef enum Undone:
     U_SUSPECT = 0                # it waits to be sent alone
     U_FAILED                     # it has its outcome
@@ -16,8 +15,8 @@ cdef enum Undone:
 cdef void forget_runs(lc_runs *r) noexcept nogil:
     cdef uint32_t i
     for i in range(r.count):
-        free(r.suspects[r.head + i].text)
-    r.head = r.count = 0
+        free((<lc_suspect *> r.suspects.data)[i].text)
+    r.suspects.size = r.count = 0
     r.alone = 0
     r.offered = r.drained = False
     r.last_innocent = 0
@@ -36,32 +35,18 @@ cdef void begin_run(lc_client *w) noexcept nogil:
     r.processed = <int64_t> w.processed
 
 
-# Append a suspect. -1: memory is out.
 cdef int add_suspect(lc_client *w, const lc_action *a, const uint8_t *text) noexcept nogil:
-    cdef lc_runs *r = &w.runs
-    cdef lc_suspect *s
-    cdef uint32_t room
-    if r.head + r.count == r.room:
-        if r.head:
-            memmove(r.suspects, r.suspects + r.head, r.count * sizeof(lc_suspect))
-            r.head = 0
-        else:
-            room = 2 * r.room if r.room else 16
-            s = <lc_suspect *> realloc(r.suspects, room * sizeof(lc_suspect))
-            if s == NULL:
-                return -1
-            r.suspects = s
-            r.room = room
-    s = &r.suspects[r.head + r.count]
-    s.text = <uint8_t *> malloc(a.size)
-    if s.text == NULL:
-        return -1
-    memcpy(s.text, text, a.size)
+    cdef lc_suspect s
     s.size = a.size
     s.seq = a.seq
     s.time = a.time
     s.subprotocol = a.subprotocol
-    r.count += 1
+    s.text = <uint8_t *> malloc(a.size)
+    if s.text == NULL or append_bytes(&w.runs.suspects, <const uint8_t *> &s, sizeof(s)) < 0:
+        free(s.text)
+        return -1
+    memcpy(s.text, text, a.size)
+    w.runs.count += 1
     return 0
 
 
@@ -94,7 +79,6 @@ cdef int take_undone(lc_client *w, uint32_t i, uint8_t reason, double now) noexc
     return U_FAILED
 
 
-# How many actions the next sync may have.
 cdef uint32_t sync_room(lc_client *w) noexcept nogil:
     cdef lc_runs *r = &w.runs
     cdef uint32_t most
@@ -140,21 +124,18 @@ cdef inline void begin_wait(lc_client *w, double now) noexcept nogil:
 # wait until no suspect is left.
 cdef void send_suspect(lc_client *w, double now) noexcept nogil:
     cdef lc_runs *r = &w.runs
-    cdef lc_suspect *one = &r.suspects[r.head]
+    cdef lc_suspect *one = <lc_suspect *> r.suspects.data
     begin_wait(w, now)
     if encode_alone(w, one, now, &w.ready) != 1:
         return                   # no memory: the next call tries again
     r.alone = one.seq
     free(one.text)
-    r.head += 1
     r.count -= 1
-    if r.count == 0:
-        r.head = 0
+    r.suspects.size -= sizeof(lc_suspect)
+    memmove(one, one + 1, r.suspects.size)
     w.ready_count += 1
     w.sent_at = now
 
-
-# -- messages that are no events --------------------------------------------------------------------
 
 # Append a message behind its size. -1: memory is out.
 cdef int append_message(lc_wire *wire, const uint8_t *text, size_t size) noexcept nogil:
@@ -167,7 +148,6 @@ cdef int append_message(lc_wire *wire, const uint8_t *text, size_t size) noexcep
     return 0
 
 
-# Add a message to those to send. -1: memory is out.
 cdef int say(lc_client *w, const uint8_t *text, size_t size) noexcept nogil:
     if w.over or w.ready_count >= MAX_ANSWERS:
         if not w.over:
@@ -210,7 +190,6 @@ cdef int take_pong(lc_client *w) noexcept nogil:
     return 0
 
 
-# Append the messages that wait to the wire. -1: memory is out.
 cdef int move_ready(void *self, lc_wire *wire) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
     if append_bytes(wire, w.ready.data, w.ready.size) < 0:
@@ -232,15 +211,6 @@ cdef inline double jam_deadline(lc_client *w) noexcept nogil:
     return w.progress_at + w.jam.patience if w.oldest != NULL and w.oldest.synced else 0
 
 
-# Note that the connection is closed for a jam.
-cdef void close_jam(lc_client *w) noexcept nogil:
-    cdef lc_jam *j = &w.jam
-    j.waited = j.patience
-    j.patience = min(2 * j.patience, MAX_PATIENCE * j.after)
-    j.processed = <int64_t> w.processed
-    j.added = w.added + w.open
-
-
 # Reset the wait if the jammed actions were processed quickly on the new connection.
 cdef inline void look_at_jam(lc_client *w) noexcept nogil:
     cdef lc_jam *j = &w.jam
@@ -252,8 +222,6 @@ cdef inline void look_at_jam(lc_client *w) noexcept nogil:
     if w.progress_at - j.synchronized_at <= j.after:
         j.patience = j.after
 
-
-# -- timeouts ---------------------------------------------------------------------------------------
 
 # When something is due: a ping, or the end after a silence or a jam. 0: nothing is.
 cdef double next_timeout(void *self) noexcept nogil:
@@ -276,6 +244,7 @@ cdef double next_timeout(void *self) noexcept nogil:
 # Send a ping, or end, if it is time. 0: that was all; 1: silence for too long; or a STOP_ number.
 cdef int act_on_timeout(void *self, double now) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
+    cdef lc_jam *j = &w.jam
     cdef double timeout = next_timeout(w), jam
     if w.over or timeout == 0 or now < timeout:
         return 0
@@ -288,7 +257,10 @@ cdef int act_on_timeout(void *self, double now) noexcept nogil:
     if jam > 0 and now >= jam:
         w.over = True
         w.wrong = WRONG_JAM
-        close_jam(w)
+        j.waited = j.patience
+        j.patience = min(2 * j.patience, MAX_PATIENCE * j.after)
+        j.processed = <int64_t> w.processed
+        j.added = w.added + w.open
         return STOP_PROTOCOL
     if send_ping(w, 0, now) < 0:
         return STOP_MEMORY

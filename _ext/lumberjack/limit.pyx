@@ -41,7 +41,6 @@ ctypedef struct lc_limit:
     double seen                  # when a window was sent or acknowledged last
 
 
-# What a window keeps for the limit.
 ctypedef struct lc_trip:
     double sent
     uint32_t round
@@ -77,7 +76,6 @@ cdef inline void limit_next_round(lc_limit *l) noexcept nogil:
     l.shortest = l.shortest_full = FOREVER
 
 
-# Decide what the last round shows.
 cdef void limit_decide(lc_limit *l) noexcept nogil:
     cdef uint32_t before = l.before, now = l.now
     l.before = 0

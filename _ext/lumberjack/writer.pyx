@@ -1,5 +1,3 @@
-# The writer: windows of events out, acknowledgements in.
-
 ctypedef struct lc_run:
     uint64_t first               # engine sequences first .. first + count - 1
     uint32_t count
@@ -24,7 +22,13 @@ cdef enum:
     WRONG_TIME = 3               # nothing was in flight
 
 
-# The state of a writer: `self` of lc_codec.
+# A field with the id, zeros for the sequence, which is copied with all its room.
+ctypedef struct lc_field:
+    uint8_t text[FIELD_ROOM]
+    size_t size
+    size_t digits                # where the sequence is
+
+
 ctypedef struct lc_writer:
     uint8_t version              # '1' or '2'
     bint json                    # bodies are JSON, not pair blocks
@@ -43,6 +47,7 @@ ctypedef struct lc_writer:
     double silence
     lc_limit limit
     lc_window *windows           # a ring of `limit.most`
+    lc_run *runs                 # of all windows
     uint32_t head
     uint32_t count
     uint64_t bytes               # of the events in flight
@@ -58,12 +63,14 @@ ctypedef struct lc_writer:
     uint32_t wrong_size
     lc_wire raw                  # frames, before compression
     lc_deflater deflater
-    uint8_t tail[TAIL_SIZE]      # the id fields of a JSON body, with zeros for the sequence
-    uint8_t nested[NESTED_SIZE]  # ... with "event.id" as a field of the object "event"
+    lc_field metadata            # the id fields of a JSON body
+    lc_field dotted
+    lc_field event
+    lc_field in_metadata         # ... inside of objects that are open
+    lc_field in_event
     uint8_t pair[PAIR_SIZE]      # ... of a pair block
 
 
-# Return whether another window may be sent.
 cdef inline bint has_room(lc_writer *w) noexcept nogil:
     if w.careful:
         return w.count == 0
@@ -96,15 +103,22 @@ cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = w.window_bytes
 
 
-# Copy a field with the id to `to`, whose sequence gets these digits; return the place behind it.
-cdef inline uint8_t *put_field(uint8_t *to, const uint8_t *field, size_t size, size_t id_at,
-                               lc_digits digits) noexcept nogil:
-    memcpy(to, field, size)
-    lc_put_digits(to + id_at + PRODUCER_SIZE, digits)
-    return to + size
+cdef int make_field(lc_field *field, bytes begin, bytes id_, bytes end) except -1:
+    cdef bytes text = begin + id_ + end
+    memcpy(field.text, <const uint8_t *> text, len(text))
+    field.size = len(text)
+    field.digits = len(begin) + PRODUCER_SIZE
+    return 0
 
 
-# Write one JSON body to p, checked and with its id; p has NESTED_SIZE + SCAN_PAD bytes of room behind it.
+# Copy a field to `to`, whose sequence gets these digits; return the place behind it.
+cdef inline uint8_t *put_field(uint8_t *to, const lc_field *field, lc_digits digits) noexcept nogil:
+    memcpy(to, field.text, FIELD_ROOM)
+    lc_put_digits(to + field.digits, digits)
+    return to + field.size
+
+
+# Write one JSON body to p, checked and with its id; p has 2 * FIELD_ROOM + SCAN_PAD bytes of room behind it.
 # Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY.
 cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                 size_t size) noexcept nogil:
@@ -147,22 +161,16 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
             close = place
             if kind & K_METADATA_OPEN:   # it is closed after the id
                 (close - 1)[0] = c','
-                close = put_field(close, w.tail + TAIL_BRACE + 1, TAIL_METADATA - TAIL_BRACE - 1,
-                                  TAIL_ID1 - TAIL_BRACE - 1, digits)
+                close = put_field(close, &w.in_metadata, digits)
                 first = False
             elif kind & K_EVENT_OPEN and second:
                 (close - 1)[0] = c','    # likewise "event"
-                close = put_field(close, w.nested + NESTED_OPEN, NESTED_FIELD,
-                                  NESTED_ID2 - NESTED_OPEN, digits)
+                close = put_field(close, &w.in_event, digits)
                 second = False
             if first:
-                close = put_field(close, w.tail, TAIL_METADATA, TAIL_ID1, digits)
-            if second and kind & K_NESTED:
-                close = put_field(close, w.nested + TAIL_METADATA, NESTED_SIZE - TAIL_METADATA - 1,
-                                  NESTED_ID2 - TAIL_METADATA, digits)
-            elif second:
-                close = put_field(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA - 1,
-                                  TAIL_ID2 - TAIL_METADATA, digits)
+                close = put_field(close, &w.metadata, digits)
+            if second:
+                close = put_field(close, &w.event if kind & K_NESTED else &w.dotted, digits)
             close[0] = c'}'
             if empty:
                 place[0] = kept          # no comma after the opening brace
@@ -197,16 +205,6 @@ cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint
     if w.identity and keep_user_id(batch, i, &own) < 0:
         return STOP_MEMORY
     return size
-
-
-# Undo the changes of an encode to the batch.
-cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
-    cdef uint32_t r, k
-    for r in range(window.runs):
-        for k in range(window.items[r].count):
-            while batch.seq[i] != window.items[r].first + k:
-                i += 1
-            batch.status[i] = PENDING
 
 
 cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
@@ -247,7 +245,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             fail_event(batch, i, R_TOO_LARGE)
             continue
         done = STOP_MEMORY
-        p = wire_reserve(to, FRAME_HEAD + size + NESTED_SIZE + SCAN_PAD)
+        p = wire_reserve(to, FRAME_HEAD + size + 2 * FIELD_ROOM + SCAN_PAD)
         if p != NULL:
             p[0] = w.version
             lc_put32(p + 2, number)
@@ -294,7 +292,10 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             if deflate_window(&w.deflater, w.raw.data, w.raw.size, wire) < 0:
                 p = NULL
         if p == NULL:
-            undo(batch, batch.cursor, window)
+            for n in range(window.runs):     # undo the changes to the batch
+                for i in range(batch.cursor, batch.n):
+                    if 0 <= <int64_t> (batch.seq[i] - window.items[n].first) < window.items[n].count:
+                        batch.status[i] = PENDING
             wire.size = begin
             return STOP_MEMORY
         p = wire.data + begin + head
@@ -323,10 +324,10 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     return n
 
 
-# Report the events acked + 1 to `number` of a window, by their sequences.
-cdef int give_acked(lc_window *window, uint32_t number, lc_outcomes *out) noexcept nogil:
+# Report so many more events of a window, by their sequences.
+cdef int give_acked(lc_window *window, uint32_t left, lc_outcomes *out) noexcept nogil:
     cdef lc_run *run
-    cdef uint32_t left = number - window.acked, some
+    cdef uint32_t some
     while left:
         run = &window.items[window.run]
         some = min(run.count - window.used, left)
@@ -357,56 +358,44 @@ cdef void pop_window(lc_writer *w, double now) noexcept nogil:
         w.careful -= 1
 
 
-# Take an ack of the literal form, which covers all frames up to this number, in one or more windows.
-cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, double now,
-                          lc_outcomes *out) noexcept nogil:
-    cdef uint32_t left = numbers_between(w.last_acked, number), some
-    cdef lc_window *window
-    if left > w.unacked or left == 0:
-        if numbers_between(number, w.last_acked) < w.acked:
-            return 0             # already acknowledged
-        return writer_wrong(w, WRONG_NUMBER if w.unacked else WRONG_TIME, p, 6)
-    w.unacked -= left
-    w.acked += left
-    w.last_acked = number
-    while left:
-        window = &w.windows[w.head]
-        some = min(left, window.n - window.acked)
-        if give_acked(window, window.acked + some, out) < 0:
-            return STOP_MEMORY
-        left -= some
-        if window.acked == window.n:
-            pop_window(w, now)
-    out.progress += 1
-    return 0
-
-
-# Take one whole ack frame.
 cdef int take_ack(lc_writer *w, const uint8_t *p, double now, lc_outcomes *out) noexcept nogil:
-    cdef uint32_t number = lc_get32(p + 2)
+    cdef uint32_t number = lc_get32(p + 2), left, some
+    cdef lc_window *window = &w.windows[w.head]
     out.alive += 1
     if number == 0:
         if w.count:
             limit_busy(&w.limit)
         return 0
     w.wrong_number = number
-    if w.literal:
-        return take_running_ack(w, p, number, now, out)
-    if w.count == 0:
-        return writer_wrong(w, WRONG_TIME, p, 6)
-    cdef lc_window *window = &w.windows[w.head]
-    if number > window.n:
-        w.wrong_window = window.n
-        return writer_wrong(w, WRONG_NUMBER, p, 6)
-    if number <= window.acked:
-        return 0                 # already acknowledged
-    if give_acked(window, number, out) < 0:
-        return STOP_MEMORY
-    out.progress += 1
-    if number == window.n:
-        pop_window(w, now)
+    if w.literal:                # it covers all frames up to this number, in one or more windows
+        left = numbers_between(w.last_acked, number)
+        if left > w.unacked or left == 0:
+            if numbers_between(number, w.last_acked) < w.acked:
+                return 0         # already acknowledged
+            return writer_wrong(w, WRONG_NUMBER if w.unacked else WRONG_TIME, p, 6)
+        w.unacked -= left
+        w.acked += left
+        w.last_acked = number
     else:
-        limit_busy(&w.limit)
+        if w.count == 0:
+            return writer_wrong(w, WRONG_TIME, p, 6)
+        if number > window.n:
+            w.wrong_window = window.n
+            return writer_wrong(w, WRONG_NUMBER, p, 6)
+        if number <= window.acked:
+            return 0             # already acknowledged
+        left = number - window.acked
+    while left:
+        window = &w.windows[w.head]
+        some = min(left, window.n - window.acked)
+        if give_acked(window, some, out) < 0:
+            return STOP_MEMORY
+        left -= some
+        if window.acked == window.n:
+            pop_window(w, now)
+        else:
+            limit_busy(&w.limit)
+    out.progress += 1
     return 0
 
 
@@ -447,10 +436,8 @@ cdef double writer_deadline(void *self) noexcept nogil:
 
 
 cdef void forget_windows(lc_writer *w) noexcept nogil:
-    w.count = 0
+    w.count = w.unacked = w.partial_size = 0
     w.bytes = 0
-    w.unacked = 0
-    w.partial_size = 0
 
 
 @cython.final
@@ -496,24 +483,24 @@ cdef class Codec(CodecBase):
         w.silence = silence
         assert not adaptive or inflight <= most and inflight_bytes >= 0 and not strict_spec
         w.windows = <lc_window *> calloc(most, sizeof(lc_window))
-        if w.windows == NULL:
+        w.runs = <lc_run *> malloc(<size_t> most * window * sizeof(lc_run))
+        if w.windows == NULL or w.runs == NULL:
             raise MemoryError()
         w.limit.least = inflight
         w.limit.most = most
         w.most_bytes = inflight_bytes
         limit_reset(&w.limit)
         for i in range(most):
-            w.windows[i].items = <lc_run *> malloc(window * sizeof(lc_run))
-            if w.windows[i].items == NULL:
-                raise MemoryError()
+            w.windows[i].items = w.runs + i * window
         w.compress = version == 1 and not strict_spec or compression > 0
         if w.compress:
             self.package = deflater_open(&w.deflater, compression)
         id_ = name + b"0" * 12
-        tail = b',"@metadata":{"_id":"' + id_ + b'"},"event.id":"' + id_ + b'"}'
-        memcpy(w.tail, <const uint8_t *> tail, TAIL_SIZE)
-        tail = b',"@metadata":{"_id":"' + id_ + b'"},"event":{"id":"' + id_ + b'"}}'
-        memcpy(w.nested, <const uint8_t *> tail, NESTED_SIZE)
+        make_field(&w.metadata, b',"@metadata":{"_id":"', id_, b'"}')
+        make_field(&w.dotted, b',"event.id":"', id_, b'"')
+        make_field(&w.event, b',"event":{"id":"', id_, b'"}')
+        make_field(&w.in_metadata, b'"_id":"', id_, b'"}')
+        make_field(&w.in_event, b'"id":"', id_, b'"}')
         pair = b"\0\0\0\x08event.id\0\0\0\x20" + id_
         memcpy(w.pair, <const uint8_t *> pair, PAIR_SIZE)
         self.codec.self = w
@@ -523,11 +510,8 @@ cdef class Codec(CodecBase):
         self.codec.deadline = writer_deadline
 
     def __dealloc__(self):
-        cdef uint32_t i
-        if self.w.windows != NULL:
-            for i in range(self.w.limit.most):
-                free(self.w.windows[i].items)
-            free(self.w.windows)
+        free(self.w.windows)
+        free(self.w.runs)
         free(self.w.raw.data)
         deflater_close(&self.w.deflater)
 

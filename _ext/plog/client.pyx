@@ -1,6 +1,3 @@
-# The client: events to runs of datagrams, or to lines; replies in.
-
-# The state of a client: `self` in the C functions.
 ctypedef struct lc_plog:
     bint identity
     bint check
@@ -127,7 +124,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef lc_unhashed *u
     cdef const uint8_t *body
     cdef const uint8_t *tags
-    cdef uint32_t tags_size, head, length, i, n = 0
+    cdef uint32_t tags_size, head, length, i = batch.cursor - 1, n = 0
     cdef uint64_t size, guess, taken = 0
     cdef size_t begin = wire.size
     cdef int64_t done
@@ -138,14 +135,8 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     begin_hashes(&large.bodies)
     pace_fill(&w.pace, now)
     events = min(events, handing_room(&w.handing))
-    for i in range(batch.cursor, batch.n):
-        if n == events or is_drained(&w.pace):
-            break
-        if batch.status[i] != PENDING:
-            continue
+    while next_event(batch, &i, n, events, taken, w.batch_bytes) and not is_drained(&w.pace):
         size = batch.size[i]
-        if n and taken + size > w.batch_bytes:
-            break
         body = batch.body[i]
         tags = w.tags
         tags_size = w.tags_size
@@ -232,7 +223,7 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
                       lc_outcomes *out) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
     cdef lc_unhashed unhashed
-    cdef uint32_t i, n = 0
+    cdef uint32_t i = batch.cursor - 1, n = 0
     cdef uint64_t size, taken = 0
     cdef size_t begin = wire.size
     cdef int64_t done
@@ -240,14 +231,8 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
     pace_fill(&w.pace, now)
     begin_hashes(&unhashed)
     events = min(events, handing_room(&w.handing))
-    for i in range(batch.cursor, batch.n):
-        if n == events:
-            break
-        if batch.status[i] != PENDING:
-            continue
+    while next_event(batch, &i, n, events, taken, w.batch_bytes):
         size = batch.size[i]
-        if n and taken + size > w.batch_bytes:
-            break
         done = STOP_MEMORY
         p = wire_reserve(wire, size + TAIL_SIZE + SCAN_PAD + 1)
         if p != NULL:
@@ -283,7 +268,6 @@ cdef int lines_receive(void *self, const uint8_t *data, size_t size, double now,
     return 0
 
 
-# Settle the events of the next `size` bytes: the kernel has taken them.
 cdef void plog_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
     handing_took(&(<lc_plog *> self).handing, size, out)
 
@@ -344,7 +328,7 @@ cdef class Codec(CodecBase):
             raise MemoryError()
         self.kept_tags = tags
         self.datagram = datagram
-        self.rates(packets, size)
+        self.pace(0.0, packets, size, burst=burst, size_burst=size_burst)
         self.tail = b',"uuid":"' + producer.hex().encode() + b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}'
         w.tail = <const uint8_t *> PyBytes_AS_STRING(self.tail)
         w.tags = <const uint8_t *> PyBytes_AS_STRING(tags)
@@ -355,8 +339,8 @@ cdef class Codec(CodecBase):
         w.most = max_message
         w.batch_bytes = batch_bytes
         w.id_ = self.first = <uint32_t> number
-        w.pace.packets.level = w.pace.packets.most = burst
-        w.pace.size.level = w.pace.size.most = size_burst
+        w.pace.packets.level = burst
+        w.pace.size.level = size_burst
         self.codec.self = w
         self.codec.credit = plog_credit
         self.codec.encode = lines_encode if lines else plog_encode
@@ -369,7 +353,7 @@ cdef class Codec(CodecBase):
     def __dealloc__(self):
         free(self.w.scratch.data)
         free(self.w.replies.data)
-        handing_close(&self.w.handing)
+        free(self.w.handing.items)
 
     @property
     def unsent(self) -> int:
@@ -390,17 +374,13 @@ cdef class Codec(CodecBase):
                              f"{size - HEADER_SIZE}")
         self.w.room = <uint32_t> size
 
-    cdef int rates(self, double packets, double size) except -1:
-        assert 0 <= packets <= 1e15 and 0 <= size <= 1e15
-        self.w.pace.packets.rate = packets
-        self.w.pace.size.rate = size
-        return 0
-
     def pace(self, double now, double packets, double size, *, burst: float | None = None,
              size_burst: float | None = None):
         """Set the pace, in units as of the options. Call it between two calls of a pump, never during one."""
+        assert 0 <= packets <= 1e15 and 0 <= size <= 1e15
         pace_fill(&self.w.pace, now)
-        self.rates(packets, size)
+        self.w.pace.packets.rate = packets
+        self.w.pace.size.rate = size
         if burst is not None:
             assert 1 <= burst <= 1e12
             self.w.pace.packets.most = burst
@@ -443,9 +423,7 @@ cdef class Codec(CodecBase):
         self.w.id_ = self.first
         self.w.pace.filled = now
         self.grant(0.0, 0.0)
-        self.w.replies.size = 0
-        handing_forget(&self.w.handing)
-        self.sent()
+        self.connection_lost()
 
     def connection_lost(self):
         """Forget everything in flight and everything received."""

@@ -1,5 +1,3 @@
-# Fragments: messages to datagrams, and datagrams to runs.
-
 cdef inline void put16(uint8_t *p, uint32_t v) noexcept nogil:
     p[0] = <uint8_t> (v >> 8)
     p[1] = <uint8_t> v
@@ -41,7 +39,6 @@ cdef inline int cut_message(uint64_t total, uint32_t tags, uint32_t room, lc_cut
     return -1
 
 
-# The last run of a wire, while datagrams are added.
 ctypedef struct lc_run:
     size_t at                    # where its head begins
     uint32_t size                # bytes in it; 0: there is no run
@@ -106,7 +103,6 @@ cdef int put_fragments(lc_wire *wire, lc_run *run, const uint8_t *p, uint32_t to
     return 0
 
 
-# Write the hash into the headers of a message's datagrams.
 cdef inline void put_hash(uint8_t *data, lc_place place, const lc_cut *cut, uint32_t hash_) noexcept nogil:
     cdef size_t at = place.at, end = place.run + RUN_HEAD + lc_get_frame(data + place.run)
     cdef uint32_t _i
@@ -150,7 +146,6 @@ def fragments(payload: ReadableBuffer, int64_t id, *, int64_t datagram=DATAGRAM_
         free(wire.data)
 
 
-# Copy the datagrams out of whole runs.
 cdef list split_runs(const uint8_t *p, size_t left):
     cdef uint32_t size, segment, at
     found = []
@@ -171,29 +166,6 @@ cdef list split_runs(const uint8_t *p, size_t left):
     return found
 
 
-def datagrams(runs: ReadableBuffer, /) -> list[bytes]:
+def datagrams(const uint8_t[::1] runs: ReadableBuffer, /) -> list[bytes]:
     """Return the datagrams in whole runs."""
-    cdef bytes data = bytes(runs)
-    return split_runs(<const uint8_t *> data, len(data))
-
-
-def join_runs(datagrams: Iterable[ReadableBuffer], /) -> bytes:
-    """Join datagrams into as few runs as possible: one send with UDP GSO takes a whole run."""
-    cdef lc_wire wire
-    cdef lc_run run
-    cdef bytes one
-    cdef size_t at
-    memset(&wire, 0, sizeof(wire))
-    memset(&run, 0, sizeof(run))
-    try:
-        for datagram in datagrams:
-            one = bytes(datagram)
-            if len(one) > DATAGRAM_MOST:
-                raise ValueError(f"datagram: {len(one)} bytes; the limit is {DATAGRAM_MOST}")
-            if wire_reserve(&wire, RUN_HEAD + len(one)) == NULL:
-                raise MemoryError()
-            at = run_add(&run, &wire, <uint32_t> len(one))
-            memcpy(wire.data + at, <const uint8_t *> PyBytes_AS_STRING(one), len(one))
-        return PyBytes_FromStringAndSize(<const char *> wire.data, wire.size)
-    finally:
-        free(wire.data)
+    return split_runs(&runs[0], runs.shape[0])

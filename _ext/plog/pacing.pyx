@@ -21,15 +21,10 @@ cdef inline void bucket_fill(lc_bucket *b, double seconds) noexcept nogil:
     b.level = min(b.level + seconds * b.rate, b.most)
 
 
-# The tokens to wait for when a bucket is empty: five milliseconds of its rate, half of the bucket at most. A
-# wake-up for each packet would cost more than sending it.
-cdef inline double quantum_of(const lc_bucket *b) noexcept nogil:
-    return max(min(b.rate * 0.005, b.most / 2), 1.0)
-
-
-# Seconds until a bucket has a quantum.
+# Seconds until a bucket has five milliseconds of its rate, half of the bucket at most. A wake-up for each
+# packet would cost more than sending it.
 cdef inline double bucket_wait(const lc_bucket *b) noexcept nogil:
-    cdef double quantum = quantum_of(b)
+    cdef double quantum = max(min(b.rate * 0.005, b.most / 2), 1.0)
     return (quantum - b.level) / b.rate if b.rate and b.level < quantum else 0
 
 
@@ -64,7 +59,6 @@ cdef inline bint is_crowded(const lc_pace *p) noexcept nogil:
     return p.crowded or p.room_most and p.room < min(p.room_most, charge_of(1, 0))
 
 
-# Return whether nothing may be sent now.
 cdef inline bint is_drained(lc_pace *p) noexcept nogil:
     if p.packets.rate and p.packets.level < 1 or p.size.rate and p.size.level < 1:
         p.drained = True

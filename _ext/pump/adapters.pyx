@@ -127,7 +127,6 @@ cdef class CoreCodec:
         self.core = core
         self.in_flight = in_flight
         self.found = []
-        memset(&self.functions, 0, sizeof(lc_codec))
         self.functions.self = <void *> self
         self.functions.credit = core_credit
         self.functions.encode = core_encode

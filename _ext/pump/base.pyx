@@ -1,5 +1,3 @@
-# The pump of one connection.
-
 cdef enum:
     NO_END = -2              # of `_check_end` and `_sleep_until`: the connection goes on
     AGAIN = -3               # there may be something to send: look again at once
@@ -21,17 +19,12 @@ cdef object find_functions(void *library, names, void **to):
 
 
 cdef int append_ready(core, lc_wire *wire) except -1:
-    # Append what a core has to send to the wire.
     cdef const uint8_t[::1] view
-    cdef uint8_t *to
     for ready in core.data_to_send():
         for buffer in ready.buffers:
             view = buffer
-            to = wire_reserve(wire, <size_t> view.shape[0])
-            if to == NULL:
+            if append_bytes(wire, &view[0], <size_t> view.shape[0]) < 0:
                 raise MemoryError
-            memcpy(to, &view[0], <size_t> view.shape[0])
-            wire.size += <size_t> view.shape[0]
     return 0
 
 
@@ -51,8 +44,6 @@ cdef class CompiledPump:
     failure: OSError | None
     fatal: Any
 
-    # -- implemented by subclasses -----------------------------------------------------------------
-
     cdef int _use_link(self, link) except -1:
         raise NotImplementedError
 
@@ -67,8 +58,6 @@ cdef class CompiledPump:
         # the latest. Return whether there is something to read already.
         return False
 
-    # -- may be replaced by subclasses -------------------------------------------------------------
-
     cdef bint _is_readable(self, const pollfd *fds) noexcept nogil:
         # Return whether a wait has shown that there may be something to read.
         return fds[0].revents or fds[1].revents
@@ -77,7 +66,10 @@ cdef class CompiledPump:
         # Return the exception behind the end `error`; None: there is only `error`.
         return None
 
-    # -- shared by all pumps -----------------------------------------------------------------------
+    cdef ssize_t _failed(self, int error) noexcept nogil:
+        # Return the meaning of a failed call: 0 for not now, or LINK_BROKEN.
+        self.error = error
+        return 0 if error == EAGAIN or error == EWOULDBLOCK else LINK_BROKEN
 
     def __cinit__(self, InflightBatches in_flight not None, core: Any, *, uint32_t batch_events=2048,
                   uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0,
@@ -91,10 +83,7 @@ cdef class CompiledPump:
         self.progress_timeout = progress_timeout
         self.report_every = report_every
         self.why = ""
-        self.ledger_fd = -1
         self.found = []
-        memset(&self.wire, 0, sizeof(lc_wire))
-        memset(&self.out, 0, sizeof(lc_outcomes))
         self.inbox = <uint8_t *> malloc(RECEIVE)
         if self.inbox == NULL:
             raise MemoryError
@@ -139,22 +128,6 @@ cdef class CompiledPump:
             return END_PROTOCOL
         return END_CLOSED if closed else NO_END
 
-    def set_ledger(self, int fd):
-        """Write ``batch`` lines to this descriptor; -1: write none."""
-        self.ledger_fd = fd
-        self.ledger_errno = 0
-
-    def take_ledger(self) -> tuple[int, int]:
-        """Return (bytes written since the last call, errno of the write that failed or 0)."""
-        answer = (self.ledger_bytes, self.ledger_errno)
-        self.ledger_bytes = 0
-        return answer
-
-    @property
-    def errno(self) -> int:
-        """The system's error number behind the end ``error``."""
-        return self.error
-
     cdef int _finish(self, int end) except -1:
         # Have the core read what a run left to it. Return the end that follows.
         cdef int found
@@ -171,22 +144,6 @@ cdef class CompiledPump:
                 end = found
         return end
 
-    cdef void _write_ledger(self) noexcept nogil:
-        cdef lc_wire *line = &self.in_flight.f.line
-        cdef size_t done = 0
-        cdef ssize_t n
-        while done < line.size:
-            n = write(self.ledger_fd, line.data + done, line.size - done)
-            if n < 0:
-                if errno == EINTR:
-                    continue
-                # Delivery goes on without the ledger; Python reports that.
-                self.ledger_errno = errno
-                self.ledger_fd = -1
-                return
-            done += <size_t> n
-            self.ledger_bytes += <uint64_t> n
-
     cdef bint _should_take(self, double now) noexcept nogil:
         # Return whether to take events from the queue. The reads race with callers and may be a moment old.
         cdef lc_inflight *m = self.in_flight.f.main
@@ -195,7 +152,7 @@ cdef class CompiledPump:
             self.waited_for_credit or now >= self.linger_end
             or h.queued_events + m.staged_events >= h.full_events
             or h.queued_bytes + m.staged_bytes >= h.full_bytes
-            or inflight_flush_wanted(m))
+            or m.expected <= h.flush_target)     # a caller waits for an event that no batch has taken
 
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
         # Set how much may be encoded, and take the messages that are not events. Return 0, or STOP_MEMORY.
@@ -264,13 +221,8 @@ cdef class CompiledPump:
             inflight_encoded(f, b)     # also before an end: encoded events are in flight, and are requeued
             if encoded < 0:
                 return -(END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
-            if self.ledger_fd < 0:
-                b.listed = b.cursor if b.cursor > b.listed else b.listed
-            else:
-                f.line.size = 0
-                if inflight_ledger(f, b) < 0:
-                    return -END_MEMORY
-                self._write_ledger()
+            if inflight_write_ledger(f, b) < 0:
+                return -END_MEMORY
             if encoded:
                 self.windows += 1
                 self.linger_end = now + self.linger

@@ -33,20 +33,16 @@ cdef class PumpGroup:
     cdef uint64_t sent
     cdef int stopping
     cdef int poked
-    cdef int ledger_fd
 
     def __cinit__(self):
         self.pumps = ()
-        self.ledger_fd = -1
 
     def add(self, CompiledPump pump not None):
         """Add a pump."""
         if self.n == MOST:
             raise ValueError(f"more than {MOST} pumps")
-        pump.set_ledger(self.ledger_fd)
         self.pumps = (*self.pumps, pump)
         self.members[self.n].pump = <void *> pump
-        self.members[self.n].sent = 0
         self.n += 1
 
     @property
@@ -79,17 +75,6 @@ cdef class PumpGroup:
         """Return what was received besides outcomes: replies, and unsolicited messages of the peers."""
         return [event for pump in self.pumps for event in pump.drain_events()]
 
-    def set_ledger(self, int fd):
-        """Write ``batch`` lines to this descriptor; -1: write none."""
-        self.ledger_fd = fd
-        for pump in self.pumps:
-            pump.set_ledger(fd)
-
-    def take_ledger(self) -> tuple[int, int]:
-        """Return (bytes written since the last call, errno of the write that failed or 0)."""
-        found = [pump.take_ledger() for pump in self.pumps]
-        return sum([size for size, _ in found]), next((error for _, error in found if error), 0)
-
     def run(self, links: Sequence[Any], double until) -> list[str]:
         """Move bytes until the monotonic second `until`, or until there is something to report.
 
@@ -106,7 +91,7 @@ cdef class PumpGroup:
             ``target``    the events are settled that a caller waits for
             ``stopped``   ``stop`` was called
             ``closed``    the peer closed the connection, or `CloseWanted`
-            ``error``     the system reports an error: see the pump's `failure` and `errno`
+            ``error``     the system reports an error: see the pump's `failure` and `error`
             ``protocol``  the peer broke the protocol, or the core gave up: see the pump's `fatal`
             ``silence``   no byte from a peer that owes an answer
             ``stalled``   no progress

@@ -1,7 +1,5 @@
-# The pump for TCP: moves bytes over a connected, non-blocking stream socket without TLS.
-
 cdef class TcpPump(CompiledPump):
-    """Pumps over links that have a ``fileno()``; see ``CompiledPump``."""
+    """Pumps over stream sockets without TLS: links that have a ``fileno()``; see ``CompiledPump``."""
 
     cdef int fd
 
@@ -9,19 +7,12 @@ cdef class TcpPump(CompiledPump):
         self.fd = link.fileno()
         return 0
 
-    cdef ssize_t _failed(self) noexcept nogil:
-        # Return the meaning of a failed call: 0 for not now, or LINK_BROKEN.
-        if errno == EAGAIN or errno == EWOULDBLOCK:
-            return 0
-        self.error = errno
-        return LINK_BROKEN
-
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
         while True:
             n = send(self.fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
             if n >= 0 or errno != EINTR:
-                return n if n >= 0 else self._failed()
+                return n if n >= 0 else self._failed(errno)
 
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
@@ -30,7 +21,7 @@ cdef class TcpPump(CompiledPump):
             if n == 0:
                 return LINK_CLOSED
             if n > 0 or errno != EINTR:
-                return n if n > 0 else self._failed()
+                return n if n > 0 else self._failed(errno)
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
         fds[0].fd = self.fd

@@ -36,8 +36,7 @@ cdef class UdpPump(CompiledPump):
 
     def connected(self):
         CompiledPump.connected(self)
-        self.inside = 0
-        self.late_error = 0
+        self.inside = self.late_error = 0
         self.method = -1
 
     cdef int _use_link(self, link) except -1:
@@ -114,8 +113,7 @@ cdef class UdpPump(CompiledPump):
                 return n + RUN_HEAD
             if n >= 0 or errno == EINTR:
                 continue             # empty, or longer than any valid one
-            self.error = errno
-            return 0 if self.error in (EAGAIN, EWOULDBLOCK) else LINK_BROKEN
+            return self._failed(errno)
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
         fds[0].fd = self.fd

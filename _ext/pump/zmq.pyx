@@ -11,7 +11,6 @@
 cdef extern from "pump/zmq.h":
     uint64_t lc_bytes_received(int fd) nogil
 
-# zmq.h
 cdef enum:
     ZMQ_DONTWAIT = 1
     ZMQ_SNDMORE = 2
@@ -21,8 +20,6 @@ cdef enum:
     ZMQ_POLLOUT = 2
     ZMQ_EVENT_CLOSED = 0x0080
     ZMQ_EVENT_DISCONNECTED = 0x0200
-
-cdef enum:
     CHECK_MS = 100               # milliseconds between two looks at the bytes received
     OVERSIZED = 4 << 20          # bytes without a message that end a connection
     HEARTBEAT_BYTES = 256        # bytes a second that count as ZeroMQ's own heartbeats
@@ -64,9 +61,7 @@ cdef class ZmqPump(CompiledPump):
         """
         cdef ZmqPump pump
         cdef void *found
-        cdef int major = 0
-        cdef int minor = 0
-        cdef int patch = 0
+        cdef int major = 0, minor = 0, patch = 0
         from zmq import zmq_version_info
 
         name = library.encode()
@@ -83,8 +78,7 @@ cdef class ZmqPump(CompiledPump):
 
     def connected(self):
         CompiledPump.connected(self)
-        self.torn = False
-        self.oversized = False
+        self.torn = self.oversized = False
         self.baseline = 0
         self.checked_at = lc_monotonic()
 
@@ -99,11 +93,6 @@ cdef class ZmqPump(CompiledPump):
         self.monitor_fd = link.monitor.FD
         self.tcp = link.tcp
         return 0
-
-    cdef ssize_t _failed(self) noexcept nogil:
-        # Return the meaning of a failed call: 0 for not now, or LINK_BROKEN.
-        self.error = self.zmq.errno_()
-        return 0 if self.error == EAGAIN else LINK_BROKEN
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
         cdef size_t done = 0          # whole messages
@@ -122,7 +111,7 @@ cdef class ZmqPump(CompiledPump):
                 self.torn = at > done and self.zmq.errno_() == EAGAIN
                 if done or self.torn:
                     break
-                return self._failed()
+                return self._failed(self.zmq.errno_())
             at += MESSAGE_HEAD + (head & ~FRAME_MORE)
             if not head & FRAME_MORE:
                 done = at
@@ -177,7 +166,7 @@ cdef class ZmqPump(CompiledPump):
             if n < 0:
                 if self.zmq.errno_() == EINTR:
                     continue
-                return self._failed()
+                return self._failed(self.zmq.errno_())
             if <size_t> n > room - done - MESSAGE_HEAD:
                 break                # it was cut
             more = self._option(socket, ZMQ_RCVMORE) != 0

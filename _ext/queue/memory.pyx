@@ -87,21 +87,8 @@ cdef inline bint _claim(lc_queue *h, uint64_t more, uint64_t slack) noexcept nog
 cdef inline bint _claim_chunk(lc_queue *h, uint64_t room, uint64_t slack) noexcept nogil:
     # The same for a chunk in memory, of a queue with a spool.
     cdef uint64_t size
-    if h.shared == NULL:
-        return True
     _class_of(room, &size)
     return _claim(h, size, slack)
-
-
-cdef void lc_correct_claim(lc_queue *h) noexcept nogil:
-    # Claim exactly what this queue uses. Mutex held.
-    cdef uint64_t used
-    if h.shared == NULL:
-        return
-    used = _memory_used(h)
-    if used != h.claimed:
-        lc_shared_add(&h.shared.used, used - h.claimed)
-        h.claimed = used
 
 
 cdef inline bint _is_nearly_full(lc_queue *h, uint64_t room) noexcept nogil:
@@ -150,11 +137,6 @@ cdef inline bint _is_segment_coming(lc_spool *s) noexcept nogil:
     return s.mapped < s.limit and not s.closed
 
 
-cdef inline bint _is_slot_coming(lc_spool *s, uint64_t room) noexcept nogil:
-    # Return whether a caller without a slot may wait for one: a segment, or a chunk whose events are sent.
-    return _is_segment_coming(s) or (s.always and room <= BODIES and not _is_incomplete(s))
-
-
 cdef lc_chunk *_chunk_in_memory(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
     # Return a free chunk of the heap or a fresh one; NULL when memory is out. Call with the mutex held.
     cdef lc_chunk *c = NULL
@@ -181,17 +163,13 @@ cdef lc_chunk *_chunk_in_memory(lc_queue *h, uint64_t room, bint kept) noexcept 
 
 cdef inline void _begin_chunk(lc_chunk *c, bint kept) noexcept nogil:
     c.next = NULL
-    c.used = 0
-    c.read = 0
-    c.count = 0
-    c.owners = 0
+    c.used = c.read = c.count = c.owners = 0
     c.kept = kept
-    c.stays = 0
-    c.to_log = 0
+    c.stays = c.to_log = 0
 
 
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
-    # Keep an empty chunk for reuse, or add it to the surplus. Call with the mutex held; see lc_take_surplus.
+    # Keep an empty chunk for reuse, or add it to the surplus. Call with the mutex held; see lc_unlock.
     cdef uint64_t free_
     if h.spool != NULL:
         h.spool.awaited = AWAIT_NOTHING
@@ -226,13 +204,6 @@ cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil:
     h.free_least = h.free_bytes
 
 
-cdef lc_chunk *lc_take_surplus(lc_queue *h) noexcept nogil:
-    # Return the chunks to free once the mutex is released. Call with the mutex held.
-    cdef lc_chunk *chain = h.surplus
-    h.surplus = NULL
-    return chain
-
-
 cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil:
     cdef lc_chunk *following
     while chain != NULL:
@@ -240,3 +211,15 @@ cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil:
         if chain.slot == 0:         # the others are a spool's
             lc_pages_free(chain, _size_of(chain))
         chain = following
+
+
+cdef void lc_unlock(lc_queue *h) noexcept nogil:
+    # Claim exactly what this queue uses, release the mutex, and free the surplus.
+    cdef lc_chunk *surplus = h.surplus
+    cdef uint64_t used = _memory_used(h)
+    h.surplus = NULL
+    if h.shared != NULL and used != h.claimed:
+        lc_shared_add(&h.shared.used, used - h.claimed)
+        h.claimed = used
+    lc_mutex_unlock(&h.mutex)
+    lc_free_chunks(surplus)

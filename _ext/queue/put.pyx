@@ -10,21 +10,14 @@ cdef enum:
 cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
     # Drop the oldest event of a list; return 1, or 0 when there is none. Mutex held.
     cdef lc_chunk *c = list.head
-    cdef lc_event *e
-    cdef uint64_t room
-    if c == NULL:
+    cdef lc_event *e = first_event(list)
+    if e == NULL:
         return 0
-    e = <lc_event *> (chunk_data(c) + c.read)
-    room = event_takes(e)
     if h.spool != NULL:
         e.level |= EVENT_SETTLED
-    c.read += <uint32_t> room
+    c.read += <uint32_t> event_takes(e)
     c.count -= 1
-    h.queued_events -= 1
-    h.queued_bytes -= room
-    if list == &h.kept:
-        h.kept_events -= 1
-        h.kept_bytes -= room
+    count_queued(h, list, -1, -<int64_t> event_takes(e))
     h.dropped[h.full_reason] += 1
     if c.read == c.used:
         lc_release_chunk(h, take_chunk(list))
@@ -78,9 +71,7 @@ cdef inline void _end_last(lc_queue *h, lc_list *list, uint64_t room) noexcept n
     if size and (h.spool != NULL or _claim(h, room + size, 0)):
         (<lc_event *> (chunk_data(c) + c.last)).pad = <uint16_t> size
         c.used += <uint32_t> size
-        h.queued_bytes += size
-        if list == &h.kept:
-            h.kept_bytes += size
+        count_queued(h, list, 0, size)
 
 
 cdef inline int64_t _drop(lc_queue *h, int64_t code) noexcept nogil:
@@ -165,11 +156,9 @@ cdef inline bint _ends_sleep(lc_queue *h, uint8_t level) noexcept nogil:
 
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_ticket *ticket) noexcept nogil:
-    # Queue a copy of one body. Return its sequence, or a PUT_ code.
     # With a ticket, use the room that was granted to it, or any other room; never overtake waiting callers.
     cdef uint64_t ticks
     cdef int64_t result
-    cdef lc_chunk *surplus
     cdef uint8_t tomb
     cdef bint wake
     if h.generation != lc_forks:
@@ -198,13 +187,10 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
         result = PUT_FULL
     else:
         result = _append(h, body, size, level, kind, created_us)
-    surplus = lc_take_surplus(h)
-    lc_correct_claim(h)
     wake = result > 0 and _ends_sleep(h, level)
-    lc_mutex_unlock(&h.mutex)
+    lc_unlock(h)
     if wake:
         _wake(h)
-    lc_free_chunks(surplus)
     return result
 
 
@@ -235,7 +221,8 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
             # There is room, but no slot: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)
         if c == NULL and waits and h.spool != NULL:
-            if _is_slot_coming(h.spool, room):
+            if _is_segment_coming(h.spool) or (
+                    h.spool.always and room <= BODIES and not _is_incomplete(h.spool)):
                 h.spool.awaited = AWAIT_SLOT
             elif not _claim_chunk(h, room, 0):
                 h.spool.awaited = AWAIT_SHARED
@@ -262,17 +249,11 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
     if c.slot:
         if c.capacity - c.used >= 8:
             (<lc_event *> (chunk_data(c) + c.used)).seq = 0
-    elif h.spool != NULL:
-        h.spool.unspooled += 1
-        if h.spool.journal != NULL:
-            h.spool.journal.unspooled = 1
+    elif h.spool != NULL and h.spool.journal != NULL:
+        h.spool.journal.unspooled = 1
     lc_publish(&e.seq, seq)
     c.count += 1
-    h.queued_events += 1
-    h.queued_bytes += room
-    if keep:
-        h.kept_events += 1
-        h.kept_bytes += room
+    count_queued(h, list, 1, room)
     return <int64_t> seq
 
 

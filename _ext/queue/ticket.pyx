@@ -37,8 +37,7 @@ cdef class Ticket:
         _leave_line(h, &self.ticket)
         if lc_grant_room(h):
             lc_cond_wake_all(&h.changed)
-        lc_correct_claim(h)
-        lc_mutex_unlock(&h.mutex)
+        lc_unlock(h)
 
     cdef bint _try(self) noexcept nogil:
         # Get in line, and grant room if there is any; return whether to push now. Mutex held.

@@ -60,13 +60,13 @@ cdef class FastClient:
             if <size_t> size > self.encoder.max_event_bytes:
                 seq = NOT_ENCODED
             else:
-                seq = self.queue.put(<const uint8_t *> PyBytes_AS_STRING(event), <uint32_t> size, kept,
-                                     <uint8_t> K_RAW, 0)
+                seq = lc_put(self.queue.h, <const uint8_t *> PyBytes_AS_STRING(event), <uint32_t> size,
+                             kept, <uint8_t> K_RAW, 0, NULL)
         elif self.revise is not None:
             return self.revise(event, kept)
         else:
             seq = self.encoder.put(event, kept, &reason)
-        if seq <= 0 or self.queue.sender_needed():
+        if seq <= 0 or self.queue.h.needs_sender:
             if seq == NOT_ENCODED:
                 self._fail(_error(reason, event, self.encoder.max_event_bytes), kept)
             return self.fallback(seq, event, kept)

@@ -300,8 +300,8 @@ cdef class FastHandler:
                          int64_t created_us) except -1:
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0        # over any max_event_bytes: the queue makes a tombstone and reads no byte
-        cdef int64_t seq = self.queue.put(body, <uint32_t> size, level, kind, created_us)
-        if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED or self.queue.sender_needed():
+        cdef int64_t seq = lc_put(self.queue.h, body, <uint32_t> size, level, kind, created_us, NULL)
+        if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED or self.queue.h.needs_sender:
             self._put_fallback(record, seq, body, size, level, kind)
         return 0
 

@@ -64,7 +64,6 @@ cdef uint64_t _log_size(lc_log *g) noexcept nogil:
 
 
 cdef int _next_file(lc_log *g) noexcept nogil:
-    # Begin a file; return 0, or an errno.
     cdef char path[PATH]
     cdef uint32_t number = g.file[g.files - 1].number + 1 if g.files else 0
     cdef int fd
@@ -91,7 +90,6 @@ cdef int _next_file(lc_log *g) noexcept nogil:
 
 
 cdef void _drop_files(lc_log *g, uint32_t count) noexcept nogil:
-    # Remove the oldest files.
     cdef char path[PATH]
     cdef uint32_t i
     for i in range(count):
@@ -148,7 +146,6 @@ cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
 
 
 cdef int _write_slice(lc_log *g) noexcept nogil:
-    # Write the buffer; return 0, or an errno.
     cdef size_t at = 0
     cdef lc_block *b
     if g.buffer.size == 0:

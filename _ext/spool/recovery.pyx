@@ -24,9 +24,7 @@ cdef class LogReader:
     settled: list[tuple[int, int, int, int]]
     cdef readonly bint whole
     cdef list maps           # keep the files mapped
-    cdef const lc_event **found
-    cdef size_t n
-    cdef size_t room
+    cdef lc_wire found       # lc_event pointers
 
     def __cinit__(self, list files not None: list[tuple[int, int, int]]):
         from mmap import ACCESS_READ, mmap
@@ -41,7 +39,7 @@ cdef class LogReader:
                 self._read(&view[0], size, salt)
 
     def __dealloc__(self):
-        free(self.found)
+        free(self.found.data)
 
     cdef int _read(self, const uint8_t *data, size_t size, uint64_t salt) except -1:
         # Read the blocks of a file up to the first that is not whole: what was synced lies before it.
@@ -68,7 +66,6 @@ cdef class LogReader:
 
     cdef int _read_events(self, const uint8_t *data, uint32_t size) except -1:
         # Find the events of a block, which lie there as in their chunk.
-        cdef const lc_event **more
         cdef lc_event *e
         cdef uint64_t at = 0, last = 0
         while at + sizeof(lc_event) <= size:
@@ -77,16 +74,9 @@ cdef class LogReader:
                 break                # the unused end of a chunk
             last = e.seq
             at += event_room(e.size)
-            if e.level & EVENT_SETTLED:
-                continue
-            if self.n == self.room:
-                more = <const lc_event **> realloc(self.found, (2 * self.room + 1024) * sizeof(lc_event *))
-                if more == NULL:
-                    raise MemoryError
-                self.found = more
-                self.room = 2 * self.room + 1024
-            self.found[self.n] = e
-            self.n += 1
+            if not e.level & EVENT_SETTLED and (
+                    append_bytes(&self.found, <const uint8_t *> &e, sizeof(e)) < 0):
+                raise MemoryError
         return 0
 
     def write(self, Segments segments not None, list settled not None: list[tuple[int, int]]) -> int:
@@ -105,14 +95,14 @@ cdef class LogReader:
         cdef lc_queue *h = segments.h
         cdef const lc_event *e
         cdef uint64_t last = 0, first_settled = 0, last_settled = 0
-        cdef size_t i
+        cdef size_t i, n = self.found.size // sizeof(e)
         cdef uint64_t count = 0
         cdef uint32_t need
         ranges = iter(settled)
-        if self.n:
-            qsort(self.found, self.n, sizeof(lc_event *), &_by_seq)
-        for i in range(self.n):
-            e = self.found[i]
+        if n:
+            qsort(self.found.data, n, sizeof(e), &_by_seq)
+        for i in range(n):
+            e = (<const lc_event **> self.found.data)[i]
             while last_settled < e.seq:
                 first_settled, last_settled = next(ranges, (<uint64_t> -1, <uint64_t> -1))
             if e.seq == last or e.seq >= first_settled:

@@ -1,5 +1,3 @@
-# The library, and the settings of connections.
-
 PREFERRED = "TLS_AES_128_GCM_SHA256"
 
 cdef class OpenSsl:
@@ -11,7 +9,6 @@ cdef class OpenSsl:
     def __cinit__(self):
         cdef void *library
         import _ssl
-        import ssl
 
         self.version = ssl.OPENSSL_VERSION
         path = getattr(_ssl, "__file__", None)
@@ -32,19 +29,13 @@ cdef class OpenSsl:
             raise ImportError("the process has a second OpenSSL, of another version than Python's ssl")
 
 
-cdef _words(lc_openssl *o, unsigned long code):
-    # Return the reason in an error number in the form of ``ssl.SSLError.reason``.
-    cdef const char *said = o.ERR_reason_error_string(code)
-    if said == NULL:
-        return None
-    # OpenSSL 3.2 has renamed "sslv3 alert ...", but not the constants.
-    words = said.decode("ascii", "replace").replace("ssl/tls alert", "sslv3 alert")
-    return words.replace(" ", "_").replace("-", "_").upper()
-
-
 cdef _error(kind, lc_openssl *o, unsigned long code):
-    # Make an exception of ``ssl``.
-    reason = _words(o, code)
+    cdef const char *said = o.ERR_reason_error_string(code)
+    reason = None
+    if said != NULL:
+        # OpenSSL 3.2 has renamed "sslv3 alert ...", but not the constants.
+        reason = said.decode("ascii", "replace").replace("ssl/tls alert", "sslv3 alert")
+        reason = reason.replace(" ", "_").replace("-", "_").upper()
     error = kind(1, f"[SSL: {reason}]" if reason else "unknown error")
     error.reason = reason
     error.library = "SSL" if error_library(o, code) == ERR_LIB_SSL else None
@@ -53,8 +44,6 @@ cdef _error(kind, lc_openssl *o, unsigned long code):
 
 cdef _file_error(lc_openssl *o):
     # Return why a file cannot be used, after a call in this thread that has failed.
-    import ssl
-
     cdef int number = errno
     cdef unsigned long code = o.ERR_peek_last_error()
     o.ERR_clear_error()
@@ -98,8 +87,6 @@ cdef class TlsContext:
         cdef lc_openssl *o = &library.f
         cdef unsigned int host_flags = X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS
         cdef bint done
-        import ssl
-
         self.library = library
         self.check_hostname = True
         o.ERR_clear_error()

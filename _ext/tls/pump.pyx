@@ -1,5 +1,3 @@
-# The pump for TLS: encrypts and moves bytes over links that have a ``tls_socket``.
-
 cdef class TlsPump(CompiledPump):
     """Pumps over links of ``transports.tls_pump``; see ``CompiledPump``."""
 

@@ -22,12 +22,7 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     cdef size_t room = size + (size >> 8) + 64
     f.squeezed.size = 0
     if size == 0:                    # zlib writes nothing for nothing; an empty block stands for it
-        to = wire_reserve(&f.squeezed, 1)
-        if to == NULL:
-            return -1
-        to[0] = 0
-        f.squeezed.size = 1
-        return 0
+        return append_bytes(&f.squeezed, <const uint8_t *> b"\0", 1)
     if f.python != NULL:
         return python_pack(f, data, size)
     if size >= MOST or not f.keeps_sent and lc_deflate_reset(f.packer) != Z_OK:

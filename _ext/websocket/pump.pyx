@@ -105,8 +105,8 @@ cdef class WebSocketPump(CompiledPump):
                 self.drained = _reads > 0
                 return -END_ERROR if self.broken else 0
             if n < 0:
-                if n == LINK_CLOSED and not self.broken:
-                    frames_ended(&self.frames.f)
+                if n == LINK_CLOSED and not self.broken and self.frames.f.over == OVER_NOT:
+                    self.frames.f.over = OVER_ENDED
                 return -END_ERROR
             self.rest = self.inbox
             self.rest_end = self.inbox + n

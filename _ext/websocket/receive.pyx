@@ -16,7 +16,6 @@ cdef inline int violated(lc_frames *f, const char *words) noexcept nogil:
     return fail(f, OVER_BROKEN, PROTOCOL_ERROR, words, strlen(words))
 
 
-# End the connection with what `unpack` returned.
 cdef int not_unpacked(lc_frames *f, int why) noexcept nogil:
     if why == INFLATE_TOO_LARGE:
         return fail(f, OVER_TOO_BIG, MESSAGE_TOO_BIG, b"", 0)
@@ -225,8 +224,3 @@ cdef int frames_next(lc_frames *f, const uint8_t **at, const uint8_t *end, const
         if f.in_payload:
             return 0
     return -1
-
-
-cdef void frames_ended(lc_frames *f) noexcept nogil:
-    if f.over == OVER_NOT:
-        f.over = OVER_ENDED

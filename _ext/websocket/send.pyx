@@ -19,7 +19,6 @@ cdef inline const uint8_t *next_key(lc_frames *f) noexcept nogil:
     return &f.keys[f.key - 4]
 
 
-# Copy `size` bytes, masked.
 cdef inline void copy_masked(uint8_t *to, const uint8_t *data, size_t size,
                              const uint8_t *key) noexcept nogil:
     cdef uint64_t mask, word
@@ -99,7 +98,6 @@ cdef Py_ssize_t frames_output(lc_frames *f, const uint8_t **data) noexcept nogil
     return <Py_ssize_t> (f.out.size - f.sent)
 
 
-# Note that so many of them are sent.
 cdef void frames_taken(lc_frames *f, size_t size) noexcept nogil:
     f.sent += size
     if f.sent == f.out.size:

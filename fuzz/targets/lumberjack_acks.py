@@ -36,7 +36,7 @@ ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Codec.error", "C
 "Codec.connection_lost",
          "Codec.windows", "Codec.careful")  # fmt: skip
 APART: dict[str, str] = {}
-_NUMBER = "    if number > window.n:\n        w.wrong_window"
+_NUMBER = "        if number > window.n:\n            w.wrong_window"
 PLANTS = (
     Plant("length", "_ext/lumberjack/writer.pyx", _NUMBER, _NUMBER.replace("window.n:", "window.n + 1:"),
           (ASAN, TIMEOUT, "outcomes")),

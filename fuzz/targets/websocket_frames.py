@@ -45,7 +45,7 @@ DICTIONARY = [
     b"\x00\x00\x00\x00\x01\x00\x00\x00", frame(TEXT, packed(b"[1]"), bits=PACKED), packed(bytes(300)),
 ]  # fmt: skip
 
-ROOTS = ("frames_add", "frames_output", "frames_taken", "frames_next", "frames_ended")
+ROOTS = ("frames_add", "frames_output", "frames_taken", "frames_next")
 _PYTHON = "Python's zlib: only builds without zlib call it, and tests/project/test_fallbacks.py makes one"
 APART = {
     "python_pack()": _PYTHON,

@@ -156,7 +156,7 @@ class Books:
         Args:
             producer: 20 hexadecimal digits.
             ledger: None: there is none.
-            pump: writes ``batch`` lines itself, and has the events of the core.
+            pump: has the events of the core.
         """
         self.producer = producer
         self.ledger = ledger
@@ -184,7 +184,7 @@ class Books:
         if ledger is None or ledger.fd >= 0 or ledger.stopped:
             return True
         try:
-            self._pump.set_ledger(ledger.open())
+            self._in_flight.set_ledger(ledger.open())
         except OSError as error:
             url = self.diagnostics.url
             words = f"{url}: nothing is sent, the ledger cannot be opened: {describe_error(error)}"
@@ -234,7 +234,7 @@ class Books:
         lines, self._unlisted = self._unlisted, {}
         ledger.write_outcomes(lines)
         if lines and ledger.stopped:
-            self._pump.set_ledger(-1)
+            self._in_flight.set_ledger(-1)
             self._warn(ledger)
 
     def take_over(self, lines: dict[tuple[str, str], Ranges], history: History) -> None:
@@ -256,16 +256,16 @@ class Books:
             self.ledger.write("deferred", seqs=merged(ranges))
 
     def _take_written(self) -> None:
-        """Count the pump's bytes in the ledger."""
+        """Count the bytes that pumps wrote to the ledger."""
         ledger = self.ledger
         if ledger is None or ledger.fd < 0:
             return
-        size, error = self._pump.take_ledger()
+        size, error = self._in_flight.take_ledger()
         if size or error:
             before = ledger.fd
             ledger.wrote(size, error)
             if ledger.fd != before:
-                self._pump.set_ledger(ledger.fd)
+                self._in_flight.set_ledger(ledger.fd)
             if ledger.stopped:
                 self._warn(ledger)
 
@@ -296,5 +296,5 @@ class Books:
         """Write the totals and close the ledger."""
         self.write_totals()
         if self.ledger is not None:
-            self._pump.set_ledger(-1)
+            self._in_flight.set_ledger(-1)
             self.ledger.close()

@@ -467,7 +467,7 @@ def _explain_end(
     if end == "error":
         if pump.failure is not None:
             return describe_error(pump.failure), pump.failure, False
-        number = pump.errno
+        number = pump.error
         return os.strerror(number).lower() if number else "the connection broke", None, False
     if end != "closed":
         return _ENDS.get(end, end), None, False

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from struct import Struct
 from typing import Any
 
 from logclient import readable
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import COMMAND as IS_COMMAND
-from logclient._ext.plog import HEADER, MAX_DATAGRAM, SIMPLE, VERDICT_NAMES, Reassembler, datagrams, join_runs
+from logclient._ext.plog import HEADER, MAX_DATAGRAM, SIMPLE, VERDICT_NAMES, Reassembler, datagrams
 from logclient.plog.messages import COMMANDS, command, split_tags
 from logclient.readable import BODY_KEPT, Bytes, Frame
+
+_RUN = Struct("<II")  # the head of a run of datagrams
 
 
 class Probe(readable.Probe):
@@ -35,7 +38,8 @@ class Probe(readable.Probe):
 
     def insist(self) -> list[bytes]:
         """Return the last question again: a datagram may be lost."""
-        return [join_runs([command("ping", self._payload)])]
+        ping = command("ping", self._payload)
+        return [_RUN.pack(len(ping), len(ping)) + ping]
 
     def receive_data(self, data: bytes) -> bool | None:
         """Read the answer to the last ping."""

@@ -507,8 +507,3 @@ class InflightBatches:
     @property
     def waiting(self) -> int:
         return sum(len(b.pending()) for b in self.batches) + events_in(self.ordinary) + events_in(self.kept)
-
-    def queued(self) -> tuple[int, int]:
-        events, size = self.queue.queued()
-        staged = (self.ordinary, self.kept)
-        return events + sum(map(events_in, staged)), size + sum(map(bytes_in, staged))

@@ -41,7 +41,6 @@ from logclient._ext.plog import (
     datagrams,
     expand,
     fragments,
-    join_runs,
 )
 from logclient.config import registry
 from logclient.delivery.contract import Core, Reply, Settled
@@ -184,10 +183,19 @@ class TestFragments:
             assert feed(Reassembler(), found).verdict[-1 + len(found)] == MESSAGE
 
 
+def runs_of(bodies: list[bytes]) -> bytes:
+    """Return the runs in which these bodies travel, each of them as a datagram."""
+    _in_flight, batch = inflight_of([(body, BYTES) for body in bodies])
+    codec = Codec(PRODUCER, datagram=MAX_DATAGRAM, unboxed=True, identity=False, packets=0, size=0)
+    codec.connected(1.0)
+    assert codec.encode(batch.capsule, len(bodies), 1.0) == len(bodies)
+    return b"".join(codec.buffers())
+
+
 class TestRuns:
-    @given(st.lists(st.binary(min_size=1, max_size=6), max_size=200))
+    @given(st.lists(st.binary(max_size=5).map(b"x".__add__), min_size=1, max_size=200))
     def test_runs_equal_the_reference(self, found: list[bytes]) -> None:
-        data = join_runs(found)
+        data = runs_of(found)
         assert data == oracle.runs(found)
         assert datagrams(data) == oracle.split(data) == found
 
@@ -195,7 +203,7 @@ class TestRuns:
         """A run has at most 64 datagrams and at most 65,507 bytes."""
 
         def shapes(sizes: list[int]) -> list[tuple[int, int]]:
-            data, at, heads = join_runs([bytes(size) for size in sizes]), 0, []
+            data, at, heads = runs_of([b"x" * size for size in sizes]), 0, []
             while at < len(data):
                 heads.append(struct.unpack_from("<II", data, at))
                 at += 8 + heads[-1][0]
@@ -214,7 +222,7 @@ class TestRuns:
         except ValueError:
             return
         assert sum(map(len, found)) < max(len(data), 1)
-        assert datagrams(join_runs(found)) == found
+        assert datagrams(oracle.runs(found)) == found
 
 
 class TestMessages:
@@ -706,7 +714,7 @@ class TestLoss:
 class TestCommands:
     def replies(self, core: Plog, *answers: bytes, now: float = 100.5) -> list[Any]:
         if answers:
-            core.receive_data(join_runs(answers), now)
+            core.receive_data(oracle.runs(answers), now)
         return [(event.token, event.payload) for event in core.events_received() if isinstance(event, Reply)]
 
     def test_commands_are_datagrams_and_kill_has_no_reply(self) -> None:
@@ -846,7 +854,7 @@ class TestCommands:
         core = connected_core()
         for kind in asked:
             core.call(kind)
-        core.receive_data(join_runs(answers), 100.1)
+        core.receive_data(oracle.runs(answers), 100.1)
         found = [event for event in core.events_received() if isinstance(event, Reply)]
         assert len(found) + core.awaited == len(asked)
 
@@ -866,7 +874,7 @@ class TestCommands:
     def test_replies_beyond_the_bound_are_dropped(self) -> None:
         core = connected_core()
         for _ in range(100):
-            core._codec.receive(join_runs([bytes(60_000)]), 100.0)
+            core._codec.receive(oracle.runs([bytes(60_000)]), 100.0)
         assert len(core._codec.take_replies()) == 17
 
     def test_probe_recognises_its_own_pong(self) -> None:
@@ -874,9 +882,9 @@ class TestCommands:
         (first,) = datagrams(probe.ask()[0])
         assert first.startswith(b"\0\0PING")
         assert datagrams(probe.insist()[0]) == [first]
-        assert probe.receive_data(join_runs([b"PONGother"])) is None
-        assert probe.receive_data(join_runs([b"PONG" + first[6:]])) is True
-        assert probe.receive_data(join_runs([b"HTTP/1.1 400"])) is False
+        assert probe.receive_data(oracle.runs([b"PONGother"])) is None
+        assert probe.receive_data(oracle.runs([b"PONG" + first[6:]])) is True
+        assert probe.receive_data(oracle.runs([b"HTTP/1.1 400"])) is False
         assert datagrams(probe.ask()[0]) != [first]
 
 

@@ -131,7 +131,7 @@ REACHED = [
             "expand_region",
         },
     ),
-    ("lumberjack_acks", {"writer_receive", "take_ack", "take_running_ack", "give_acked", "outcome_add"}),
+    ("lumberjack_acks", {"writer_receive", "take_ack", "give_acked", "outcome_add"}),
     ("websocket_frames", {"take_payload", "take_close", "check_reason", "unpack", "pack", "add_close"}),
     ("tls_records", {"read", "write", "flush", "_fill", "_explain"}),
     (

@@ -19,7 +19,7 @@ DEBUG_REGISTERS = 848
 ANY_CHILD = 0x40000000
 """``__WALL``: wait for threads, too."""
 NT_PRSTATUS = 1
-PUSH = "10EventQueue_put"
+PUSH = "lc_put"
 MOST_STEPS = 4_000_000
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.constants import UDP_METHODS
-from logclient._ext.plog import datagrams, join_runs
+from logclient._ext.plog import datagrams
 from logclient.config import parse
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.engine import Engine
 from logclient.transports.udp import Udp, UdpLink
+from tests.oracle.plog import runs
 from tests.support import transports
 from tests.support.patience import PATIENCE, wait_until
 
@@ -47,7 +48,7 @@ class TestLink:
             link = transports.udp().connect(server.getsockname(), Attempt())
             try:
                 sent = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
-                assert link.send([join_runs(sent)])
+                assert link.send([runs(sent)])
                 assert receive_datagrams(server, len(sent)) == sent
             finally:
                 link.close()
@@ -55,7 +56,7 @@ class TestLink:
     def test_answers_are_received(self, server: socket.socket) -> None:
         link = transports.udp().connect(server.getsockname(), Attempt())
         assert link.receive() is None
-        assert link.send([join_runs([b"hello"])])
+        assert link.send([runs([b"hello"])])
         _, client = server.recvfrom(10)
         server.sendto(b"", client)
         server.sendto(b"answer", client)

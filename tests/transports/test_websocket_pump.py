@@ -287,7 +287,7 @@ class TestTheEnd:
         for _ in range(10):
             queue.push(b"event")
         assert group.run([link], time.monotonic() + PATIENCE) == ["error"]
-        assert driven.errno in (errno.ECONNRESET, errno.EPIPE) and driven.failure is None
+        assert driven.error in (errno.ECONNRESET, errno.EPIPE) and driven.failure is None
         assert [line[:3] for line in in_flight.take_report()] == [(1, 4, "acked")]
         link.close()
 
