@@ -238,7 +238,6 @@ def join(data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer)
     """Return slices of a buffer, joined: ``data[offset:offset + length]`` for each.
 
     Args:
-        data: the bytes.
         offsets: int64, where each slice begins.
         lengths: int64, the bytes of each slice.
 

@@ -91,43 +91,26 @@ cdef inline uint64_t xxh64_of(const uint8_t *p, size_t size, uint64_t seed) noex
     return xxh64_from(xxh64_begin(seed), p, size >> 5, size)
 
 
-# Hash two at once. Each waits for its own multiplications, so the second costs little more than the first.
-cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size_t length, uint64_t seed,
-                           uint64_t *first, uint64_t *second) noexcept nogil:
-    cdef size_t both = min(size, length) >> 5, stripes = both
-    cdef lc_lanes one = xxh64_begin(seed), two = one
-    if both == 0:
-        first[0] = xxh64_of(p, size, seed)
-        second[0] = xxh64_of(q, length, seed)
-        return
-    while stripes:
-        xxh64_stripe(&one, p)
-        xxh64_stripe(&two, q)
-        p += 32
-        q += 32
-        stripes -= 1
-    first[0] = xxh64_from(one, p, (size >> 5) - both, size)
-    second[0] = xxh64_from(two, q, (length >> 5) - both, length)
-
-
-# XXH64 of up to HASH_LANES texts: four if their lanes fit one register, else two by two.
+# XXH64 of up to HASH_LANES texts, side by side: while one waits for its multiplications the others go on.
 cdef inline void xxh64_each(const uint8_t **p, const size_t *sizes, uint32_t count, uint64_t seed,
                             uint64_t *hashes) noexcept nogil:
     cdef lc_lanes lanes[HASH_LANES]
-    cdef size_t stripes
-    cdef uint32_t i = 0
-    if count == 4 and lc_has_avx512():
-        stripes = min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3])) >> 5
+    cdef size_t stripes = sizes[0] >> 5 if count else 0, at
+    cdef uint32_t i
+    for i in range(count):
+        stripes = min(stripes, sizes[i] >> 5)
+        lanes[i] = xxh64_begin(seed)
+    if count == 4 and stripes and lc_has_avx512():
+        lc_xxh64_four(p, stripes, seed, <uint64_t (*)[4]> lanes)
+    else:
+        for at in range(stripes):
+            for i in range(count):
+                xxh64_stripe(&lanes[i], p[i] + 32 * at)
+    for i in range(count):
         if stripes:
-            lc_xxh64_four(p, stripes, seed, <uint64_t (*)[4]> lanes)
-            for i in range(4):
-                hashes[i] = xxh64_from(lanes[i], p[i] + 32 * stripes, (sizes[i] >> 5) - stripes, sizes[i])
-            return
-    while count - i >= 2:
-        xxh64_two(p[i], sizes[i], p[i + 1], sizes[i + 1], seed, &hashes[i], &hashes[i + 1])
-        i += 2
-    if count - i:
-        hashes[i] = xxh64_of(p[i], sizes[i], seed)
+            hashes[i] = xxh64_from(lanes[i], p[i] + 32 * stripes, (sizes[i] >> 5) - stripes, sizes[i])
+        else:
+            hashes[i] = xxh64_of(p[i], sizes[i], seed)
 
 
 # MurmurHash3 x86 32 of p[0:size], seed 0.

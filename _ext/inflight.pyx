@@ -121,7 +121,6 @@ cdef class InflightBatches:
     same queue, as is the ledger of the main one; the others are about one.
 
     Args:
-        queue: the queue that events come from.
         main: takes from the same queue, for another connection of the same sender; None: there is none.
     """
 

@@ -114,8 +114,7 @@ cdef class EventQueue:
             `max_bytes`.
         policy: the behaviour at a bound: ``drop_oldest``, ``drop_new``, ``block`` or ``raise``.
         keep_level: events at this ``levelno // 10`` and above are dropped last.
-        full_events: so many queued events end the linger of the sender.
-        full_bytes: so many queued bytes end it, too.
+        full_events: so many queued events end the linger of the sender, and so do `full_bytes`.
         free_after: seconds after which unused memory is freed; 4 MiB are never freed.
     """
 
@@ -227,7 +226,6 @@ cdef class EventQueue:
         """Queue a copy of one body. Never block and never raise; safe in signal handlers.
 
         Args:
-            body: the bytes of the event.
             level: ``levelno // 10``, at most 5.
             kind: a ``K_`` number.
             created_us: wall clock in microseconds since 1970; 0: now.

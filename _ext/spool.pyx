@@ -99,7 +99,7 @@ cdef class Segments:
     One thread at a time adds segments.
 
     Args:
-        queue: the queue; it keeps the bounds below until the process ends.
+        queue: it keeps the bounds below until the process ends.
         directory: of the files.
         producer: the owner's, 10 bytes.
         boot: identifies the boot of this machine: 16 bytes.
@@ -286,7 +286,6 @@ cdef class Segments:
         """Add segments whenever they are wanted, without the GIL, for so many seconds or until woken.
 
         Args:
-            seconds: how long.
             trim_every: seconds between two looks for a segment that is not needed.
 
         Raises:

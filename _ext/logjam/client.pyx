@@ -316,7 +316,6 @@ cdef class Codec(CodecBase):
     ``logclient.logjam.config`` describes and checks the options of users.
 
     Args:
-        producer: the 10 bytes that begin every id.
         app_env: the first frame of each message, 1 to 255 bytes.
         topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` when the
             topic begins with ``logs``, else into ``uuid``.

@@ -100,7 +100,6 @@ cdef class Codec(CodecBase):
     rare or has an unusual form.
 
     Args:
-        producer: the 10 bytes that begin every id.
         action_type: JSON of the type of the actions that are made from bodies.
         window: actions in a sync, at most.
         inflight: syncs in flight, at most.

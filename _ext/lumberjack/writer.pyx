@@ -447,7 +447,6 @@ cdef class Codec(CodecBase):
     ``logclient.lumberjack.config`` describes and checks the options of users.
 
     Args:
-        producer: the 10 bytes that begin every id.
         window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
             counts them, so that a batch of that size is one window. A larger event travels alone.
         inflight_bytes: bound on the bytes of unacknowledged events beyond `inflight` windows, counted alike.

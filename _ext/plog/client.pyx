@@ -301,7 +301,6 @@ cdef class Codec(CodecBase):
     ``logclient.plog.config`` describes and checks the options of users.
 
     Args:
-        producer: the 10 bytes that begin every id.
         tags: for messages that have none of their own, as they travel.
         unboxed: send messages without a box where possible: no tags, one datagram, a first byte above 31.
         packets: packets per second; 0: unlimited. `burst` of them are sent at once after a pause.

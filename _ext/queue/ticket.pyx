@@ -9,11 +9,8 @@ cdef class Ticket:
     to as many callers as it suffices for, and reserved until they push. So a large event waits no longer than
     the events before it, and no caller is woken for each event of the others.
 
-    A ticket belongs to one thread. Leave it if nothing is pushed; a collected ticket leaves by itself.
-
-    Args:
-        queue: the queue.
-        size: bytes of the event's body.
+    A ticket belongs to one thread, and is for a body of `size` bytes. Leave it if nothing is pushed; a
+    collected ticket leaves by itself.
     """
 
     cdef EventQueue queue    # keeps `h` alive, which after a fork is the parent's

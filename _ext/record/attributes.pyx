@@ -49,11 +49,8 @@ cdef dict _with_members(object record, dict attributes):
 # The message.
 
 cdef int _write_percent_format(Document *doc, PyObject *msg, PyObject *args) noexcept nogil:
-    """Write `msg % args` if it has only %s, %d and %% and values of built-in types.
-
-    Returns:
-        1; 0 if it has anything else (the caller discards the bytes written); or -1.
-    """
+    # Write `msg % args` if it has only %s, %d and %% and values of built-in types. Return 1; 0 if it has
+    # anything else (the caller discards the bytes written); or -1.
     cdef const uint8_t *q
     cdef PyObject *v
     cdef Py_ssize_t used = 0

@@ -469,11 +469,8 @@ cdef str _clean_key(Document *doc, object key):
 
 
 cdef dict _clean_dict(Document *doc, object d, dict without):
-    """Copy a mapping with keys that are valid strings; of equal keys the last counts.
-
-    Returns:
-        The copy without the keys that are in `without`, or None if the mapping cannot be read.
-    """
+    # Copy a mapping but for the keys in `without`, with keys that are valid strings; of equal keys the last
+    # counts. None: it cannot be read.
     cdef dict copy = {}
     try:
         for key, value in list(d.items()):

@@ -131,11 +131,7 @@ cdef class LineEncoder:
         self.second.whole = -1
 
     def encode(self, record: logging.LogRecord, text: str | None = None) -> tuple[bytes, int] | None:
-        """Encode an ordinary record.
-
-        Args:
-            record: the record.
-            text: the text of the line; None: the record's message.
+        """Encode an ordinary record; `text` is that of the line, None: the record's message.
 
         Returns:
             The body, and the level as the queue keeps it; None if the record is not an ordinary one.

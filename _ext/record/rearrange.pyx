@@ -53,16 +53,8 @@ cdef bint _looks_like_our_id(object value) except -1:
 
 
 cdef tuple _name_prefixes(dict made, set ours):
-    """Find the names that conflict.
-
-    Args:
-        made: the fields.
-        ours: our own names in the document.
-
-    Returns:
-        The names that are a prefix of another up to a dot; and those of `made` that have one of `ours` as
-        prefix.
-    """
+    # Return the names of fields, and of `ours`, that are a prefix of another up to a dot; and those of `made`
+    # that have one of `ours` as prefix.
     cdef list above = []
     cdef set heads = set(), below = set()
     cdef str last
@@ -101,11 +93,7 @@ cdef dict _merge_message_fields(Encoder encoder, Document *doc, dict attributes,
 
 
 cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
-    """Move or drop fields of the application that could be taken for ours, or whose names conflict.
-
-    Returns:
-        The fields to write, or None if `fields` is None.
-    """
+    # Move or drop the application's fields that could be taken for ours, or whose names conflict. None stays.
     cdef dict made = {}
     cdef list moving = []
     cdef set reserved = set(OURS_IN_RECORDS if record else ())     # the names that are ours alone

@@ -11,8 +11,9 @@ cdef class Encoder:
     cdef readonly size_t max_event_bytes     # of a document; a longer one fails as too_large
     cdef readonly bint truncate      # cut the message of such a document, and mark it in `log.flags`
     cdef readonly bint pairs         # write pair blocks instead of JSON objects
-    cdef readonly bint ecs           # move fields that ECS refuses to labels.<name>: those that have the name
-                                     # of an ECS object but are no mapping, scalars whose name is a prefix
+    # Move fields to labels.<name> that ECS refuses: those that have the name of an ECS object but are no
+    # mapping, and scalars whose name is the prefix of another field's.
+    cdef readonly bint ecs
     cdef readonly tuple carriers     # fields that may carry the id; `@metadata`: the two of Lumberjack
     carriers: tuple[str, ...]
     # The application's values in these fields: `id`: move to `labels`, so that no one mistakes them for ours;
@@ -21,8 +22,8 @@ cdef class Encoder:
     cdef readonly bint trust_metadata        # keep the application's `@metadata`, all but its `_id`
     cdef readonly bint flat          # the protocol turns mappings into text, so they are not objects
     cdef readonly str labels         # the prefix of fields that move
-    cdef readonly bint nested        # write objects in place of names with dots, but for `log.level` and
-                                     # `ecs.version`; documents of ECS, not flat ones
+    # Write objects in place of names with dots, but for `log.level` and `ecs.version`; in ECS, if not flat.
+    cdef readonly bint nested
     cdef readonly bint timestamp     # give mappings an `@timestamp`, unless they have it
     cdef readonly bint fingerprint   # give records with an exception an `error.fingerprint`
     cdef bint checks_names           # some names need a check
@@ -166,14 +167,9 @@ cdef class Encoder:
 
     def encode_record(self, record: logging.LogRecord,
                       made: str | dict[str, Any] | None = None) -> tuple[bytes, int, int, int]:
-        """Encode a LogRecord.
+        """Encode a LogRecord as ``encode`` does.
 
-        Args:
-            record: the record.
-            made: a formatter's result for it: its message, or a dict with its fields; None: there is none.
-
-        Returns:
-            As ``encode``, which raises the same errors.
+        `made` is a formatter's result for it: its message, or a dict with its fields; None: there is none.
         """
         if made is not None and not isinstance(made, (str, dict)):
             raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
@@ -291,11 +287,8 @@ cdef class Encoder:
         return found
 
     cdef Splice _instrumented_splice(self, Document *doc, Shared shared, Attributes *s, bint make):
-        """Return the splice of a record that has the ids of its span in its attributes.
-
-        Args:
-            make: make it if there is none yet, which runs Python code; else None is returned.
-        """
+        # Return the splice of a record that has the ids of its span in its attributes. If there is none yet:
+        # `make` it, which runs Python code, or return None.
         cdef PyObject *name = s.values[A_SERVICE]
         cdef bint ids = (_copy_id(doc.ids, s.values[A_TRACE], TRACE_DIGITS)
                          and _copy_id(doc.ids + TRACE_DIGITS, s.values[A_SPAN], IDS - TRACE_DIGITS))
@@ -428,11 +421,8 @@ cdef class Encoder:
             before = at
 
     cdef dict _take_references(self, dict attributes, Attributes *s):
-        """Take references to the attributes, before Python code that could drop them runs.
-
-        Returns:
-            The dictionary to read from now on: a copy if it has fields of the application.
-        """
+        # Take references to the attributes, before Python code runs that could drop them. Return the
+        # dictionary to read from now on: a copy if it has fields of the application.
         cdef Attributes again
         cdef int i
         if s.held:
@@ -575,7 +565,7 @@ cdef class Encoder:
         return _finish_document(doc)
 
     cdef int _write_step_in_python(self, Document *doc, object record, PyObject **values, int step) except -2:
-        """Write a step that runs Python code. The caller holds references to the attributes."""
+        # Write a step that runs Python code. The caller holds references to the attributes.
         cdef object text
         if step == KEY_LEVEL:
             text = <object> values[A_LEVELNAME]

@@ -8,11 +8,8 @@ cdef object REDACTED_TEXT = REDACTED
 cdef class Redaction:
     """The names of the fields to leave out.
 
-    An entry is compared with the last part of a field's name, letters in either case (``str.casefold``);
-    ``*`` in it stands for any characters. ``message`` is the text of an event and stays.
-
-    Args:
-        names: the entries.
+    Each is compared with the last part of a field's name, letters in either case (``str.casefold``); ``*`` in
+    it stands for any characters. ``message`` is the text of an event and stays.
     """
 
     cdef tuple entries       # exact strings, folded

@@ -14,13 +14,9 @@ cdef str ANY_SPAN = os.urandom((IDS - TRACE_DIGITS) // 2).hex()
 
 @cython.final
 cdef class Splice:
-    """Fields as the bytes of a document.
+    """Fields as the bytes of a document."""
 
-    Attributes:
-        fields: the fields by name, for documents that need them one by one.
-    """
-
-    cdef dict fields
+    cdef dict fields         # by name, for documents that need them one by one
     cdef tuple names         # as given, and as written
     cdef bytes text          # ,"name":value for each; in a pair block the pairs
     cdef uint32_t pairs
@@ -256,12 +252,8 @@ cdef Shared _make_shared(Encoder e, dict fields):
 
 
 cdef Splice _make_span_splice(Encoder e, Shared shared, object service, bint ids):
-    """Encode the fields of a span with those that all documents have.
-
-    Args:
-        service: a tuple of (name, value), or the name of the service. The client's and bound fields win.
-        ids: there are ids of a trace and a span, which win.
-    """
+    # Encode the fields of a span with those that all documents have. `service`: a tuple of (name, value), or
+    # the name of the service. The client's and bound fields win over it, and the span's ids over these.
     cdef dict found = shared.with_ids if ids else shared.without_ids
     cdef dict fields = {}
     if service and "service" not in shared.fields:
