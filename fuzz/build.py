@@ -44,7 +44,6 @@ CHANGES = [
         "capacity = out.capacity + 1\n",
     ),
     ("_ext/ids.pxd", "capacity = r.capacity * 2 if r.capacity else 1024\n", "capacity = r.capacity + 1\n"),
-    ("_ext/ledger.pyx", "capacity = 2 * t.capacity if t.capacity else 64\n", "capacity = t.capacity + 1\n"),
     ("_ext/ledger/base64.h", "uint8_t some[3072];", "uint8_t some[96];"),
     ("_ext/logjam.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
     ("_ext/decoder.pxd", "SCRATCH_KEPT = 1 << 22 ", "SCRATCH_KEPT = 1 << 10 "),

@@ -192,9 +192,10 @@ class Handler(FastHandler, logging.Handler):
             weakref.finalize(self, self.client._engine.retire_in_background, 0.0).atexit = False
             logging.Handler.close(self)
             return
+        engine = self.client._engine
         try:
             if self._owner:
-                self.client._engine.retire_in_background(RETIRE_WAIT)
+                engine.retire_in_background(RETIRE_WAIT)
             else:
                 self.flush()
         finally:

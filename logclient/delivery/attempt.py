@@ -46,14 +46,15 @@ class Attempt:
 
         Raises:
             TimeoutError: the time is over.
-            InterruptedError: ``stopped`` says to give up.
+            InterruptedError: none is ready, and ``stopped`` says to give up.
         """
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(late)
-        if self.stopped():
+        ready = self._sleep(reading, writing, min(left, STOP_CHECK_S))
+        if not ready and self.stopped():
             raise InterruptedError("stopped while connecting")
-        return self._sleep(reading, writing, min(left, STOP_CHECK_S))
+        return ready
 
     def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         self._waits_for = reading + writing

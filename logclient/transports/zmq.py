@@ -373,10 +373,12 @@ class Zmq(Transport):
         deadline = time.monotonic() + self.connect_timeout
         connected = failed = False
         while True:
+            late = f"no answer to the {'handshake' if connected else 'connection attempt'} in time"
+            if time.monotonic() >= deadline:  # first: ZeroMQ reports a failure at the same time
+                raise TimeoutError(late)
             if not monitor.poll(0):
                 # The descriptor is edge-triggered: check the state again.
-                stage = "handshake" if connected else "connection attempt"
-                attempt.wait([int(monitor.FD)], [], deadline, f"no answer to the {stage} in time")
+                attempt.wait([int(monitor.FD)], [], deadline, late)
                 continue
             message = parse_monitor_message(monitor.recv_multipart())
             event = message["event"]

@@ -48,6 +48,7 @@ class ClientWithoutSender:
 
     class config:
         redacted = "test://parked"
+        flush_timeout = 0.0
 
     def __init__(self, *, pairs: bool = False, truncate: bool = False, **bounds: Any) -> None:
         self.queue = EventQueue(policy=bounds.pop("policy", "drop_oldest"), **bounds)

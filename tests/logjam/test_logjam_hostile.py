@@ -19,6 +19,7 @@ import pytest
 
 zmq = pytest.importorskip("zmq")
 
+from logclient.delivery import attempt  # noqa: E402
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports import zmq as zmq_transport  # noqa: E402
 from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
@@ -579,7 +580,8 @@ def test_heartbeats_do_not_count_as_a_message(monkeypatch: pytest.MonkeyPatch) -
     """ZeroMQ's own heartbeats end no connection, however long it is idle."""
     now, came = 1000.0, 300
     monkeypatch.setattr(zmq_transport, "bytes_received", lambda tcp: came)
-    monkeypatch.setattr(zmq_transport, "time", SimpleNamespace(monotonic=lambda: now))
+    for module in (attempt, zmq_transport):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         link = transports.zmq(5.0).connect(("127.0.0.1", port), Attempt())
