@@ -383,7 +383,7 @@ cdef class ExceptionFormatter:
             lines = linecache.getlines(file)
         return lines if type(lines) is list else None
 
-    # Whether the lines are those of now: nobody has loaded the file again.
+    # Whether the lines are still those that `linecache` has: it has not read the file again.
     cdef bint _is_still(self, str file, list lines):
         if PyDict_GetItem(self.sources, file) is NULL:
             return PyList_GET_SIZE(lines) == 0

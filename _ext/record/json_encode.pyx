@@ -135,30 +135,32 @@ cdef int _write_chars_wide(Document *doc, PyObject *s) noexcept nogil:
     return 0
 
 
+# Reserve space for an ASCII string of one segment, quoted, and for what follows it. Return 1; 0: it is none;
+# or -1.
+cdef inline int _reserve_ascii(Document *doc, PyObject *s) noexcept nogil:
+    if doc.unquoted or not PyUnicode_IS_COMPACT_ASCII(s) or PyUnicode_GET_LENGTH(s) > SEGMENT:
+        return 0
+    return 1 if _reserve(doc, LC_WORST * <size_t> PyUnicode_GET_LENGTH(s) + 2 * LC_SLACK) == 0 else -1
+
+
 # Write the characters of a str without quotes; leave room for the closing quote.
 cdef int _write_chars(Document *doc, PyObject *s) noexcept nogil:
-    cdef size_t n
-    if PyUnicode_IS_COMPACT_ASCII(s) and not doc.unquoted:
-        n = <size_t> PyUnicode_GET_LENGTH(s)
-        if n <= SEGMENT:
-            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
-                return -1
-            doc.p = lc_quote_short(doc.p, <uint8_t *> PyUnicode_DATA(s), n)
-            return 0
-    if _reserve(doc, 2 * LC_SLACK) < 0:
+    cdef int quick = _reserve_ascii(doc, s)
+    if quick > 0:
+        doc.p = lc_quote_short(doc.p, <uint8_t *> PyUnicode_DATA(s), <size_t> PyUnicode_GET_LENGTH(s))
+        return 0
+    if quick < 0 or _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
     return _write_chars_wide(doc, s)
 
 
 cdef int _write_string(Document *doc, PyObject *s) noexcept nogil:
-    cdef size_t n
-    if PyUnicode_IS_COMPACT_ASCII(s) and not doc.unquoted:
-        n = <size_t> PyUnicode_GET_LENGTH(s)
-        if n <= SEGMENT:
-            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
-                return -1
-            doc.p = lc_put_string(doc.p, b'"', s)
-            return 0
+    cdef int quick = _reserve_ascii(doc, s)
+    if quick > 0:
+        doc.p = lc_put_string(doc.p, b'"', s)
+        return 0
+    if quick < 0:
+        return -1
     cdef bint quoted = not doc.unquoted
     if _append(doc, b'"', quoted) < 0 or _write_chars_wide(doc, s) < 0:
         return -1

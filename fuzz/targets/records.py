@@ -77,13 +77,13 @@ APART = {
 }
 
 _IN_PYTHON = "            status = self._write_step_in_python(doc, record, s.values, step)\n"
-_ROOM = "            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:\n                return -1\n"
+_ROOM = "_reserve(doc, LC_WORST * <size_t> PyUnicode_GET_LENGTH(s) + 2 * LC_SLACK) == 0"
 PLANTS = (
     Plant("borrowed", "_ext/record/record_encoder.pyx",
           f"            attributes = self._take_references(attributes, s)\n{_IN_PYTHON}",
           f"            pass\n{_IN_PYTHON}", (ASAN,)),
-    Plant("length", "_ext/record/json_encode.pyx", f"{_ROOM}            doc.p = lc_quote_short(",
-          f"{_ROOM.replace('LC_WORST * n + 2 * LC_SLACK', 'n')}            doc.p = lc_quote_short(", (ASAN,)),
+    Plant("length", "_ext/record/json_encode.pyx", _ROOM,
+          "_reserve(doc, <size_t> PyUnicode_GET_LENGTH(s)) == 0", (ASAN,)),
     Plant("allocation", "_ext/record/json_encode.pyx", "        want = used + more\n",
           "        want = used + more << 17\n", (MEMORY,)),
 )  # fmt: skip

@@ -182,7 +182,7 @@ class ZmqLink(Link):
 
     def receive(self) -> bytes | None:
         """Return the messages that have arrived: None when there are none, ``b""`` when the peer closed."""
-        found = b""
+        found = bytearray()
         while self.reads and len(found) < RECEIVE // 2:
             try:
                 found += join_frames(self._message())
@@ -193,7 +193,7 @@ class ZmqLink(Link):
         if found:
             self._oversized = False
             self._baseline = bytes_received(self.tcp)
-            return found
+            return bytes(found)
         if self._is_over():
             return b""
         if self._is_oversized():

@@ -79,8 +79,8 @@ def demo(
     broker `kafka`. Other runs than honest ones send as many events as their faults need.
     """
     extras = {"pyspark": "spark", "pyarrow": "verify", "numpy": "verify", "jinja2": "verify", "zmq": "logjam"}
-    for module, extra in {**extras, "websockets": "logux"}.items() if verify is None else ():
-        if find_spec(module) is None:
+    for module, extra in {**extras, "websockets": "logux"}.items():
+        if verify is None and find_spec(module) is None:
             raise MissingExtra(module, extra)
     folder = Path(out)
     lines, source = choose(inputs)
