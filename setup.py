@@ -54,7 +54,9 @@ DIRECTIVES = {
 
 
 # What calls the system, or Python; and what bench/ shows to be as fast without -O3. The others have that.
-WITH_O2 = re.compile(r"arrivals|decoder|documents|inflight|logjam|logux|lumberjack|plog|record|tracebacks")
+WITH_O2 = re.compile(
+    r"arrivals|decoder|documents|inflight|jsonscan|logjam|logux|lumberjack|plog|record|tracebacks"
+)
 WITH_O1 = re.compile(r"capture|codec_base|constants|pump|spool|tls|udpreceive")
 
 

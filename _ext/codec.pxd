@@ -4,7 +4,7 @@
 # (pump/tcp.pyx, ...) drives it without the GIL. Neither imports the other: all they share is this header.
 # Every function here is nogil and noexcept. The same operations in Python: `Core`.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from logclient._ext.constants cimport *
 
@@ -50,6 +50,12 @@ ctypedef struct lc_wire:
     size_t capacity
 
 
+# Some bytes of a body; for a string, those between the quotes. NULL: there is no such value.
+ctypedef struct lc_span:
+    const uint8_t *at
+    size_t size
+
+
 # The events first..last have this outcome; the range has no holes. PENDING means: send these again.
 ctypedef struct lc_outcome:
     uint64_t first
@@ -80,8 +86,7 @@ ctypedef struct lc_codec:
     # acknowledgements settle events here. NULL if the peer acknowledges.
     void (*sent)(void *self, size_t size, lc_outcomes *out) noexcept nogil
     # Take bytes from the peer. Return 0, or a STOP_ number; the Python core then has the error.
-    int (*receive)(void *self, const uint8_t *data, size_t size, double now,
-                   lc_outcomes *out) noexcept nogil
+    int (*receive)(void *self, const uint8_t *data, size_t size, double now, lc_outcomes *out) noexcept nogil
     # Return the monotonic second of the silence deadline, or 0 when no answer is owed.
     double (*deadline)(void *self) noexcept nogil
     # Return the monotonic second at which credit comes back by itself, or 0 when there is some now. NULL

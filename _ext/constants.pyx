@@ -7,15 +7,12 @@ STATUSES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "with
 """Names of the statuses of an event, by number."""
 REASONS = (
     "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
-    "fatal", "poison", "denied", "unknown_type", "error", "doubt",
-    "spool_full", "purged",
+    "fatal", "poison", "denied", "unknown_type", "error", "doubt", "spool_full", "purged",
 )
 """Names of the reasons of an outcome, by number; the first is empty."""
 FILTERS = ("before_send", "sample", "rate_limit", "dedupe")
 """Names of the filters that hold events back, by number."""
-ENDS = (
-    "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
-)
+ENDS = ("until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory")
 """Names of the ends of a pump's run, by number."""
 UDP_METHODS = ("send", "mmsg", "gso")
 """Names of the methods to send datagrams, by number."""

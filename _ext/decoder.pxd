@@ -4,10 +4,10 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from logclient._ext.codec cimport append_bytes, lc_wire, trim, wire_reserve
+from logclient._ext.codec cimport append_bytes, lc_span, lc_wire, trim, wire_reserve
 from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.ids cimport ID_SIZE, is_ours, keep_foreign, lc_id, lc_names, lc_rows, read_id
-from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, lc_object, lc_span
+from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, lc_object
 
 
 cdef enum:

@@ -9,11 +9,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.codec cimport lc_span, lc_wire, wire_reserve
 from logclient._ext.decoder cimport BorrowedBuffer, count_units, make_column
 from logclient._ext.hash cimport xxh64_of
 from logclient._ext.ids cimport lc_get32
-from logclient._ext.jsonscan cimport *
+from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, lc_object
+from logclient._ext.jsontext cimport *
 
 cdef extern from "text.h" nogil:
     uint8_t *lc_put_wide(uint8_t *to, uint32_t c, int *bad)

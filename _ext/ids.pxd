@@ -6,8 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_of
-from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_wire
-from logclient._ext.jsonscan cimport lc_span
+from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_span, lc_wire
 
 
 cdef enum:

@@ -10,7 +10,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp
 
 from logclient._ext.codec cimport append_bytes, lc_wire
-from logclient._ext.jsonscan cimport read_integer, skip_text
+from logclient._ext.jsontext cimport read_integer, skip_text
 
 cdef extern from "processor.h":
     int lc_has_avx2() noexcept nogil

@@ -22,6 +22,7 @@ from logclient._ext.decoder cimport *
 from logclient._ext.codec cimport *
 from logclient._ext.ids cimport *
 from logclient._ext.jsonscan cimport *
+from logclient._ext.jsontext cimport *
 
 cdef enum:
     BODY_LIMIT = 64 << 20        # bytes of an action before its id

@@ -24,15 +24,8 @@ from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
 from logclient._ext.ids cimport lc_put32
-from logclient._ext.jsonscan cimport (
-    SCAN_PAD,
-    lc_block,
-    lc_object,
-    lc_special,
-    scan_object,
-    string_end,
-    value_after,
-)
+from logclient._ext.jsonscan cimport SCAN_PAD, lc_object, scan_object
+from logclient._ext.jsontext cimport lc_block, lc_special, string_end, value_after
 from logclient._ext.queue cimport EventQueue, lc_put, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,

@@ -138,7 +138,7 @@ def count_lines(name: str) -> lines.Lines:
     )
     if done.returncode:
         print_progress(f"{name}: {done.stderr}")
-    return lines.measure(tree, counts, target.EXTENSIONS[0], target.ROOTS, {**build.EXACT, **target.APART})
+    return lines.measure(tree, counts, target.EXTENSIONS, target.ROOTS, {**build.EXACT, **target.APART})
 
 
 def plant_tree(name: str, plant: Plant) -> str:

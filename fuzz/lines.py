@@ -74,16 +74,18 @@ def functions(tree: Path) -> list[Function]:
     return found
 
 
-def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]) -> list[Function]:
-    """Find the functions that are reachable from the roots, in the codec and in .pxd files.
+def reachable(
+    tree: Path, codecs: Iterable[str], roots: Iterable[str], apart: Iterable[str]
+) -> list[Function]:
+    """Find the functions that are reachable from the roots, in the codecs and in .pxd files.
 
     Args:
         tree: the folder of the sources.
-        codec: the name of the codec.
+        codecs: the names of the extensions under test.
         roots: functions, methods as Class.name, or classes.
         apart: functions to leave out, as "name()"; other texts are ignored.
     """
-    parts = (f"_ext/{codec}.pyx", f"_ext/{codec}/")
+    parts = tuple(f"_ext/{codec}{end}" for codec in codecs for end in (".pyx", "/"))
     every = [f for f in functions(tree) if f.file.startswith(parts) or f.file.endswith(".pxd")]
     classes = {f.owner for f in every if f.owner}
     by_name: dict[str, list[Function]] = {}
@@ -98,7 +100,7 @@ def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]
         elif root in by_name:
             todo += by_name[root]
         else:
-            raise SystemExit(f"fuzz: no {root} in _ext/{codec}.pyx, its parts or a .pxd file")
+            raise SystemExit(f"fuzz: no {root} in {', '.join(parts)} or a .pxd file")
     left = {name.removesuffix("()") for name in apart if name.endswith("()")}
     seen: list[Function] = []
     while todo:
@@ -113,10 +115,12 @@ def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]
     return sorted(seen)
 
 
-def measure(tree: Path, where: Path, codec: str, roots: Iterable[str], apart: dict[str, str]) -> Lines:
+def measure(
+    tree: Path, where: Path, codecs: Iterable[str], roots: Iterable[str], apart: dict[str, str]
+) -> Lines:
     """Measure the lines reached by runs with the build `tree`, with counters in `where` (gcov's prefix)."""
     counts: dict[tuple[str, int], int] = {}
-    for notes in (tree / "logclient" / "_ext").glob(f"*{codec}.gcno"):
+    for notes in (note for codec in codecs for note in (tree / "logclient" / "_ext").glob(f"*{codec}.gcno")):
         counters = where / notes.relative_to("/").with_suffix(".gcda")
         if counters.exists():
             shutil.copy(notes, counters.parent)
@@ -130,7 +134,7 @@ def measure(tree: Path, where: Path, codec: str, roots: Iterable[str], apart: di
             raise SystemExit(f"fuzz: {done.stderr}")
         for text in done.stdout.splitlines():
             _add(counts, json.loads(text))
-    mine = reachable(tree, codec, roots, apart)
+    mine = reachable(tree, codecs, roots, apart)
     reached = 0
     missed: list[str] = []
     by_reason: dict[str, int] = {}

@@ -2,7 +2,7 @@
 
 ::
 
-EXTENSIONS     the codecs under test, `_ext/<name>.pyx`; lines are counted in the first one
+EXTENSIONS     the codecs under test, `_ext/<name>.pyx`; lines are counted in these
 MAX_LEN        the most bytes of an input
 DICTIONARY     words that the fuzzer inserts
 ROOTS          functions of the codec that the input enters; lines are counted in them and all that they call

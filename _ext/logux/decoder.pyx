@@ -1,6 +1,6 @@
 # The decoder of captured messages, [type, ...]. The text is read once, without recursion. The elements of the
 # message, the members of its objects, and the id of a meta are examined; everything else only has to be JSON,
-# as in jsonscan.pxd. The rules for each message are those of the server's core 0.10.
+# as in jsonscan.pyx. The rules for each message are those of the server's core 0.10.
 
 cpdef enum:
     OK = 0

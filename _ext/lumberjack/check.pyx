@@ -1,5 +1,24 @@
 # The checking pass: whether the protocol can carry a body, and which places for the id it leaves.
 
+# The user's own id: the first of "@metadata"._id, "event.id" and "event".id.
+cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
+    if o.metadata_id.at != NULL:
+        return &o.metadata_id
+    if o.dotted_id.at != NULL:
+        return &o.dotted_id
+    return &o.event_id
+
+
+# The other id that a reader finds when "@metadata" is gone, or NULL.
+cdef inline const lc_span *second_id(const lc_object *o) noexcept nogil:
+    cdef const lc_span *own = &o.dotted_id if o.dotted_id.at != NULL else &o.event_id
+    if o.metadata_id.at == NULL or own.at == NULL:
+        return NULL
+    if own.size == o.metadata_id.size and memcmp(own.at, o.metadata_id.at, own.size) == 0:
+        return NULL
+    return own
+
+
 # Walk the pair block of version 1: u32 count, then the pairs. Finds the last "event.id". Returns the size of
 # the block; 0: it is not whole.
 cdef size_t walk_pairs(const uint8_t *p, size_t left, lc_span *event_id) noexcept nogil:

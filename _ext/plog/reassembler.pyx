@@ -239,8 +239,7 @@ cdef inline int conclude(lc_judged *v, uint8_t verdict, uint64_t *counter) noexc
 
 
 # Judge a fragment of a message of several. -1: out of memory.
-cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
-                    lc_judged *v) noexcept nogil:
+cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now, lc_judged *v) noexcept nogil:
     cdef uint32_t size = get16(p + 6), total = lc_get32(p + 12), hash_ = lc_get32(p + 16)
     cdef uint32_t wide = bucket_of(v.count - 1)
     cdef uint64_t at = <uint64_t> size * v.index
@@ -509,8 +508,7 @@ cdef class Reassembler(Defragmenter):
         if v.whole:
             at = -1 - <int64_t> bodies.size
             tags = at - <int64_t> v.size
-            if (append_bytes(bodies, v.payload, v.size) < 0
-                    or append_bytes(bodies, v.tags, v.tags_size) < 0):
+            if append_bytes(bodies, v.payload, v.size) < 0 or append_bytes(bodies, v.tags, v.tags_size) < 0:
                 return -1
         if add_common(r, v.verdict, &none, 0, self.unit, at, v.size) < 0:
             return -1

@@ -281,8 +281,7 @@ cdef class PumpGroup:
             if not m.used or (m.gathers and woken):
                 continue                     # it goes on gathering
             (<CompiledPump> m.pump).drained = False
-            if m.gathers or not (
-                    (<CompiledPump> m.pump)._is_readable(&fds[PUMP_FDS * i]) or m.unread):
+            if m.gathers or not ((<CompiledPump> m.pump)._is_readable(&fds[PUMP_FDS * i]) or m.unread):
                 continue
             end = (<CompiledPump> m.pump)._receive(now)
             if end < 0:

@@ -48,8 +48,7 @@ cdef bint _names_a_number(PyObject *k) noexcept nogil:
     # Return whether the importer takes the value of this name for a number.
     cdef const char *s = <const char *> PyUnicode_DATA(k)
     cdef Py_ssize_t n = PyUnicode_GET_LENGTH(k)
-    return (n >= 5 and memcmp(s + n - 5, b"_time", 5) == 0
-            or n >= 6 and memcmp(s + n - 6, b"_calls", 6) == 0)
+    return (n >= 5 and memcmp(s + n - 5, b"_time", 5) == 0 or n >= 6 and memcmp(s + n - 6, b"_calls", 6) == 0)
 
 
 cdef bint _has_nul(const uint8_t *p, const uint8_t *end) noexcept nogil:

@@ -125,9 +125,7 @@ cdef class TlsContext:
     def set_verify(self, bint verify):
         """Set whether the server's certificate must be valid; if not, its name is not looked at either."""
         self.check_hostname = self.check_hostname and verify
-        self.library.f.SSL_CTX_set_verify(
-            self.context, SSL_VERIFY_PEER if verify else SSL_VERIFY_NONE, NULL
-        )
+        self.library.f.SSL_CTX_set_verify(self.context, SSL_VERIFY_PEER if verify else SSL_VERIFY_NONE, NULL)
 
     def load_default_certs(self):
         """Trust the system's authorities, where OpenSSL and its environment variables say they are."""

@@ -24,8 +24,7 @@ cdef class WebSocketPump(CompiledPump):
     cdef const uint8_t *rest_end
 
     @classmethod
-    def over(cls, carrier: Callable[..., Any], in_flight: InflightBatches, core: Any,
-             **limits: Any) -> Self:
+    def over(cls, carrier: Callable[..., Any], in_flight: InflightBatches, core: Any, **limits: Any) -> Self:
         """Make a pump over that of the connection below, which `carrier` makes."""
         cdef WebSocketPump pump = cls(in_flight, core, **limits)
         pump.carrier = carrier(in_flight, core, **limits)

@@ -21,7 +21,7 @@ from logclient.evidence import decode
 from tests.oracle import documents as oracle
 from tests.oracle.lumberjack import join_pairs
 
-EXTENSIONS = ("documents",)
+EXTENSIONS = ("documents", "jsonscan")
 MAX_LEN = 2048
 
 CUT = b"\xff\xfe"

@@ -17,7 +17,7 @@ from logclient._ext.logjam import STATUS_NAMES, Decoded, Decoder, expand, unpack
 from tests.oracle import logjam as oracle
 from tests.support import recordings
 
-EXTENSIONS = ("logjam",)
+EXTENSIONS = ("logjam", "jsonscan")
 MAX_LEN = 4096
 
 PRODUCERS: tuple[list[bytes], ...] = (

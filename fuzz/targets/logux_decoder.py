@@ -17,7 +17,7 @@ from logclient._ext.logux import STATUS_NAMES, Decoder, expand
 from tests.oracle import logux_decoder as oracle
 from tests.support import recordings
 
-EXTENSIONS = ("logux",)
+EXTENSIONS = ("logux", "jsonscan")
 MAX_LEN = 4096
 
 PRODUCERS: tuple[list[bytes], ...] = (

@@ -22,7 +22,7 @@ from tests.oracle import logux_codec as oracle
 from tests.support import recordings
 from tests.support.configs import logux_config
 
-EXTENSIONS = ("logux",)
+EXTENSIONS = ("logux", "jsonscan")
 MAX_LEN = 4096
 
 COUNT, SYNCED, LOST = 15, 16, 128  # bits of the options; 32 and 64: the policy for events in doubt
@@ -76,7 +76,7 @@ APART = {
 }
 
 PLANTS = (
-    Plant("length", "_ext/jsonscan.pxd", "    if <size_t> (end - p[0]) < n or memcmp",
+    Plant("length", "_ext/jsontext.pxd", "    if <size_t> (end - p[0]) < n or memcmp",
           "    if <size_t> (end - p[0]) + 12 < n or memcmp", (ASAN,)),
     Plant("allocation", "_ext/logux/receive.pyx", "wire_reserve(&w.scratch, object_size + SCAN_PAD)",
           "wire_reserve(&w.scratch, object_size + SCAN_PAD + (<size_t> added << 8))", (MEMORY,)),

@@ -20,7 +20,7 @@ from logclient._ext.lumberjack import Decoder, Reader, expand
 from tests.oracle import lumberjack as oracle
 from tests.support import recordings
 
-EXTENSIONS = ("lumberjack",)
+EXTENSIONS = ("lumberjack", "jsonscan")
 MAX_LEN = 4096
 
 PRODUCERS: tuple[list[bytes], ...] = (

@@ -22,7 +22,7 @@ from logclient._ext.plog import MESSAGE, SIMPLE, VERDICT_NAMES, Decoder, Judged,
 from tests.oracle import plog as oracle
 from tests.support import recordings
 
-EXTENSIONS = ("plog",)
+EXTENSIONS = ("plog", "jsonscan")
 MAX_LEN = 2048
 
 PRODUCERS: tuple[list[bytes], ...] = (

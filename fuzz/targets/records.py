@@ -28,7 +28,7 @@ from logclient.errors import EncodeError, EncodeTypeError
 from logclient.logjam import Agent
 from tests.oracle import ecs
 
-EXTENSIONS = ("record",)
+EXTENSIONS = ("record", "jsonscan")
 MAX_LEN = 1500
 LIMITS = (1 << 16, 1 << 12, 700, 60)
 NAMES = (

@@ -65,7 +65,7 @@ CONSUMER_MODULES = {"subscriber", "zeromq"}
 """Modules of a protocol's package that receive."""
 EXT_ROOMS = {
     "_ext base": {"buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}
-    | {"ids", "jsonscan"},
+    | {"ids", "jsonscan", "jsontext"},
     "_ext queue": {"queue", "inflight", "spool"},
     "_ext records": {"record", "tracebacks"},
     "_ext codecs": PROTOCOLS,

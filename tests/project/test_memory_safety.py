@@ -324,7 +324,7 @@ print("held")
 
 
 ADDRESSED = ["constants", "queue", "inflight", "codec_base", "decoder", "hash", "tracebacks", "record"]
-ADDRESSED += ["lumberjack", "pump"]
+ADDRESSED += ["jsonscan", "lumberjack", "pump"]
 
 
 @pytest.mark.long
