@@ -53,10 +53,8 @@ DIRECTIVES = {
 }
 
 
-# What calls the system, or Python; and what bench/ shows to be as fast without -O3. The others have that.
-WITH_O2 = re.compile(
-    r"arrivals|decoder|documents|inflight|jsonscan|logjam|logux|lumberjack|plog|record|tracebacks"
-)
+# What gains from -O3, as bench/ shows; and what calls the system or Python, for which -O1 is enough.
+WITH_O3 = re.compile(r"hash|ledger")
 WITH_O1 = re.compile(r"capture|codec_base|constants|pump|spool|tls|udpreceive")
 
 
@@ -139,7 +137,7 @@ def extensions() -> list[Extension]:
             return []
         if like:
             return ["-O0"]
-        return ["-O1" if WITH_O1.fullmatch(name) else "-O2" if WITH_O2.fullmatch(name) else "-O3"]
+        return ["-O1" if WITH_O1.fullmatch(name) else "-O3" if WITH_O3.fullmatch(name) else "-O2"]
 
     # Whoever installs a library compiles what links it anew; other flags concern every extension.
     linked, flagged = BUILD / f"linked{like}.json", BUILD / f"flags{like}.json"
