@@ -26,7 +26,7 @@ from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
 from logclient._ext.ids cimport lc_put32
 from logclient._ext.jsonscan cimport SCAN_PAD, lc_object, scan_object
 from logclient._ext.jsontext cimport lc_block, lc_special, string_end, value_after
-from logclient._ext.queue cimport EventQueue, lc_put, lc_wall_us
+from logclient._ext.queue cimport EventQueue, lc_fork_count, lc_put, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,
     K_EVENT_OPEN,
@@ -43,6 +43,7 @@ from logclient._ext.codec cimport (
 
 import logging
 import os
+import os.path
 import sys
 import weakref
 from collections.abc import Mapping
@@ -62,3 +63,4 @@ include "record/splice.pyx"
 include "record/line_encoder.pyx"
 include "record/fast_client.pyx"
 include "record/fast_handler.pyx"
+include "record/fast_logger.pyx"

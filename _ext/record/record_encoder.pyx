@@ -202,7 +202,7 @@ cdef class Encoder:
         doc.heap = NULL
         try:
             if is_record:
-                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, made, False, &created_us,
+                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, NULL, made, False, &created_us,
                                         &level)
             else:
                 status = self._encode_mapping(&doc, stack, obj)
@@ -464,6 +464,15 @@ cdef class Encoder:
                 for i in range(<int> A_UNUSED):
                     Py_XDECREF(s.values[i])
 
+    cdef int _write_call(self, Document *doc, dict fields, Attributes *call, int64_t *created_us,
+                         uint8_t *level) except -2:
+        # Write a log call that has no record. The caller holds references to all values.
+        cdef Splice splice = self._current_splice(doc, self._current_shared())
+        if _is_own_logger(call.values[A_NAME]):
+            return 1
+        return self._write_attributes(doc, None, fields, call, splice, None, created_us, level)
+
+    # `record`: None for a log call that has none; then `attributes` are its fields.
     cdef int _write_attributes(self, Document *doc, object record, dict attributes, Attributes *s,
                                Splice splice, object override, int64_t *created_us, uint8_t *level) except -2:
         cdef PyObject *standard = <PyObject *> self.standard
@@ -477,13 +486,15 @@ cdef class Encoder:
         cdef bint rearrange = False
         cdef int status, step = 0
         level[0] = _level_index(s.values[A_LEVELNO])
-        if not _timestamp_us(s.values[A_CREATED], created_us):
+        if record is None:
+            created_us[0] = created_us[0] or lc_wall_us()
+        elif not _timestamp_us(s.values[A_CREATED], created_us):
             attributes = self._take_references(attributes, s)
             created_us[0] = _created_us(s.values[A_CREATED])
 
         # Find out which of our fields the application replaces before the first one is written.
         if override is None:
-            subclass = type(record) is not self.record_type
+            subclass = record is not None and type(record) is not self.record_type
             if s.values[A_MSG] != NULL and PyDict_Check(s.values[A_MSG]):
                 attributes = self._take_references(attributes, s)
                 if s.values[A_ARGS] == NULL or not <object> s.values[A_ARGS]:
@@ -573,7 +584,7 @@ cdef class Encoder:
             return _write_any_field(doc, KEY_LEVEL, <PyObject *> text)
         if step != KEY_MESSAGE:
             return _write_any_field(doc, step, values[step - KEY_LOGGER])
-        if type(record) is not self.record_type and \
+        if record is not None and type(record) is not self.record_type and \
                 getattr(type(record), "getMessage", None) is not self.get_message:
             text = _call_get_message(doc, record)
         else:
@@ -617,7 +628,8 @@ cdef class Encoder:
                 kind = exc_info[0]
                 if not exc_text:
                     exc_text = self.exceptions.format(exc_info)
-                    record.exc_text = exc_text       # as logging.Formatter does, for the next handler
+                    if record is not None:
+                        record.exc_text = exc_text       # as logging.Formatter does, for the next handler
         except Exception:
             exc_text = f"<no stack trace: {sys.exc_info()[0].__name__}>"
             doc.sanitized += 1
@@ -648,25 +660,31 @@ cdef class Encoder:
 
 
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,
-                        object override, bint skip_own, int64_t *created_us, uint8_t *level) except -2:
-    # Return 0, -1 (to be counted as failed) or 1 (a record of our own, to be ignored).
+                        Attributes *call, object override, bint skip_own, int64_t *created_us,
+                        uint8_t *level) except -2:
+    # Return 0, -1 (to be counted as failed) or 1 (a record of our own, to be ignored). `call`: NULL, or the
+    # values of a log call that has no record; then `record` is a dict with its fields.
+    cdef uint8_t mode = WHOLE
+    cdef int status
     encoder.begin(doc, stack)
     doc.skip_own = skip_own
     doc.thread = thread
-    cdef int status = encoder._write_record(doc, record, override, created_us, level)
-    if status == -1 and doc.reason == R_TOO_LARGE and encoder.truncate:
-        for mode in (MEASURE, CUT):
-            _restart_document(doc, stack, mode)
+    while True:
+        if call == NULL:
             status = encoder._write_record(doc, record, override, created_us, level)
-            if status < 0:
-                break
-    return status
+        else:
+            status = encoder._write_call(doc, record, call, created_us, level)
+        if mode == CUT or (status != 0 if mode == MEASURE else
+                           status != -1 or doc.reason != R_TOO_LARGE or not encoder.truncate):
+            return status
+        mode += 1
+        _restart_document(doc, stack, mode)
 
 
 # A cast to this type makes a Python exception come back as -2, unchecked: that saves 20 ns a call.
 ctypedef int (*encode_record_function)(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread,
-                                       object record, object override, bint skip_own, int64_t *created_us,
-                                       uint8_t *level) noexcept
+                                       object record, Attributes *call, object override, bint skip_own,
+                                       int64_t *created_us, uint8_t *level) noexcept
 
 
 cdef enum:
