@@ -32,23 +32,21 @@ cdef extern from "Python.h":
     void PyTuple_SET_ITEM(object t, Py_ssize_t i, PyObject *o)
 
 cdef enum:
-    WATCHED_DICTS = 24
-    WATCHED_CLASSES = 8
-    WATCHED_LISTS = 16
-    WATCHED_ITEMS = 16
+    MAX_OWNERS = 16          # loggers on the way up, and handlers
     MAX_HANDLERS = 4
-    SITES = 1024
+    MAX_ITEMS = 16           # handlers of all loggers, of whatever kind
+    WATCHED_DICTS = 10
+    WATCHED_CLASSES = 8
+    SITES = 64               # that a logger remembers
     PLAIN_ARGS = 12          # arguments of a call of the ordinary way that are copied on the stack
 
-# The methods, in the order of `METHODS`.
 cdef enum:
     M_DEBUG, M_INFO, M_WARNING, M_ERROR, M_CRITICAL, M_EXCEPTION, M_LOG, M_ENABLED
     METHOD_COUNT
 
-cdef tuple METHOD_NAMES = (
-    "debug", "info", "warning", "error", "critical", "exception", "log", "isEnabledFor")
+# The methods in that order, and their levels.
+cdef tuple METHOD_NAMES = ("debug", "info", "warning", "error", "critical", "exception", "log", "isEnabledFor")
 cdef tuple METHOD_LEVELS = (10, 20, 30, 40, 50, 40)
-cdef object TRUE = True
 
 
 # A place in a program from which a log call is made.
@@ -62,29 +60,12 @@ ctypedef struct Site:
     bint internal            # in logging itself, or in the import system
 
 
-@cython.final
-cdef class Sites:
-    """The sites that were seen last."""
-
-    cdef Site table[SITES]
-
-    def __cinit__(self):
-        memset(self.table, 0, sizeof(self.table))
-
-    def __dealloc__(self):
-        cdef int i
-        for i in range(<int> SITES):
-            _forget_site(&self.table[i])
-
-    # Return the site of a frame. It is valid until Python code runs.
-    cdef Site *find(self, PyObject *frame) except NULL:
-        cdef PyObject *code = PyFrame_GetCode(frame)
-        cdef int at = PyFrame_GetLasti(frame)
-        cdef Site *site = &self.table[(<size_t> code >> 4 ^ <size_t> code >> 14 ^ <size_t> at * 5) & (SITES - 1)]
-        Py_DECREF(code)                      # the frame has it
-        while site.code != code or site.instruction != at:
-            _learn_site(site, <object> code, at, PyFrame_GetLineNumber(frame))
-        return site
+cdef void _forget_site(Site *site) noexcept:
+    Py_XDECREF(site.code)
+    Py_XDECREF(site.path)
+    Py_XDECREF(site.file)
+    Py_XDECREF(site.line)
+    Py_XDECREF(site.function)
 
 
 cdef int _learn_site(Site *site, object code, int at, object line) except -1:
@@ -96,7 +77,7 @@ cdef int _learn_site(Site *site, object code, int at, object line) except -1:
     cdef Site before
     for item in (code, path, file, line, function):
         Py_INCREF(<PyObject *> item)
-    before = site[0]
+    before = site[0]         # now: a destructor may have logged from another site in this slot
     site.code = <PyObject *> code
     site.path = <PyObject *> path
     site.file = <PyObject *> file
@@ -108,26 +89,31 @@ cdef int _learn_site(Site *site, object code, int at, object line) except -1:
     return 0
 
 
-cdef void _forget_site(Site *site) noexcept:
-    Py_XDECREF(site.code)
-    Py_XDECREF(site.path)
-    Py_XDECREF(site.file)
-    Py_XDECREF(site.line)
-    Py_XDECREF(site.function)
+# Return the site of a frame, valid until Python code runs.
+cdef Site *_find_site(FastLogger logger, PyObject *frame) except NULL:
+    cdef PyObject *code = PyFrame_GetCode(frame)
+    cdef int at = PyFrame_GetLasti(frame)
+    cdef Site *site
+    Py_DECREF(code)          # the frame has it
+    if logger.sites == NULL:
+        logger.sites = <Site *> calloc(SITES, sizeof(Site))
+        if logger.sites == NULL:
+            raise MemoryError
+    site = &logger.sites[(<size_t> code >> 4 ^ <size_t> code >> 12 ^ <size_t> at * 5) & (SITES - 1)]
+    while site.code != code or site.instruction != at:
+        _learn_site(site, <object> code, at, PyFrame_GetLineNumber(frame))
+    return site
 
 
-cdef Sites SEEN = Sites()
-
-
-cdef object _find_frame(object frame, long depth):
+cdef object _find_frame(FastLogger logger, object frame, long depth):
     # Return the frame of the call as `Logger.findCaller` does.
-    depth -= not SEEN.find(<PyObject *> frame).internal
+    depth -= not _find_site(logger, <PyObject *> frame).internal
     while depth > 0:
         back = frame.f_back
         if back is None:
             break
         frame = back
-        depth -= not SEEN.find(<PyObject *> frame).internal
+        depth -= not _find_site(logger, <PyObject *> frame).internal
     return frame
 
 
@@ -138,87 +124,150 @@ cdef str _stack_text(object frame):
     return "Stack (most recent call last):\n" + "".join(format_stack(frame)).removesuffix("\n")
 
 
+# A logger on the way up, or a handler of ours: borrowed, as all that lies in it. It is alive while the owners
+# before it are as they were.
+ctypedef struct Owner:
+    PyObject *object
+    PyObject *kind
+    PyObject *dict
+    uint64_t version         # of the dict
+    PyObject *list           # the handlers of a logger, or NULL
+    Py_ssize_t size
+
+
 @cython.final
+@cython.no_gc_clear          # a destructor may log
 cdef class Route:
-    """The way that the calls of a logger go, and what it was decided from.
+    """The way that the calls of a logger go, and what it was decided from."""
 
-    Attributes:
-        why: what keeps them off the fast way; empty: nothing.
-    """
-
-    cdef readonly str why
-    cdef tuple handlers          # FastHandler; None: the ordinary way
-    cdef tuple ordinary          # the functions of the ordinary way, by M_...
-    cdef dict cache              # of the logger: level -> whether it is enabled
-    cdef tuple level_names       # of the levels of the methods
-    cdef object name             # of the logger
-    cdef object process_name     # None: `multiprocessing` was not loaded yet
-    cdef dict threads            # identifier -> Thread; None: look for the current thread as `threading` does
+    cdef str why             # what keeps them off the fast way; empty: nothing
+    cdef tuple ordinary      # the functions of the ordinary way, by M_...
+    cdef dict cache          # of the logger: level -> whether it is enabled
+    cdef bint checks_levels  # the functions that decide about a level are those of the standard library
+    cdef PyObject *enabled[M_LOG]    # by method, what `cache` has: True, False or NULL
+    cdef tuple level_names   # by method
+    cdef object name         # of the logger
     cdef object pid
-    cdef uint64_t forks          # of which this process is the result
-    cdef list kept               # owns what is watched
+    cdef uint64_t forks      # of which the process is the result
+    cdef object process_name         # None: `multiprocessing` was not loaded yet
+    cdef dict threads        # identifier -> Thread; None: `threading` must be asked
+    cdef int count           # of handlers; 0: the ordinary way
+    cdef PyObject *handlers[MAX_HANDLERS]
     cdef long levels[MAX_HANDLERS]
-    cdef PyObject *owner_classes[WATCHED_DICTS]
-    cdef PyObject *owners[WATCHED_DICTS]     # of the first dicts: loggers and handlers
+    # In the order in which they are looked at:
     cdef int owners_n
-    cdef bint checks_levels      # the functions that decide about a level are those of the standard library
-    cdef PyObject *enabled[M_LOG]            # by method, as in `cache`: True, False or NULL
+    cdef int items_n
     cdef int dicts_n
     cdef int classes_n
-    cdef int lists_n
-    cdef int items_n
+    cdef Owner owners[MAX_OWNERS]
+    cdef PyObject *items[MAX_ITEMS]          # of all their lists
+    cdef PyObject *filters   # of the logger
     cdef PyObject *dicts[WATCHED_DICTS]
     cdef uint64_t dict_versions[WATCHED_DICTS]
     cdef PyObject *classes[WATCHED_CLASSES]
     cdef uint32_t class_versions[WATCHED_CLASSES]
-    cdef PyObject *lists[WATCHED_LISTS]
-    cdef Py_ssize_t sizes[WATCHED_LISTS]
-    cdef PyObject *items[WATCHED_ITEMS]      # of all lists
 
     cdef bint holds(self) noexcept:
         cdef Py_ssize_t i, j, at = 0
+        cdef Owner *one
         if self.forks != lc_fork_count() or (
                 self.process_name is None and lc_find(<PyObject *> MODULES, <PyObject *> MULTIPROCESSING) != NULL):
             return False
         for i in range(self.owners_n):
-            if lc_class(self.owners[i]) != self.owner_classes[i] or lc_dict_of(self.owners[i]) != self.dicts[i]:
+            one = &self.owners[i]
+            if (lc_class(one.object) != one.kind or lc_dict_of(one.object) != one.dict
+                    or lc_dict_version(one.dict) != one.version):
                 return False
+            if one.list != NULL:
+                if PyList_GET_SIZE(one.list) != one.size:
+                    return False
+                for j in range(one.size):
+                    if PyList_GET_ITEM(one.list, j) != self.items[at + j]:
+                        return False
+                at += one.size
+        if self.filters != NULL and PyList_GET_SIZE(self.filters) != 0:
+            return False
         for i in range(self.dicts_n):
             if lc_dict_version(self.dicts[i]) != self.dict_versions[i]:
                 return False
         for i in range(self.classes_n):
             if lc_class_version(self.classes[i]) != self.class_versions[i]:
                 return False
-        for i in range(self.lists_n):
-            if PyList_GET_SIZE(self.lists[i]) != self.sizes[i]:
-                return False
-            for j in range(self.sizes[i]):
-                if PyList_GET_ITEM(self.lists[i], j) != self.items[at]:
-                    return False
-                at += 1
         return True
 
-    # Make the documents of a call that is enabled; return False if that has to go the ordinary way.
-    cdef bint log(self, object level, object level_name, PyObject **args, Py_ssize_t n, object exc_info,
-                  dict extra, long depth, bint stack_info) except -1:
+    cdef int watch_owner(self, object one, list handlers) except -1:
+        # Watch the attributes and the class of an object, and the list of a logger.
+        cdef Owner *made = &self.owners[self.owners_n]
+        if self.owners_n == MAX_OWNERS or handlers is not None and self.items_n + len(handlers) > MAX_ITEMS:
+            raise _Obstacle("too many loggers or handlers")
+        made.object = <PyObject *> one
+        made.kind = lc_class(made.object)
+        made.dict = lc_dict_of(made.object)
+        lc_watch(made.dict)
+        made.version = lc_dict_version(made.dict)
+        if handlers is not None:
+            made.list = <PyObject *> handlers
+            made.size = len(handlers)
+            for item in handlers:
+                self.items[self.items_n] = <PyObject *> item
+                self.items_n += 1
+        self.owners_n += 1
+        return self.watch_class(type(one))
+
+    cdef int watch_dict(self, dict one) except -1:
+        if self.dicts_n == WATCHED_DICTS:
+            raise _Obstacle("too many modules")
+        self.dicts[self.dicts_n] = <PyObject *> one
+        lc_watch(<PyObject *> one)
+        self.dict_versions[self.dicts_n] = lc_dict_version(<PyObject *> one)
+        self.dicts_n += 1
+        return 0
+
+    cdef int watch_class(self, object kind) except -1:
+        cdef int i
+        for i in range(self.classes_n):
+            if self.classes[i] == <PyObject *> kind:
+                return 0
+        getattr(kind, "__name__", None)      # a look-up gives it a version
+        if self.classes_n == WATCHED_CLASSES or lc_class_version(<PyObject *> kind) == 0:
+            raise _Obstacle("its class, or one of a logger or handler, changes too often")
+        self.classes[self.classes_n] = <PyObject *> kind
+        self.class_versions[self.classes_n] = lc_class_version(<PyObject *> kind)
+        self.classes_n += 1
+        return 0
+
+    # Make the documents of a call that is enabled. Return False, before anything is done, if the call has to go
+    # the ordinary way.
+    cdef bint log(self, FastLogger logger, object level, object level_name, PyObject **args, Py_ssize_t n,
+                  object exc_info, dict extra, long depth, bint stack_info) except -1:
+        cdef PyObject *handlers[MAX_HANDLERS]
         cdef PyObject *frame = PyEval_GetFrame()
-        cdef Attributes s
-        cdef Site *site
-        cdef Py_ssize_t i
-        cdef object given, message, thread, thread_name, stack = None
-        cdef int overflow = 0
+        cdef int i, overflow = 0, count = self.count
         cdef long long number = PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
         if frame == NULL or overflow or extra is not None and not TAKEN.isdisjoint(extra):
             return False
-        for i in range(PyTuple_GET_SIZE(<PyObject *> self.handlers)):
-            if not (<FastHandler> PyTuple_GET_ITEM(<PyObject *> self.handlers, i)).is_direct():
+        for i in range(count):
+            handlers[i] = self.handlers[i]
+            if not (<FastHandler> handlers[i]).is_direct():
                 return False
-        message = <object> args[0]
-        given = PyTuple_New(n - 1)
-        for i in range(1, n):
-            Py_INCREF(args[i])
-            PyTuple_SET_ITEM(given, i - 1, args[i])
-        cdef tuple all = given
+        for i in range(count):               # another thread may remove one meanwhile
+            Py_INCREF(handlers[i])
+        try:
+            self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info, extra, depth,
+                        stack_info)
+        finally:
+            for i in range(count):
+                Py_DECREF(handlers[i])
+        return True
+
+    cdef int log_to(self, PyObject **handlers, long long number, FastLogger logger, object level,
+                    object level_name, PyObject *frame, PyObject **args, Py_ssize_t n, object exc_info,
+                    dict extra, long depth, bint stack_info) except -1:
+        cdef Attributes s
+        cdef Site *site
+        cdef int i
+        cdef object message = <object> args[0], given = _arguments(args, n), stack = None
+        cdef object caller, ident, thread, thread_name, path, file, line, function
         if n == 2 and not _is_inert(args[1]) and isinstance(<object> args[1], Mapping) and <object> args[1]:
             given = <object> args[1]         # as LogRecord does
         if exc_info:
@@ -233,18 +282,20 @@ cdef class Route:
         else:
             ident = logging.threading.get_ident()
             thread_name = logging.threading.current_thread().name
-        memset(&s, 0, sizeof(s))
-        s.held = True                        # all values, by this function
         if extra:
             extra = PyDict_Copy(extra)
-        site = SEEN.find(frame)
+        site = _find_site(logger, frame)
         if site.internal or depth > 1 or stack_info:
-            found_frame = _find_frame(<object> frame, depth)
+            caller = _find_frame(logger, <object> frame, depth)
             if stack_info:
-                stack = _stack_text(found_frame)
-            site = SEEN.find(<PyObject *> found_frame)
-        cdef object path = <object> site.path, line = <object> site.line
-        cdef object file = <object> site.file, function = <object> site.function
+                stack = _stack_text(caller)
+            site = _find_site(logger, <PyObject *> caller)
+        path = <object> site.path
+        file = <object> site.file
+        line = <object> site.line
+        function = <object> site.function
+        memset(&s, 0, sizeof(s))
+        s.held = True                        # all values, by this function
         s.values[A_NAME] = <PyObject *> self.name
         s.values[A_FILENAME] = <PyObject *> file
         s.values[A_LINENO] = <PyObject *> line
@@ -262,61 +313,14 @@ cdef class Route:
             s.values[A_EXC_INFO] = <PyObject *> exc_info
         if stack is not None:
             s.values[A_STACK_INFO] = <PyObject *> stack
-        for i in range(PyTuple_GET_SIZE(<PyObject *> self.handlers)):
+        for i in range(self.count):
             if number >= self.levels[i]:
-                (<FastHandler> PyTuple_GET_ITEM(<PyObject *> self.handlers, i))._ship_call(&s, extra)
-        return True
-
-    cdef int watch_state(self, object one) except -1:
-        # Watch the attributes of an object, and its class.
-        if self.owners_n != self.dicts_n:
-            raise _TooMany("orders")
-        self.watch(one.__dict__)
-        self.watch(type(one))
-        self.kept.append(one)
-        self.owners[self.owners_n] = <PyObject *> one
-        self.owner_classes[self.owners_n] = lc_class(<PyObject *> one)
-        self.owners_n += 1
-        return 0
-
-    cdef int watch(self, object one) except -1:
-        # Watch a dict, a class or a list.
-        self.kept.append(one)
-        if isinstance(one, type):
-            for i in range(self.classes_n):
-                if self.classes[i] == <PyObject *> one:
-                    return 0
-            if self.classes_n == WATCHED_CLASSES:
-                raise _TooMany("classes")
-            getattr(one, "__name__", None)   # which gives it a version
-            self.classes[self.classes_n] = <PyObject *> one
-            self.class_versions[self.classes_n] = lc_class_version(<PyObject *> one)
-            if self.class_versions[self.classes_n] == 0:
-                raise _TooMany("changes of a class")
-            self.classes_n += 1
-            return 0
-        if isinstance(one, dict):
-            if self.dicts_n == WATCHED_DICTS:
-                raise _TooMany("loggers")
-            lc_watch(<PyObject *> one)
-            self.dicts[self.dicts_n] = <PyObject *> one
-            self.dict_versions[self.dicts_n] = lc_dict_version(<PyObject *> one)
-            self.dicts_n += 1
-            return 0
-        if self.lists_n == WATCHED_LISTS or self.items_n + len(one) > WATCHED_ITEMS:
-            raise _TooMany("handlers")
-        self.lists[self.lists_n] = <PyObject *> one
-        self.sizes[self.lists_n] = len(one)
-        self.lists_n += 1
-        for item in one:
-            self.kept.append(item)
-            self.items[self.items_n] = <PyObject *> item
-            self.items_n += 1
+                (<FastHandler> handlers[i])._ship_call(&s, extra)
         return 0
 
 
-class _TooMany(Exception):
-    """There is more to watch than a `Route` has room for."""
+class _Obstacle(Exception):
+    """What keeps a logger off the fast way."""
 
 
 cdef object _record_of(Attributes *call, dict fields):
@@ -329,6 +333,16 @@ cdef object _record_of(Attributes *call, dict fields):
     return record
 
 
+cdef tuple _arguments(PyObject **args, Py_ssize_t n):
+    # Return those behind the message.
+    cdef tuple made = PyTuple_New(n - 1)
+    cdef Py_ssize_t i
+    for i in range(1, n):
+        Py_INCREF(args[i])
+        PyTuple_SET_ITEM(made, i - 1, args[i])
+    return made
+
+
 cdef bint _is_own(object function, str name, str file) except -1:
     # Return whether it is the standard library's own function of this name, from this file.
     if type(function) is not FUNCTION:
@@ -339,133 +353,128 @@ cdef bint _is_own(object function, str name, str file) except -1:
 
 cdef Route _make_route(FastLogger logger):
     cdef Route route = Route.__new__(Route)
-    route.kept = []
-    route.forks = lc_fork_count()
-    route.pid = os.getpid()
     cdef list mro = list(type(logger).__mro__)
     del mro[:mro.index(FastLogger) + 1]
     route.ordinary = tuple([
         next(kind.__dict__[name] for kind in mro if name in kind.__dict__) for name in METHOD_NAMES])
-    route.cache = logger._cache if type(logger.__dict__.get("_cache")) is dict else {}
+    route.forks = lc_fork_count()
+    route.pid = os.getpid()
+    route.why = ""
     try:
-        route.why = _obstacle(route, logger)
-    except _TooMany as error:
-        route.why = f"too many {error}"
-    if route.why:
-        route.handlers = None
+        _decide(route, logger)
+    except Exception as error:
+        route.count = 0
+        route.why = str(error) if isinstance(error, _Obstacle) else f"{type(error).__name__}: {error}"
     logger.route = route
     return route
 
 
-cdef str _obstacle(Route route, object logger):
-    """Decide what keeps a logger off the fast way, and have `route` watch all that is looked at."""
+cdef int _decide(Route route, object logger) except -1:
+    # Decide which way the calls of a logger go, and watch all that is looked at.
     cdef str file = logging._srcfile
     cdef FastHandler handler
     cdef list handlers = []
-    cdef object kind = type(logger)
-    at = logger
+    cdef object kind = type(logger), record = logging.LogRecord, at = logger
+    if LC_SHARED:
+        raise _Obstacle("this Python has no GIL")
     while at is not None:
-        if any([hasattr(type(at), name) for name in LOGGER_STATE]):
-            return f"{type(at).__qualname__} has a property in place of an attribute"
-        route.watch_state(at)
-        route.watch(at.handlers)
-        handlers.extend(at.handlers)
-        if at is logger:
-            route.watch(at.filters)
+        own = at.__dict__.get("handlers")
+        route.watch_owner(at, own if type(own) is list else None)
+        if any([hasattr(type(at), name) for name in LOGGER_STATE]) or type(own) is not list:
+            raise _Obstacle("it, or one above it, has a property or something else in place of an attribute")
+        handlers.extend(own)
         at = at.parent if at.propagate else None
+    if type(logger.filters) is not list:
+        raise _Obstacle("its filters are no list")
+    route.filters = <PyObject *> logger.filters
     for one in handlers:
         if isinstance(one, FastHandler):
-            route.watch_state(one)
-    route.watch(logging.__dict__)
-    route.watch(logging.LogRecord)
+            route.watch_owner(one, None)
+    route.watch_dict(logging.__dict__)
+    route.watch_class(record)
     if kind.__getattribute__ is not object.__getattribute__:
-        return "its class has a __getattribute__"
-    if logger.__dict__.get("_cache") is route.cache:
-        route.watch(route.cache)
-    if LC_SHARED:
-        return "this Python has no GIL"
+        raise _Obstacle("its class has a __getattribute__")
     if not file:
-        return "logging._srcfile is unset"
+        raise _Obstacle("logging._srcfile is unset")
     for i, name in enumerate(METHOD_NAMES):
         if not _is_own(route.ordinary[i], f"Logger.{name}", file):
-            return f"Logger.{name} is replaced"
-    if logger.disabled or logger.__dict__.get("_cache") is not route.cache or "isEnabledFor" in logger.__dict__:
-        return "it is disabled"
-    route.checks_levels = True
+            raise _Obstacle(f"Logger.{name} is replaced")
+    if logger.disabled or "isEnabledFor" in logger.__dict__ or type(logger._cache) is not dict:
+        raise _Obstacle("it is disabled")
+    route.cache = logger._cache
+    route.watch_dict(route.cache)
     for i, level in enumerate(METHOD_LEVELS):
         route.enabled[i] = lc_find(<PyObject *> route.cache, <PyObject *> level)
+    route.checks_levels = True
     for name in ("handle", "callHandlers", "makeRecord", "_log", "findCaller"):
         if name in logger.__dict__ or not _is_own(getattr(kind, name), f"Logger.{name}", file):
-            return f"its {name} is replaced"
-    if "filter" in logger.__dict__ or not _is_own(kind.filter, "Filterer.filter", file):
-        return "its filter is replaced"
+            raise _Obstacle(f"its {name} is replaced")
     if logger.filters:
-        return "it has a filter"
-    record = logging.LogRecord
+        raise _Obstacle("it has a filter")
+    if "filter" in logger.__dict__ or not _is_own(kind.filter, "Filterer.filter", file):
+        raise _Obstacle("its filter is replaced")
     if logging._logRecordFactory is not record:
-        return "a record factory is set"
+        raise _Obstacle("a record factory is set")
     if not RECORD_HOOKS.isdisjoint(vars(record)) or not _is_own(
             record.__init__, "LogRecord.__init__", file) or not _is_own(
             record.getMessage, "LogRecord.getMessage", file):
-        return "logging.LogRecord is changed"
+        raise _Obstacle("logging.LogRecord is changed")
     if not _is_own(logging.getLevelName, "getLevelName", file):
-        return "logging.getLevelName is replaced"
+        raise _Obstacle("logging.getLevelName is replaced")
     if not (logging.logThreads and logging.logMultiprocessing and logging.logProcesses):
-        return "logging.logThreads, logMultiprocessing or logProcesses is unset"
-    route.watch(logging.time.__dict__)
-    if type(logging.time.time) is not type(len) or type(logging.time.time_ns) is not type(len):
-        return "time.time is replaced"
-    route.watch(logging._levelToName)
+        raise _Obstacle("logging.logThreads, logMultiprocessing or logProcesses is unset")
+    route.watch_dict(logging._levelToName)
     route.level_names = tuple([logging.getLevelName(level) for level in METHOD_LEVELS])
     route.name = logger.name
-    obstacle = _find_names(route)
-    if obstacle:
-        return obstacle
+    _find_names(route)
     if not handlers:
-        return "it has no handler"
+        raise _Obstacle("it has no handler")
     if len(handlers) > MAX_HANDLERS:
-        return "it has more than 4 handlers"
+        raise _Obstacle(f"it has more than {MAX_HANDLERS} handlers")
     for i, one in enumerate(handlers):
         name = type(one).__qualname__
         if not isinstance(one, FastHandler):
-            return f"{name} is no logclient.Handler"
+            raise _Obstacle(f"{name} is no logclient.Handler")
         handler = one
         if type(one).handle is not FastHandler.handle or "handle" in one.__dict__:
-            return f"{name}.handle is replaced"
+            raise _Obstacle(f"{name}.handle is replaced")
         if handler.ship is not None:
-            return "the protocol or before_send wants records"
+            raise _Obstacle("its handler makes other documents than ECS, or has before_send")
+        route.handlers[i] = <PyObject *> one
         route.levels[i] = one.level
-    route.handlers = tuple(handlers)
-    return ""
+    route.count = <int> len(handlers)
+    return 0
 
 
-cdef str _find_names(Route route):
-    # Find where the names of threads and of the process are; return an obstacle, or "".
-    cdef object module = logging.threading
-    cdef str file = os.path.normcase(module.Thread.run.__code__.co_filename)
-    route.watch(module.__dict__)
-    route.watch(module.Thread)
-    if type(module.get_ident) is type(len) and _is_own(module.current_thread, "current_thread", file) and _is_own(
-            module.Thread.name.fget, "Thread.name", file):
-        route.threads = module._active
-    route.watch(logging.os.__dict__)
-    if type(logging.os.getpid) is not type(len):
-        return "os.getpid is replaced"
-    module = sys.modules.get("multiprocessing")
-    if module is None:
-        return ""
-    route.watch(module.__dict__)
+cdef int _find_names(Route route) except -1:
+    # Find where the names of threads and of the process are, and whether the clock and the id of the process are
+    # those of the system.
+    cdef object threads = logging.threading, processes = sys.modules.get("multiprocessing")
+    cdef str file = os.path.normcase(threads.Thread.run.__code__.co_filename)
+    for module in (logging.time, logging.os, threads):
+        route.watch_dict(module.__dict__)
+    for function in (logging.time.time, logging.time.time_ns, logging.os.getpid):
+        if type(function) is not type(len):
+            raise _Obstacle(f"{function.__name__} is replaced")
+    route.watch_class(threads.Thread)
+    if type(threads.get_ident) is type(len) and _is_own(
+            threads.current_thread, "current_thread", file) and _is_own(
+            threads.Thread.name.fget, "Thread.name", file):
+        route.threads = threads._active
+    if processes is None:
+        return 0
     route.process_name = MAIN_PROCESS
-    if not hasattr(module, "current_process"):
-        return ""                    # it is being loaded
-    file = os.path.normcase(sys.modules["multiprocessing.process"].__file__)
-    if not _is_own(module.current_process, "current_process", file):
-        return "multiprocessing.current_process is replaced"
-    current = module.current_process()
-    route.watch(current.__dict__)
-    route.watch(sys.modules["multiprocessing.process"].__dict__)
+    route.watch_dict(processes.__dict__)
+    if not hasattr(processes, "current_process"):
+        return 0                     # it is being loaded
+    route.watch_dict(processes.process.__dict__)
+    file = os.path.normcase(processes.process.__file__)
+    if not _is_own(processes.current_process, "current_process", file):
+        raise _Obstacle("multiprocessing.current_process is replaced")
+    current = processes.current_process()
+    route.watch_dict(current.__dict__)
     route.process_name = current.name
-    return ""
+    return 0
 
 
 cdef object _ordinary(Route route, int method, FastLogger logger, PyObject **args, Py_ssize_t n, PyObject *names):
@@ -492,10 +501,7 @@ cdef object _enabled_ordinary(Route route, int method, FastLogger logger, object
         return _ordinary(route, method, logger, args, n, names)
     args += method == M_LOG
     n -= method == M_LOG
-    given = PyTuple_New(n - 1)
-    for i in range(1, n):
-        Py_INCREF(args[i])
-        PyTuple_SET_ITEM(given, i - 1, args[i])
+    given = _arguments(args, n)
     all[0] = <PyObject *> logger
     all[1] = <PyObject *> level
     all[2] = args[0]
@@ -525,7 +531,7 @@ cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObje
     cdef object level = None, exc_info = None, extra = None
     cdef Py_ssize_t i, first = method == M_LOG
     cdef long depth = 1
-    cdef bint fast = route.handlers is not None, stack_info = False
+    cdef bint fast = route.count > 0, stack_info = False
     cdef PyObject *found = NULL
     if n > first and route.checks_levels:
         if method != M_LOG:
@@ -556,7 +562,7 @@ cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObje
                 fast = False
     if fast:
         level_name = logging.getLevelName(level) if method == M_LOG else route.level_names[method]
-        fast = route.log(level, level_name, args + first, n - first, exc_info, extra, depth, stack_info)
+        fast = route.log(logger, level, level_name, args + first, n - first, exc_info, extra, depth, stack_info)
     return None if fast else _enabled_ordinary(route, method, logger, level, args, n, names)
 
 
@@ -597,13 +603,26 @@ cdef object _is_enabled_for(object self, PyObject **args, Py_ssize_t n, PyObject
 
 
 cdef class FastLogger:
-    """Base of ``logclient.Logger``; its methods are in `METHODS`."""
+    """Base of ``logclient.Logger``, whose methods `compiled_methods` returns."""
 
-    cdef Route route
+    cdef Route route             # None: to be decided
+    cdef Site *sites             # a table of SITES; NULL: none was seen
+
+    def __dealloc__(self):
+        cdef int i
+        if self.sites != NULL:
+            for i in range(<int> SITES):
+                _forget_site(&self.sites[i])
+            free(self.sites)
 
     def obstacle(self) -> str:
         """Return what keeps its calls off the fast way; empty: nothing."""
-        return _route_of(self).why
+        cdef Route route = _route_of(self)
+        cdef int i
+        for i in range(route.count):
+            if not (<FastHandler> route.handlers[i]).is_direct():
+                return f"{type(<object> route.handlers[i]).__qualname__} has a filter or formatter"
+        return route.why
 
 
 cdef PyMethodDef DEFINITIONS[METHOD_COUNT]
