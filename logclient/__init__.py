@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from logclient.errors import ProtocolError as ProtocolError
     from logclient.errors import QueueFull as QueueFull
     from logclient.handler import Handler as Handler
+    from logclient.logger import Logger as Logger
     from logclient.records.context import bind as bind
     from logclient.records.context import bound as bound
     from logclient.records.context import unbind as unbind
@@ -54,6 +55,7 @@ __all__ = [
     "Handler",
     "LedgerError",
     "LogclientError",
+    "Logger",
     "MissingExtra",
     "Options",
     "ProtocolError",
@@ -74,6 +76,7 @@ _WHERE = {
     "Client": "client",
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
+    "Logger": "logger",
     "Options": "config.options",
     "Settlement": "delivery.watching",
     "bind": "records.context",
