@@ -264,8 +264,8 @@ cdef class FastHandler:
             if doc.sanitized or doc.moved:
                 self.queue.count_changed(doc.sanitized, doc.moved)
             try:
-                return self._put(record if call == NULL else None, doc.base, <size_t> (doc.p - doc.base), level,
-                                 <uint8_t> K_DOCUMENT | doc.flags, created_us)
+                return self._put(record if call == NULL else None, doc.base, <size_t> (doc.p - doc.base),
+                                 level, <uint8_t> K_DOCUMENT | doc.flags, created_us)
             finally:
                 free(doc.heap)
         free(doc.heap)

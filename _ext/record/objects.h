@@ -25,6 +25,24 @@ static inline int lc_ready(PyObject *s) {
 static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
     return PyDict_GetItemWithError(dict, key);
 }
+/* The values of a dict whose keys belong to its class, in the order of these keys; NULL: `keys` are not those,
+ * it has more or fewer than `n` values, or this Python is unknown. The layout is that of `pycore_dict.h`. */
+#if PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
+#define lc_class_keys(dict) ((void *)((PyDictObject *)(dict))->ma_keys)
+static inline PyObject **lc_class_values(PyObject *dict, const void *keys, Py_ssize_t n) {
+    PyDictObject *d = (PyDictObject *)dict;
+    if ((void *)d->ma_keys != keys || d->ma_values == NULL || d->ma_used != n)
+        return NULL;
+#if PY_VERSION_HEX < 0x030D0000
+    return (PyObject **)d->ma_values;
+#else
+    return (PyObject **)((char *)d->ma_values + (sizeof(PyObject *) > 4 ? sizeof(PyObject *) : 4));
+#endif
+}
+#else
+#define lc_class_keys(dict) NULL
+#define lc_class_values(dict, keys, n) ((PyObject **)NULL)
+#endif
 /* Whether there is a further reference: then the program keeps it, and it will come again. */
 #define lc_lasting(s) (Py_REFCNT(s) > 1)
 /* Hold an exact str in place of another one: no Python code runs. */

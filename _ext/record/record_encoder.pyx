@@ -38,6 +38,8 @@ cdef class Encoder:
     cdef PyObject *names[ORDER]      # in the order of LogRecord.__init__, so that one pass finds them all
     cdef uint8_t slots[ORDER]        # A_... of each
     cdef int count                   # of names
+    cdef dict first                  # the attributes of a record, whose keys the class LogRecord shares
+    cdef void *keys                  # these keys, while names[i] is that of value i in them; or NULL
     cdef object record_type
     cdef object get_message
     cdef readonly object exceptions  # ExceptionFormatter
@@ -83,7 +85,8 @@ cdef class Encoder:
         self.get_message = logging.LogRecord.getMessage
         self.exceptions = ExceptionFormatter()
         slots = {name: i for i, name in enumerate(ATTRIBUTE_NAMES)}
-        self.order = list(vars(logging.LogRecord("", 0, "", 0, "", (), None)))[:ORDER]
+        self.first = vars(logging.LogRecord("", 0, "", 0, "", (), None))
+        self.order = list(self.first)[:ORDER]
         # color_message: uvicorn's copy of the message, with terminal escapes.
         skipped = ("message", "asctime", "color_message")
         self.standard = {name: slots.get(name, A_UNUSED) for name in (*self.order, *skipped)}
@@ -94,6 +97,7 @@ cdef class Encoder:
             self.names[i] = <PyObject *> self.order[i]
             self.slots[i] = self.standard[name]
         self.count = len(self.order)
+        self._learn_keys()
         self.bound = bound
         self.redaction = Redaction(redact) if redact else None
         self.entries = <PyObject *> self.redaction.entries if redact else NULL
@@ -202,8 +206,8 @@ cdef class Encoder:
         doc.heap = NULL
         try:
             if is_record:
-                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, NULL, made, False, &created_us,
-                                        &level)
+                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, NULL, made, False,
+                                        &created_us, &level)
             else:
                 status = self._encode_mapping(&doc, stack, obj)
             if status < 0:
@@ -395,6 +399,20 @@ cdef class Encoder:
 
     # Records.
 
+    cdef int _learn_keys(self) except -1:
+        # Find out whether the values of records lie in the order of `names`.
+        cdef PyObject **values
+        cdef int i
+        for name in self.first:
+            self.first[name] = object()
+        self.keys = lc_class_keys(<PyObject *> self.first)
+        values = lc_class_values(<PyObject *> self.first, self.keys, self.count)
+        for i in range(self.count):
+            if values == NULL or values[i] != <PyObject *> self.first[self.order[i]]:
+                self.keys = NULL
+                break
+        return 0
+
     cdef inline void _read_attributes(self, PyObject *standard, PyObject *d, Attributes *s) noexcept nogil:
         # Find the attributes in the record's __dict__ in one pass. `standard` is the encoder's.
         cdef PyObject *k
@@ -405,6 +423,16 @@ cdef class Encoder:
         s.first_extra = -1
         s.extras_mixed = False
         memset(s.values, 0, ATTRIBUTES * sizeof(PyObject *))
+        cdef PyObject **values = lc_class_values(d, self.keys, self.count)
+        if values != NULL:
+            for i in range(self.count):
+                if values[i] == NULL:
+                    break                # and another attribute is there
+                s.values[self.slots[i]] = values[i]
+                lc_prefetch(values[i])
+            else:
+                return
+            i = 0
         while PyDict_Next(d, &at, &k, &v):
             if i < self.count and k == self.names[i]:
                 s.values[self.slots[i]] = v

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
@@ -73,12 +71,13 @@ def failing(depth: int = 3) -> BaseException:
 
 
 VALUES: list[Any] = [
-    1, -7, 2**70, 1.5, float("nan"), True, None, "text", "ümläut", "a\"b\\c\n", "\ud800", b"bytes", Odd(), Broken(),
-    [1, 2], (1, "x"), {"a": 1}, {}, MappingProxyType({"a": 2}), {"password": "secret", "a": 3}, object, ValueError("v"),
+    1, -7, 2**70, 1.5, float("nan"), True, None, "text", "ümläut", "a\"b\\c\n", "\ud800", b"bytes", Odd(),
+    Broken(), [1, 2], (1, "x"), {"a": 1}, {}, MappingProxyType({"a": 2}), {"password": "secret", "a": 3},
+    object, ValueError("v"),
 ]  # fmt: skip
 MESSAGES: list[Any] = [
-    "plain", "user %s", "%s did %s", "%d items", "%(a)s", "%s %s %s", "100%", "%5.1f|%-8s", "%r", "", Odd(), 7,
-    {"message": "a mapping", "x": 1}, None, Broken(), "ü %s", "%%", "%s %(a)s",
+    "plain", "user %s", "%s did %s", "%d items", "%(a)s", "%s %s %s", "100%", "%5.1f|%-8s", "%r", "", Odd(),
+    7, {"message": "a mapping", "x": 1}, None, Broken(), "ü %s", "%%", "%s %(a)s",
 ]  # fmt: skip
 NAMES = ["user_id", "request", "a.b", "host", "labels", "message_x", "ümläut", "log.level", "event", "x" * 40]
 
@@ -143,7 +142,9 @@ SHAPES = [lambda call: call(), in_lambda, in_generator, in_exec, in_coroutine, i
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("options", [{}, {"redact": ["password"], "fields": {"service.name": "shop"}}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"redact": ["password"], "fields": {"service.name": "shop"}}], ids=str
+)
 def test_both_ways_make_the_same_documents(seed: int, options: dict[str, Any]) -> None:
     chance = random.Random(seed)
     pair = Pair(**options)

@@ -11,8 +11,8 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -32,6 +32,10 @@ class Memory(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.seen.append((record.name, record.levelname, record.getMessage(), record.lineno, record.funcName))
+
+
+class SomeList(list[Any]):
+    """A list whose items need not be where those of a list are."""
 
 
 class World:
@@ -163,8 +167,9 @@ def level_name(world: World) -> None:
 
 
 def process_name(world: World) -> None:
-    world.undo.callback(setattr, multiprocessing.current_process(), "name", multiprocessing.current_process().name)
-    multiprocessing.current_process().name = "worker-7"
+    process = multiprocessing.current_process()
+    world.undo.callback(setattr, process, "name", process.name)
+    process.name = "worker-7"
 
 
 def thread_name(world: World) -> None:
@@ -197,7 +202,7 @@ CHANGES: dict[str, Callable[[World], object]] = {
     "handlers replaced in place": lambda w: w.top.handlers.__setitem__(slice(None), [w.memory, w.handler]),
     "a handler before ours": lambda w: w.top.handlers.insert(0, w.memory),
     "our handler twice": lambda w: w.logger.addHandler(w.handler),
-    "handlers in a subclass of list": lambda w: setattr(w.top, "handlers", type("L", (list,), {})([w.memory])),
+    "handlers in a subclass of list": lambda w: setattr(w.top, "handlers", SomeList([w.memory])),
     "handlers in a tuple": lambda w: setattr(w.top, "handlers", (w.memory,)),
     "no propagation": lambda w: setattr(w.logger, "propagate", False),
     "no propagation, by the dict": lambda w: w.logger.__dict__.__setitem__("propagate", 0),
