@@ -957,6 +957,29 @@ class TestRecord:
         expected = ecs.of_record(record)
         assert_same_document(Encoder().encode_record(record), expected)
 
+    @examples(300)
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["del", "set"]),
+                st.sampled_from([*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "extra", "more"]),
+            ),
+            max_size=6,
+        )
+    )
+    def test_attributes_may_go_and_come(self, changes: list[tuple[str, str]]) -> None:
+        """The document is that of a record whose dictionary shares no keys with other records."""
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None, "main")
+        given = dict(vars(record), extra="e", more="f")
+        for how, name in changes:
+            if how == "set":
+                setattr(record, name, given[name])
+            elif hasattr(record, name) and name != "created":
+                delattr(record, name)
+        other = logging.makeLogRecord({})
+        other.__dict__ = dict(vars(record))
+        assert Encoder().encode_record(record)[0] == Encoder().encode_record(other)[0]
+
     @examples(150)
     @given(formats())
     def test_messages_equal_the_reference(self, made: tuple[str, tuple[Any, ...]]) -> None:
