@@ -20,7 +20,7 @@ from bench.handler import BOUND, NAMES
 from bench.harness import Contender, NotExact, Row, Target, compare, judge, lines
 from bench.ours import NOWHERE, QueueOnly
 from bench.peers import logstash_async
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 
 CALLS = 1000
 OURS = "logclient.Logger"

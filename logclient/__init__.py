@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from logclient.errors import ProtocolError as ProtocolError
     from logclient.errors import QueueFull as QueueFull
     from logclient.handler import Handler as Handler
-    from logclient.logger import Logger as Logger
     from logclient.records.context import bind as bind
     from logclient.records.context import bound as bound
     from logclient.records.context import unbind as unbind
+    from logclient.records.logger import Logger as Logger
     from logclient.records.uncaught import log_uncaught as log_uncaught
 
 __version__ = "0.1.0"
@@ -76,7 +76,7 @@ _WHERE = {
     "Client": "client",
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
-    "Logger": "logger",
+    "Logger": "records.logger",
     "Options": "config.options",
     "Settlement": "delivery.watching",
     "bind": "records.context",

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from logclient.errors import ConfigError, ExitCode
-from logclient.logger import Logger
 from logclient.readable import escape
+from logclient.records.logger import Logger
 
 
 def run(target: str, as_json: bool) -> int:

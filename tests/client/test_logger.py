@@ -13,7 +13,7 @@ import pytest
 
 import logclient
 from bench.ours import NOWHERE, QueueOnly
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 
 
 class Pair:

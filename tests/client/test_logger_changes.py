@@ -20,7 +20,7 @@ import pytest
 
 import logclient
 from bench.ours import NOWHERE, QueueOnly
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 
 
 class Memory(logging.Handler):
