@@ -131,8 +131,11 @@ cdef class FastLogger:
 
     def obstacle(self) -> str:
         """Return what keeps its calls off the fast way; empty: nothing."""
-        cdef Route route = _route_of(self)
+        cdef Route route
         cdef int i
+        if LC_SHARED:
+            return "this Python has no GIL"
+        route = _route_of(self)
         for i in range(route.count):
             if not (<FastHandler> route.handlers[i]).is_direct():
                 return f"{type(<object> route.handlers[i]).__qualname__} has a filter or formatter"
@@ -150,8 +153,10 @@ DEFINITIONS[6].ml_meth, DEFINITIONS[7].ml_meth = <void *> _call_log, <void *> _c
 
 
 def compiled_methods() -> dict[str, Any]:
-    """Return the methods of ``logclient.Logger`` by name."""
+    """Return the methods of ``logclient.Logger`` by name: none without a GIL, on which they rely."""
     cdef int i
+    if LC_SHARED:
+        return {}
     for i in range(<int> METHOD_COUNT):
         DEFINITIONS[i].ml_name = PyBytes_AS_STRING(DEFINED[i])
         DEFINITIONS[i].ml_flags = METH_FASTCALL | METH_KEYWORDS

@@ -196,10 +196,10 @@ cdef class Route:
     cdef bint log(self, FastLogger logger, object level, object level_name, PyObject **args, Py_ssize_t n,
                   object exc_info, dict extra, long depth, bint stack_info) except -1:
         cdef PyObject *handlers[MAX_HANDLERS]
-        cdef PyObject *frame = PyEval_GetFrame()
+        cdef PyObject *frame
         cdef int i, overflow = 0, count = self.count
         cdef long long number = PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
-        if frame == NULL or overflow or extra is not None and not _may_be_extra(extra):
+        if overflow or extra is not None and not _may_be_extra(extra):
             return False
         for i in range(count):
             handlers[i] = self.handlers[i]
@@ -208,6 +208,9 @@ cdef class Route:
         for i in range(count):               # another thread may remove one meanwhile
             Py_INCREF(handlers[i])
         try:
+            frame = PyEval_GetFrame()        # which it may have to make: a garbage collection can follow
+            if frame == NULL:
+                return False
             if level_name is None:
                 level_name = logging.getLevelName(level)
             self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info, extra, depth,
@@ -295,8 +298,9 @@ cdef object _record_of(Attributes *call, dict fields):
     # Return the record of a log call.
     record = logging.LogRecord(
         <object> call.values[A_NAME], <object> call.values[A_LEVELNO], <object> call.values[A_UNUSED],
-        <object> call.values[A_LINENO], <object> call.values[A_MSG], <object> call.values[A_ARGS],
-        _or_none(call.values[A_EXC_INFO]), <object> call.values[A_FUNCNAME])
+        <object> call.values[A_LINENO], <object> call.values[A_MSG], (), _or_none(call.values[A_EXC_INFO]),
+        <object> call.values[A_FUNCNAME])
+    record.args = <object> call.values[A_ARGS]       # a mapping is what it is
     record.__dict__.update(fields or {})
     return record
 
@@ -354,8 +358,6 @@ cdef int _decide(Route route, object logger) except -1:
     cdef FastHandler handler
     cdef list handlers = []
     cdef object kind = type(logger), record = logging.LogRecord, at = logger
-    if LC_SHARED:
-        raise _Obstacle("this Python has no GIL")
     while at is not None:
         own = at.__dict__.get("handlers")
         route.watch_owner(at, own if type(own) is list else None)
