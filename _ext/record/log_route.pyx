@@ -183,7 +183,7 @@ cdef class Route:
         for i in range(self.classes_n):
             if self.classes[i] == <PyObject *> kind:
                 return 0
-        getattr(kind, "__name__", None)      # a look-up gives it a version
+        getattr(kind, "__init__", None)      # a look-up in its dict gives it a version
         if self.classes_n == WATCHED_CLASSES or lc_class_version(<PyObject *> kind) == 0:
             raise _Obstacle("its class, or one of a logger or handler, changes too often")
         self.classes[self.classes_n] = <PyObject *> kind
