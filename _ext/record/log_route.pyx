@@ -71,7 +71,15 @@ cdef int _count_change(PyDict_WatchEvent event, PyObject *d, PyObject *key, PyOb
     CHANGES += 1
     return 0
 
-cdef int WATCHER = lc_add_watcher(&_count_change)
+
+cdef int _add_watcher():
+    # Return the number of our watcher of dicts; -1: the process has no more of them.
+    try:
+        return lc_add_watcher(&_count_change)
+    except RuntimeError:
+        return -1
+
+cdef int WATCHER = _add_watcher()
 
 
 # A logger on the way up, or a handler of ours: borrowed, as all that lies in it. It is alive while the owners
@@ -358,6 +366,8 @@ cdef int _decide(Route route, object logger) except -1:
     cdef FastHandler handler
     cdef list handlers = []
     cdef object kind = type(logger), record = logging.LogRecord, at = logger
+    if WATCHER < 0:
+        raise _Obstacle("other extensions have taken all watchers of dicts")
     while at is not None:
         own = at.__dict__.get("handlers")
         route.watch_owner(at, own if type(own) is list else None)
