@@ -9,6 +9,7 @@ cdef extern from "record/watching.h":
     uint64_t lc_dict_version(PyObject *d, uint64_t changes) nogil
     int lc_add_watcher(int (*f)(PyDict_WatchEvent, PyObject *, PyObject *, PyObject *)) except -1
     int lc_watch(int watcher, PyObject *d) except -1
+    int lc_make_watchable(PyObject *o) except -1
     uint32_t lc_class_version(PyObject *kind) nogil
     PyObject *lc_class "(PyObject *)Py_TYPE"(PyObject *o) nogil
     PyObject *lc_dict_of(PyObject *o) nogil
@@ -165,6 +166,7 @@ cdef class Route:
             raise _Obstacle("too many loggers or handlers")
         made.object = <PyObject *> one
         made.kind = lc_class(made.object)
+        lc_make_watchable(made.object)
         made.dict = lc_dict_of(made.object)
         lc_watch(WATCHER, made.dict)
         made.version = lc_dict_version(made.dict, CHANGES)
@@ -473,6 +475,7 @@ cdef int _find_names(Route route) except -1:
     if not _is_own(processes.current_process, "current_process", file):
         raise _Obstacle("multiprocessing.current_process is replaced")
     current = processes.current_process()
+    lc_make_watchable(<PyObject *> current)
     route.watch_dict(current.__dict__)
     route.watch_class(type(current))
     if not _is_own(type(current).name.fget, "BaseProcess.name", file):
