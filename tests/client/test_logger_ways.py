@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import subprocess
 import sys
 import sysconfig
@@ -79,6 +80,20 @@ def drop(logger: logging.Logger, record: logging.LogRecord) -> None:
     """Stand in for `Logger.handle`."""
 
 
+def propagate_further(world: World, on: bool) -> None:
+    """Have the parent propagate, or not."""
+    if world.top.parent is None:
+        world.top.parent = logging.Logger("above")
+        world.top.parent.addHandler(world.memory)
+    world.top.propagate = on
+
+
+def rename_process(world: World, on: bool) -> None:
+    process = multiprocessing.current_process()
+    world.undo.callback(setattr, process, "name", process.name)
+    process.name = "on" if on else "off"
+
+
 TOGGLES: dict[str, Callable[[World, bool], object]] = {
     "level of the handler": lambda w, on: setattr(w.handler, "level", 50 if on else 0),
     "level of the logger": lambda w, on: w.logger.setLevel(50 if on else 10),
@@ -86,6 +101,8 @@ TOGGLES: dict[str, Callable[[World, bool], object]] = {
     "disabled": lambda w, on: setattr(w.logger, "disabled", on),
     "disabled parent": lambda w, on: setattr(w.top, "disabled", on),
     "handlers of the parent": lambda w, on: setattr(w.top, "handlers", [w.memory if on else w.handler]),
+    "propagation of the parent": propagate_further,
+    "name of the process": rename_process,
     "parent": lambda w, on: setattr(w.logger, "parent", None if on else w.top),
     "name": lambda w, on: setattr(w.logger, "name", "on" if on else "off"),
     "filters": lambda w, on: setattr(w.logger, "filters", [w.refuse] if on else []),
