@@ -35,6 +35,7 @@ from bench.ours import NOWHERE, QueueOnly
 from logclient.logger import Logger
 from logclient.testing.lumberjack import Collector
 from tests.support.examples import examples
+from tests.support.forks import FORKS, passes_in_own_process, run_in_child
 from tests.support.patience import PATIENCE
 
 CALLS = 3000
@@ -735,28 +736,39 @@ def test_threads_may_be_renamed_while_they_log() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_forked_children_log_their_own_process() -> None:
+@pytest.mark.parametrize("fork", FORKS)
+def test_forked_children_log_their_own_process(fork: str, request: pytest.FixtureRequest) -> None:
+    if fork == "from C" and passes_in_own_process(request.node.nodeid):
+        return
     with Collector(keep=True) as server:
         handler = logclient.Handler(server.url)
         loggers = [Logger("fast"), logging.Logger("plain")]
         for logger in loggers:
             logger.addHandler(handler)
             for _ in range(2):
-                logger.info("parent")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                for logger in loggers:
-                    logger.info("child")
-                handler.client.flush(PATIENCE)
-            finally:
-                os._exit(0)
+                logger.info("%d", os.getpid())
+
+        def child() -> None:
+            for logger in loggers:
+                logger.info("%d", os.getpid())
+            assert handler.client.flush(PATIENCE) == 0
+
+        run_in_child(child, FORKS[fork])
         events = server.events(6)
-        os.waitpid(pid, 0)
         handler.client.close()
-    found = {(one["log"]["logger"], one["message"]): one["process"]["pid"] for one in events}
-    assert found == {
-        (name, message): own
-        for name in ("fast", "plain")
-        for message, own in (("parent", os.getpid()), ("child", pid))
-    }  # fmt: skip
+    assert len({event["message"] for event in events}) == 2
+    for event in events:
+        assert event["process"]["pid"] == int(event["message"])
+
+
+def test_each_line_of_a_long_function_is_a_place_of_its_own() -> None:
+    """A logger remembers fewer places, and many lines share one."""
+    lines = range(3, 1003)
+    space: dict[str, Any] = {}
+    exec("def long(log):\n pass\n" + "\n".join(f" log('{line}')" for line in lines), space)
+    with pair_of() as pair:
+        for _ in range(3):
+            space["long"](pair.fast.info)
+        documents, _ = pair.documents()
+    assert [one["log"]["origin"]["file"]["line"] for one in documents] == [*lines] * 3
+    assert [int(one["message"]) for one in documents] == [*lines] * 3

@@ -47,12 +47,14 @@ class World:
     def __init__(self, kind: type[logging.Logger]) -> None:
         self.handler = logclient.Handler(NOWHERE)
         self.queue = QueueOnly(self.handler.client)
+        self.above = logging.Logger("above")
         self.top = logging.Logger("top")
         self.logger = kind("top.part")
         self.logger.parent = self.top
         self.top.addHandler(self.handler)
         self.seen: list[Any] = []
         self.memory = Memory(self.seen)
+        self.above.addHandler(self.memory)
         self.undo = ExitStack()
 
     def set(self, where: Any, name: str, value: Any) -> None:
@@ -480,7 +482,60 @@ def test_a_change_counts_from_the_next_call_on(name: str) -> None:
             results += log(world.logger, 1)
             world.undo.close()
             results += log(world.logger, 2)
+            took.append([*world.taken(), results])
         finally:
             world.close()
-        took.append([*world.taken(), results])
     assert took[0] == took[1]
+    assert took[0][0]  # documents
+
+
+OFTEN = [
+    "process name", "thread name", "name", "propagate", "disabled", "propagate of the parent",
+    "parent of the parent", "handlers of the parent", "level of the handler", "formatter",
+]  # fmt: skip
+
+
+def set_often(name: str, world: World, number: int) -> None:
+    """Change something by code that the interpreter has specialized after some calls."""
+    process, thread = multiprocessing.current_process(), threading.current_thread()
+    match name:
+        case "process name":
+            process.name = f"process-{number}"
+        case "thread name":
+            thread.name = f"thread-{number}"
+        case "name":
+            world.logger.name = f"name-{number}"
+        case "propagate":
+            world.logger.propagate = number % 2 == 0
+        case "disabled":
+            world.logger.disabled = number % 3 == 0
+        case "propagate of the parent":
+            world.top.propagate = number % 2 == 0
+        case "parent of the parent":
+            world.top.parent = [None, world.above][number % 2]
+        case "handlers of the parent":
+            world.top.handlers = [[world.memory], [world.handler]][number % 2]
+        case "level of the handler":
+            world.handler.setLevel([10, 30, 50][number % 3])
+        case "formatter":
+            world.handler.setFormatter([None, logging.Formatter("%(lineno)d")][number % 2])
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_each_of_many_changes_counts(name: str) -> None:
+    process, thread = multiprocessing.current_process(), threading.current_thread()
+    before = process.name, thread.name
+    took = []
+    for kind in (Logger, logging.Logger):
+        world = World(kind)
+        world.top.parent = world.above
+        try:
+            for number in range(60):
+                set_often(name, world, number)
+                log(world.logger, number)
+            took.append(world.taken())
+        finally:
+            process.name, thread.name = before
+            world.close()
+    assert took[0] == took[1]
+    assert took[0][0]
