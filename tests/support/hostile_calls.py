@@ -249,6 +249,21 @@ class AttackingThread(threading.Thread):
         pass
 
 
+class Watching(type):
+    """A metaclass that runs an attack when a class of it lacks an attribute."""
+
+    attacking: Attacking | None = None
+
+    def __getattr__(cls, name: str) -> Any:
+        if Watching.attacking is not None:
+            Watching.attacking.run()
+        raise AttributeError(name)
+
+
+class WatchingHandler(logclient.Handler, metaclass=Watching):
+    pass
+
+
 def template() -> None:
     CALL()
 
@@ -326,6 +341,18 @@ def of_a_site(world: World, attacking: Attacking) -> None:
         CALL = before
 
 
+def of_a_decision(world: World, attacking: Attacking) -> None:
+    """Attack while it is decided which way the calls go."""
+    world.logger.parent.handlers[:] = [WatchingHandler(client=world.queues[0].client)]
+    world.logger.info("m")
+    world.logger.note = "a change"
+    Watching.attacking = attacking
+    try:
+        world.logger.info("m %s", "one")
+    finally:
+        Watching.attacking = None
+
+
 def of_the_collector(world: World, attacking: Attacking) -> None:
     """Attack wherever an object is made that the garbage collection counts."""
     before = gc.get_threshold()
@@ -348,6 +375,7 @@ def of_the_collector(world: World, attacking: Attacking) -> None:
 PLACES: list[Callable[[World, Attacking], None]] = [
     of_a_message, of_an_argument, of_the_only_argument, of_a_mapping, of_a_message_that_is_a_mapping,
     of_extra, of_a_name_in_extra, of_an_error, of_exc_info, of_a_thread, of_a_site, of_the_collector,
+    of_a_decision,
 ]  # fmt: skip
 
 
