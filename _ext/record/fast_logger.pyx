@@ -10,7 +10,6 @@ cdef extern from "Python.h":
     enum: METH_KEYWORDS
     object PyDescr_NewMethod(object kind, PyMethodDef *method)
     object PyObject_Vectorcall(object function, PyObject **args, size_t n, PyObject *names)
-    object PyObject_VectorcallMethod(object name, PyObject **args, size_t n, PyObject *names)
 
 cdef enum:
     PLAIN_ARGS = 12          # arguments of a call of the ordinary way that are copied on the stack
@@ -22,6 +21,8 @@ cdef object _ordinary(Route route, int method, FastLogger logger, PyObject **arg
     cdef PyObject *all[PLAIN_ARGS]
     cdef Py_ssize_t i, named = 0 if names == NULL else PyTuple_GET_SIZE(names)
     cdef object function = route.ordinary[method]
+    if function is None:
+        raise AttributeError(f"logging.Logger.{METHOD_NAMES[method]} was deleted")
     if n + named < PLAIN_ARGS:
         all[0] = <PyObject *> logger
         for i in range(n + named):
@@ -29,34 +30,6 @@ cdef object _ordinary(Route route, int method, FastLogger logger, PyObject **arg
         return PyObject_Vectorcall(function, all, <size_t> n + 1, names)
     return function(logger, *[<object> args[i] for i in range(n)],
                     **{<object> PyTuple_GET_ITEM(names, i): <object> args[n + i] for i in range(named)})
-
-
-cdef object _enabled_ordinary(Route route, int method, FastLogger logger, object level, PyObject **args,
-                              Py_ssize_t n, PyObject *names):
-    # Do what the standard library's method does for an enabled level.
-    cdef PyObject *all[PLAIN_ARGS]
-    cdef Py_ssize_t i, named = 0 if names == NULL else PyTuple_GET_SIZE(names), first = 4
-    cdef tuple given
-    if named > PLAIN_ARGS - 5 or level is None:
-        return _ordinary(route, method, logger, args, n, names)
-    args += method == M_LOG
-    n -= method == M_LOG
-    given = _arguments(args, n)
-    all[0] = <PyObject *> logger
-    all[1] = <PyObject *> level
-    all[2] = args[0]
-    all[3] = <PyObject *> given
-    if method == M_EXCEPTION:
-        for i in range(named):
-            if <object> PyTuple_GET_ITEM(names, i) == "exc_info":
-                break
-        else:
-            all[4] = Py_True
-            first = 5
-    for i in range(named):
-        all[first + i] = args[n + i]
-    PyObject_VectorcallMethod("_log", all, <size_t> first, names)
-    return None
 
 
 cdef inline Route _route_of(FastLogger logger):
@@ -101,10 +74,10 @@ cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObje
             else:
                 fast = False
     if fast:
-        level_name = logging.getLevelName(level) if method == M_LOG else route.level_names[method]
+        level_name = None if method == M_LOG else route.level_names[method]
         fast = route.log(logger, level, level_name, args + first, n - first, exc_info, extra, depth,
                          stack_info)
-    return None if fast else _enabled_ordinary(route, method, logger, level, args, n, names)
+    return None if fast else _ordinary(route, method, logger, args, n, names)
 
 
 cdef object _call_debug(object self, PyObject **args, Py_ssize_t n, PyObject *names):
@@ -158,8 +131,11 @@ cdef class FastLogger:
 
     def obstacle(self) -> str:
         """Return what keeps its calls off the fast way; empty: nothing."""
-        cdef Route route = _route_of(self)
+        cdef Route route
         cdef int i
+        if LC_SHARED:
+            return "this Python has no GIL"
+        route = _route_of(self)
         for i in range(route.count):
             if not (<FastHandler> route.handlers[i]).is_direct():
                 return f"{type(<object> route.handlers[i]).__qualname__} has a filter or formatter"
@@ -168,6 +144,7 @@ cdef class FastLogger:
 
 # As PyDescr_NewMethod keeps them.
 cdef PyMethodDef DEFINITIONS[METHOD_COUNT]
+cdef dict COMPILED = {}      # the methods by name
 cdef tuple DEFINED = tuple([name.encode() for name in METHOD_NAMES])
 DEFINITIONS[0].ml_meth, DEFINITIONS[1].ml_meth = <void *> _call_debug, <void *> _call_info
 DEFINITIONS[2].ml_meth, DEFINITIONS[3].ml_meth = <void *> _call_warning, <void *> _call_error
@@ -176,11 +153,12 @@ DEFINITIONS[6].ml_meth, DEFINITIONS[7].ml_meth = <void *> _call_log, <void *> _c
 
 
 def compiled_methods() -> dict[str, Any]:
-    """Return the methods of ``logclient.Logger`` by name."""
+    """Return the methods of ``logclient.Logger`` by name: none without a GIL, on which they rely."""
     cdef int i
-    made = {}
+    if LC_SHARED:
+        return {}
     for i in range(<int> METHOD_COUNT):
         DEFINITIONS[i].ml_name = PyBytes_AS_STRING(DEFINED[i])
         DEFINITIONS[i].ml_flags = METH_FASTCALL | METH_KEYWORDS
-        made[METHOD_NAMES[i]] = PyDescr_NewMethod(FastLogger, &DEFINITIONS[i])
-    return made
+        COMPILED[METHOD_NAMES[i]] = PyDescr_NewMethod(FastLogger, &DEFINITIONS[i])
+    return dict(COMPILED)

@@ -9,6 +9,7 @@ cdef extern from "record/watching.h":
     uint64_t lc_dict_version(PyObject *d, uint64_t changes) nogil
     int lc_add_watcher(int (*f)(PyDict_WatchEvent, PyObject *, PyObject *, PyObject *)) except -1
     int lc_watch(int watcher, PyObject *d) except -1
+    int lc_make_watchable(PyObject *o) except -1
     uint32_t lc_class_version(PyObject *kind) nogil
     PyObject *lc_class "(PyObject *)Py_TYPE"(PyObject *o) nogil
     PyObject *lc_dict_of(PyObject *o) nogil
@@ -16,6 +17,7 @@ cdef extern from "record/watching.h":
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
     tuple PyTuple_New(Py_ssize_t n)
+    void *PyCFunction_GET_FUNCTION(PyObject *function) nogil
     void PyTuple_SET_ITEM(object t, Py_ssize_t i, PyObject *o)
 
 cdef enum:
@@ -23,7 +25,7 @@ cdef enum:
     MAX_HANDLERS = 4
     MAX_ITEMS = 16           # handlers of all loggers, of whatever kind
     WATCHED_DICTS = 10
-    WATCHED_CLASSES = 8
+    WATCHED_CLASSES = 12
 
 cdef enum:
     M_DEBUG, M_INFO, M_WARNING, M_ERROR, M_CRITICAL, M_EXCEPTION, M_LOG, M_ENABLED
@@ -33,16 +35,33 @@ cdef enum:
 cdef tuple METHOD_NAMES = (
     "debug", "info", "warning", "error", "critical", "exception", "log", "isEnabledFor")
 cdef tuple METHOD_LEVELS = (10, 20, 30, 40, 50, 40)
-# The names that `extra` must not have.
-cdef frozenset TAKEN = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
+# The names that `extra` must not have: attributes of a record, and those that an encoder reads or leaves out.
+cdef frozenset TAKEN = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))).union(
+    ("message", "asctime", "color_message"), INSTRUMENTED_NAMES)
 cdef tuple LOGGER_STATE = ("name", "handlers", "filters", "propagate", "parent", "disabled", "_cache")
 cdef frozenset RECORD_HOOKS = frozenset(("__new__", "__getattribute__", "__getattr__", "__setattr__"))
 cdef dict MODULES = sys.modules
 cdef object MULTIPROCESSING = "multiprocessing"
 cdef object MAIN_PROCESS = "MainProcess"
 cdef object FUNCTION = type(logging.getLevelName)
+cdef object BUILTIN = type(len)
 cdef object THREAD = logging.threading.Thread
 cdef object MAIN_THREAD = logging.threading._MainThread
+
+# The clocks that a record may read, and their functions in C, which time-machine replaces.
+cdef object TIME = logging.time.time
+cdef object TIME_NS = logging.time.time_ns
+cdef void *TIME_FUNCTION = NULL
+cdef void *TIME_NS_FUNCTION = NULL
+if type(TIME) is BUILTIN and type(TIME_NS) is BUILTIN:
+    TIME_FUNCTION = PyCFunction_GET_FUNCTION(<PyObject *> TIME)
+    TIME_NS_FUNCTION = PyCFunction_GET_FUNCTION(<PyObject *> TIME_NS)
+
+
+cdef inline bint _is_clock_own() noexcept:
+    return (TIME_FUNCTION != NULL and PyCFunction_GET_FUNCTION(<PyObject *> TIME) == TIME_FUNCTION
+            and PyCFunction_GET_FUNCTION(<PyObject *> TIME_NS) == TIME_NS_FUNCTION)
+
 
 # Counts the changes of all watched dicts from CPython 3.12 on, where a dict has no version.
 cdef uint64_t CHANGES = 0
@@ -53,7 +72,15 @@ cdef int _count_change(PyDict_WatchEvent event, PyObject *d, PyObject *key, PyOb
     CHANGES += 1
     return 0
 
-cdef int WATCHER = lc_add_watcher(&_count_change)
+
+cdef int _add_watcher():
+    # Return the number of our watcher of dicts; -1: the process has no more of them.
+    try:
+        return lc_add_watcher(&_count_change)
+    except RuntimeError:
+        return -1
+
+cdef int WATCHER = _add_watcher()
 
 
 # A logger on the way up, or a handler of ours: borrowed, as all that lies in it. It is alive while the owners
@@ -81,8 +108,9 @@ cdef class Route:
     cdef object name         # of the logger
     cdef object pid
     cdef uint64_t forks      # of which the process is the result
-    cdef bint multiprocessing        # is loaded
+    cdef object processes    # the module multiprocessing, or None
     cdef object process_name
+    cdef bint own_clock      # the clock is that of the system
     cdef dict threads        # identifier -> Thread; None: `threading` must be asked
     cdef int count           # of handlers; 0: the ordinary way
     cdef PyObject *handlers[MAX_HANDLERS]
@@ -95,6 +123,7 @@ cdef class Route:
     cdef Owner owners[MAX_OWNERS]
     cdef PyObject *items[MAX_ITEMS]          # of all their lists
     cdef PyObject *filters   # of the logger
+    cdef Py_ssize_t filters_n
     cdef PyObject *dicts[WATCHED_DICTS]
     cdef uint64_t dict_versions[WATCHED_DICTS]
     cdef PyObject *classes[WATCHED_CLASSES]
@@ -103,9 +132,10 @@ cdef class Route:
     cdef bint holds(self) noexcept:
         cdef Py_ssize_t i, j, at = 0
         cdef Owner *one
-        if self.forks != lc_fork_count():
+        if self.forks != lc_fork_count() or self.own_clock != _is_clock_own():
             return False
-        if not self.multiprocessing and lc_find(<PyObject *> MODULES, <PyObject *> MULTIPROCESSING) != NULL:
+        if lc_find(<PyObject *> MODULES, <PyObject *> MULTIPROCESSING) != (
+                NULL if self.processes is None else <PyObject *> self.processes):
             return False
         for i in range(self.owners_n):
             one = &self.owners[i]
@@ -119,7 +149,7 @@ cdef class Route:
                     if PyList_GET_ITEM(one.list, j) != self.items[at + j]:
                         return False
                 at += one.size
-        if self.filters != NULL and PyList_GET_SIZE(self.filters) != 0:
+        if self.filters != NULL and PyList_GET_SIZE(self.filters) != self.filters_n:
             return False
         for i in range(self.dicts_n):
             if lc_dict_version(self.dicts[i], CHANGES) != self.dict_versions[i]:
@@ -136,6 +166,7 @@ cdef class Route:
             raise _Obstacle("too many loggers or handlers")
         made.object = <PyObject *> one
         made.kind = lc_class(made.object)
+        lc_make_watchable(made.object)
         made.dict = lc_dict_of(made.object)
         lc_watch(WATCHER, made.dict)
         made.version = lc_dict_version(made.dict, CHANGES)
@@ -162,7 +193,7 @@ cdef class Route:
         for i in range(self.classes_n):
             if self.classes[i] == <PyObject *> kind:
                 return 0
-        getattr(kind, "__name__", None)      # a look-up gives it a version
+        getattr(kind, "__init__", None)      # a look-up in its dict gives it a version
         if self.classes_n == WATCHED_CLASSES or lc_class_version(<PyObject *> kind) == 0:
             raise _Obstacle("its class, or one of a logger or handler, changes too often")
         self.classes[self.classes_n] = <PyObject *> kind
@@ -171,14 +202,14 @@ cdef class Route:
         return 0
 
     # Make the documents of a call that is enabled. Return False, before anything is done, if the call has to
-    # go the ordinary way.
+    # go the ordinary way. No Python code may run between `holds` and the references to the handlers.
     cdef bint log(self, FastLogger logger, object level, object level_name, PyObject **args, Py_ssize_t n,
                   object exc_info, dict extra, long depth, bint stack_info) except -1:
         cdef PyObject *handlers[MAX_HANDLERS]
-        cdef PyObject *frame = PyEval_GetFrame()
+        cdef PyObject *frame
         cdef int i, overflow = 0, count = self.count
         cdef long long number = PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
-        if frame == NULL or overflow or extra is not None and not TAKEN.isdisjoint(extra):
+        if overflow or extra is not None and not _may_be_extra(extra):
             return False
         for i in range(count):
             handlers[i] = self.handlers[i]
@@ -187,6 +218,11 @@ cdef class Route:
         for i in range(count):               # another thread may remove one meanwhile
             Py_INCREF(handlers[i])
         try:
+            frame = PyEval_GetFrame()        # which it may have to make: a garbage collection can follow
+            if frame == NULL:
+                return False
+            if level_name is None:
+                level_name = logging.getLevelName(level)
             self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info, extra, depth,
                         stack_info)
         finally:
@@ -243,7 +279,7 @@ cdef class Route:
         s.values[A_LEVELNAME] = <PyObject *> level_name
         s.values[A_LEVELNO] = <PyObject *> level
         s.values[A_UNUSED] = <PyObject *> path       # for `_record_of`
-        if exc_info:
+        if exc_info is not None:
             s.values[A_EXC_INFO] = <PyObject *> exc_info
         if stack is not None:
             s.values[A_STACK_INFO] = <PyObject *> stack
@@ -251,6 +287,17 @@ cdef class Route:
             if number >= self.levels[i]:
                 (<FastHandler> handlers[i])._ship_call(&s, extra)
         return 0
+
+
+cdef bint _may_be_extra(dict fields) except -1:
+    # Return whether `makeRecord` takes these fields, and a document has them as they are.
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef Py_ssize_t at = 0
+    while PyDict_Next(<PyObject *> fields, &at, &key, &value):
+        if not PyUnicode_CheckExact(key) or <object> key in TAKEN:
+            return False
+    return True
 
 
 class _Obstacle(Exception):
@@ -261,8 +308,9 @@ cdef object _record_of(Attributes *call, dict fields):
     # Return the record of a log call.
     record = logging.LogRecord(
         <object> call.values[A_NAME], <object> call.values[A_LEVELNO], <object> call.values[A_UNUSED],
-        <object> call.values[A_LINENO], <object> call.values[A_MSG], <object> call.values[A_ARGS],
-        _or_none(call.values[A_EXC_INFO]), <object> call.values[A_FUNCNAME])
+        <object> call.values[A_LINENO], <object> call.values[A_MSG], (), _or_none(call.values[A_EXC_INFO]),
+        <object> call.values[A_FUNCNAME])
+    record.args = <object> call.values[A_ARGS]       # a mapping is what it is
     record.__dict__.update(fields or {})
     return record
 
@@ -285,13 +333,21 @@ cdef bint _is_own(object function, str name, str file) except -1:
     return code.co_qualname == name and os.path.normcase(code.co_filename) == file
 
 
+cdef bint _is_builtin(object module, str name) except -1:
+    # Return whether it is a function in C of this name.
+    cdef object function = getattr(module, name)
+    return type(function) is BUILTIN and function.__name__ == name
+
+
 cdef Route _make_route(FastLogger logger):
     cdef Route route = Route.__new__(Route)
     cdef list mro = list(type(logger).__mro__)
     del mro[:mro.index(FastLogger) + 1]
     route.ordinary = tuple([
-        next(kind.__dict__[name] for kind in mro if name in kind.__dict__) for name in METHOD_NAMES])
+        next((kind.__dict__[name] for kind in mro if name in kind.__dict__), None) for name in METHOD_NAMES])
     route.forks = lc_fork_count()
+    route.own_clock = _is_clock_own()
+    route.processes = MODULES.get(MULTIPROCESSING)
     route.pid = os.getpid()
     route.why = ""
     try:
@@ -300,6 +356,9 @@ cdef Route _make_route(FastLogger logger):
         route.count = 0
         route.why = str(error) if isinstance(error, _Obstacle) else f"{type(error).__name__}: {error}"
     logger.route = route
+    if not route.holds():            # something has changed meanwhile: decide again at the next call
+        route.count = 0
+        route.checks_levels = False
     return route
 
 
@@ -309,31 +368,34 @@ cdef int _decide(Route route, object logger) except -1:
     cdef FastHandler handler
     cdef list handlers = []
     cdef object kind = type(logger), record = logging.LogRecord, at = logger
-    if LC_SHARED:
-        raise _Obstacle("this Python has no GIL")
+    if WATCHER < 0:
+        raise _Obstacle("other extensions have taken all watchers of dicts")
     while at is not None:
         own = at.__dict__.get("handlers")
         route.watch_owner(at, own if type(own) is list else None)
-        if any([hasattr(type(at), name) for name in LOGGER_STATE]) or type(own) is not list:
+        if (type(own) is not list or type(at).__getattribute__ is not object.__getattribute__
+                or any([hasattr(type(at), name) or name not in at.__dict__ for name in LOGGER_STATE])):
             raise _Obstacle("it, or one above it, has a property or something else in place of an attribute")
         handlers.extend(own)
         at = at.parent if at.propagate else None
     if type(logger.filters) is not list:
         raise _Obstacle("its filters are no list")
     route.filters = <PyObject *> logger.filters
+    route.filters_n = len(logger.filters)
     for one in handlers:
         if isinstance(one, FastHandler):
             route.watch_owner(one, None)
     route.watch_dict(logging.__dict__)
     route.watch_class(record)
-    if kind.__getattribute__ is not object.__getattribute__:
-        raise _Obstacle("its class has a __getattribute__")
     if not file:
         raise _Obstacle("logging._srcfile is unset")
     for i, name in enumerate(METHOD_NAMES):
         if not _is_own(route.ordinary[i], f"Logger.{name}", file):
             raise _Obstacle(f"Logger.{name} is replaced")
-    if logger.disabled or "isEnabledFor" in logger.__dict__ or type(logger._cache) is not dict:
+    for name in ("isEnabledFor", "error"):       # which others call
+        if name in logger.__dict__ or getattr(kind, name) is not COMPILED[name]:
+            raise _Obstacle(f"its {name} is replaced")
+    if logger.disabled or type(logger._cache) is not dict:
         raise _Obstacle("it is disabled")
     route.cache = logger._cache
     route.watch_dict(route.cache)
@@ -353,8 +415,10 @@ cdef int _decide(Route route, object logger) except -1:
             record.__init__, "LogRecord.__init__", file) or not _is_own(
             record.getMessage, "LogRecord.getMessage", file):
         raise _Obstacle("logging.LogRecord is changed")
-    if not _is_own(logging.getLevelName, "getLevelName", file):
-        raise _Obstacle("logging.getLevelName is replaced")
+    for name, qualified in (("getLevelName", "getLevelName"), ("currentframe", "<lambda>"),
+                            ("_is_internal_frame", "_is_internal_frame")):
+        if not _is_own(getattr(logging, name), qualified, file):
+            raise _Obstacle(f"logging.{name} is replaced")
     if not (logging.logThreads and logging.logMultiprocessing and logging.logProcesses):
         raise _Obstacle("logging.logThreads, logMultiprocessing or logProcesses is unset")
     route.watch_dict(logging._levelToName)
@@ -370,8 +434,11 @@ cdef int _decide(Route route, object logger) except -1:
         if not isinstance(one, FastHandler):
             raise _Obstacle(f"{name} is no logclient.Handler")
         handler = one
-        if type(one).handle is not FastHandler.handle or "handle" in one.__dict__:
+        if (type(one).handle is not FastHandler.handle or "handle" in one.__dict__
+                or type(one).__getattribute__ is not object.__getattribute__):
             raise _Obstacle(f"{name}.handle is replaced")
+        if hasattr(type(one), "level"):
+            raise _Obstacle(f"{name}.level is a property or something else in place of an attribute")
         if handler.ship is not None:
             raise _Obstacle("its handler makes other documents than ECS, or has before_send")
         route.handlers[i] = <PyObject *> one
@@ -383,20 +450,21 @@ cdef int _decide(Route route, object logger) except -1:
 cdef int _find_names(Route route) except -1:
     # Find where the names of threads and of the process are, and whether the clock and the id of the process
     # are those of the system.
-    cdef object threads = logging.threading, processes = sys.modules.get("multiprocessing")
+    cdef object threads = logging.threading, processes = route.processes
     cdef str file = os.path.normcase(threads.Thread.run.__code__.co_filename)
     for module in (logging.time, logging.os, threads):
         route.watch_dict(module.__dict__)
-    for function in (logging.time.time, logging.time.time_ns, logging.os.getpid):
-        if type(function) is not type(len):
-            raise _Obstacle(f"{function.__name__} is replaced")
-    route.watch_class(threads.Thread)
-    if type(threads.get_ident) is type(len) and _is_own(
+    for module, name in ((logging.time, "time"), (logging.time, "time_ns"), (logging.os, "getpid")):
+        if not _is_builtin(module, name):
+            raise _Obstacle(f"{module.__name__}.{name} is replaced")
+    if not route.own_clock:
+        raise _Obstacle("time.time or time.time_ns is replaced")
+    route.watch_class(MAIN_THREAD)
+    if _is_builtin(threads, "get_ident") and _is_own(
             threads.current_thread, "current_thread", file) and _is_own(
-            threads.Thread.name.fget, "Thread.name", file):
+            THREAD.name.fget, "Thread.name", file) and MAIN_THREAD.name is THREAD.name:
         route.threads = threads._active
     route.process_name = MAIN_PROCESS
-    route.multiprocessing = processes is not None
     if processes is None:
         return 0
     route.watch_dict(processes.__dict__)
@@ -407,6 +475,10 @@ cdef int _find_names(Route route) except -1:
     if not _is_own(processes.current_process, "current_process", file):
         raise _Obstacle("multiprocessing.current_process is replaced")
     current = processes.current_process()
+    lc_make_watchable(<PyObject *> current)
     route.watch_dict(current.__dict__)
+    route.watch_class(type(current))
+    if not _is_own(type(current).name.fget, "BaseProcess.name", file):
+        raise _Obstacle("the name of the process is replaced")
     route.process_name = current.name
     return 0

@@ -28,6 +28,29 @@ static inline PyObject *lc_dict_of(PyObject *o) {
     return dict;
 }
 
+/* CPython 3.13.0 tells watchers nothing of attributes that lie in the object itself (gh-125608). There they
+ * move into a dict. */
+static inline int lc_make_watchable(PyObject *o) {
+#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
+    if (Py_Version >> 8 == 0x030D00) {
+        PyObject *dict = lc_dict_of(o), *copy, *name;
+        int failed;
+        if (dict == NULL || ((PyDictObject *)dict)->ma_values == NULL)
+            return 0;
+        copy = PyDict_New();
+        name = PyUnicode_InternFromString("__dict__");
+        /* Not PyObject_GenericSetDict: after it, the attributes in the object would go on to be used. */
+        failed = copy == NULL || name == NULL || PyDict_Update(copy, dict) < 0
+            || PyObject_GenericSetAttr(o, name, copy) < 0;
+        Py_XDECREF(copy);
+        Py_XDECREF(name);
+        return failed ? -1 : 0;
+    }
+#endif
+    (void)o;
+    return 0;
+}
+
 /* 0: none, until the next look-up of an attribute. */
 #define lc_class_version(type) (((PyTypeObject *)(type))->tp_version_tag)
 

@@ -54,13 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--logging",
         metavar="MODULE:NAME",
-        help="say instead what keeps loggers off the fast way; NAME is a function or mapping that configures",
+        help="examine a program's loggers instead, and say which ones are slow, and why; NAME is its function"
+        " that configures logging, or its mapping for dictConfig",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings for each endpoint. UNREACHABLE: a step failed."""
     if arguments.logging is not None:
+        if arguments.url is not None:
+            raise ConfigError("--logging: examines no server: leave out the URL")
         from logclient.cli import loggers
 
         return loggers.run(arguments.logging, arguments.json)

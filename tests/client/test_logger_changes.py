@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import logging
 import logging.config
 import logging.handlers
 import multiprocessing
+import multiprocessing.process
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -44,12 +47,14 @@ class World:
     def __init__(self, kind: type[logging.Logger]) -> None:
         self.handler = logclient.Handler(NOWHERE)
         self.queue = QueueOnly(self.handler.client)
+        self.above = logging.Logger("above")
         self.top = logging.Logger("top")
         self.logger = kind("top.part")
         self.logger.parent = self.top
         self.top.addHandler(self.handler)
         self.seen: list[Any] = []
         self.memory = Memory(self.seen)
+        self.above.addHandler(self.memory)
         self.undo = ExitStack()
 
     def set(self, where: Any, name: str, value: Any) -> None:
@@ -79,7 +84,7 @@ class World:
     def taken(self) -> list[Any]:
         bodies = [json.loads(body) for body in self.queue.take()]
         for body in bodies:
-            body.pop("@timestamp")
+            body["@timestamp"] = body["@timestamp"][:2]  # the century: clocks may be replaced
         seen, self.seen[:] = list(self.seen), []
         return [bodies, seen]
 
@@ -193,6 +198,125 @@ def plain_filter(world: World) -> None:
     world.logger.filters.append(world.refuse)
 
 
+def overridden(name: str) -> Callable[[World], None]:
+    """Give the logger a class with a method that notes its keywords, and calls the one below."""
+
+    def change(world: World) -> None:
+        kind: Any = type(world.logger)
+
+        def method(self: Any, *args: Any, **named: Any) -> Any:
+            world.seen.append([name, len(args), sorted(named)])
+            return getattr(super(sub, self), name)(*args, **named)
+
+        sub = type("Sub", (kind,), {name: method})
+        world.logger.__class__ = sub
+
+    return change
+
+
+def refusing(world: World) -> None:
+    class Sub(type(world.logger)):  # type: ignore[misc]
+        def isEnabledFor(self, level: int) -> bool:
+            return level > logging.INFO
+
+    world.logger.__class__ = Sub
+
+
+def patched_class(world: World) -> None:
+    """Replace a method that other methods call, on the class of the logger itself."""
+    world.set(type(world.logger), "isEnabledFor", lambda self, level: level > logging.INFO)
+
+
+def counted_frames(world: World) -> None:
+    """Add a handler that finds the caller by a number of frames, as that of loguru's documentation did."""
+
+    class Counting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            world.seen.append(sys._getframe(6).f_code.co_name)
+
+    world.top.addHandler(Counting())
+
+
+def level_property(world: World) -> None:
+    class Sub(logclient.Handler):
+        level = property(lambda self: minimum[0], lambda self, value: None)  # type: ignore[assignment]
+
+    minimum = [0]
+    other = Sub(client=world.handler.client)
+    world.top.handlers[:] = [other]
+    log(world.logger, 7)
+    minimum[0] = logging.ERROR
+
+
+def strange_parent(world: World) -> None:
+    class Strange(logging.Logger):
+        def __getattribute__(self, name: str) -> Any:
+            return [world.memory] if name == "handlers" else super().__getattribute__(name)
+
+    world.top.__class__ = Strange
+
+
+def strange_handler(world: World) -> None:
+    class Strange(logclient.Handler):
+        def __getattribute__(self, name: str) -> Any:
+            return world.memory.handle if name == "handle" else super().__getattribute__(name)
+
+    world.top.handlers[:] = [Strange(client=world.handler.client)]
+
+
+def deleted(where: Any, name: str) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        world.set(where, name, None)
+        delattr(where, name)
+
+    return change
+
+
+def without_multiprocessing(world: World) -> None:
+    process_name(world)
+    log(world.logger, 7)
+    world.undo.enter_context(mock.patch.dict(sys.modules))
+    del sys.modules["multiprocessing"]
+
+
+def another_clock(world: World) -> None:
+    world.set(time, "time", time.monotonic)
+    world.set(time, "time_ns", time.monotonic_ns)
+
+
+def c_function(function: Any) -> ctypes.c_void_p:
+    """Return the place of the C function that a built-in function calls."""
+    definition = ctypes.c_void_p.from_address(id(function) + object.__basicsize__).value
+    assert definition is not None
+    return ctypes.c_void_p.from_address(definition + ctypes.sizeof(ctypes.c_void_p))
+
+
+def clock_in_c(world: World) -> None:
+    """Replace what the clocks call, as time-machine does: no object changes."""
+    for function, other in ((time.time, time.monotonic), (time.time_ns, time.monotonic_ns)):
+        place = c_function(function)
+        world.undo.callback(setattr, place, "value", place.value)
+        place.value = c_function(other).value
+    world.seen.append(time.time() < 1e9)
+
+
+def record_subclass(world: World) -> None:
+    class Record(logging.LogRecord):
+        def getMessage(self) -> str:
+            return super().getMessage() + "!"
+
+    world.undo.callback(logging.setLogRecordFactory, logging.getLogRecordFactory())
+    logging.setLogRecordFactory(Record)
+
+
+def many_handlers(world: World) -> None:
+    """Have more handlers than are looked at, then ours alone."""
+    for _ in range(20):
+        world.top.addHandler(Memory(world.seen))
+    log(world.logger, 7)
+    del world.top.handlers[1:]
+
+
 CHANGES: dict[str, Callable[[World], object]] = {
     "a handler of the logger": lambda w: w.logger.addHandler(w.memory),
     "a handler of the parent": lambda w: w.top.addHandler(w.memory),
@@ -277,13 +401,72 @@ CHANGES: dict[str, Callable[[World], object]] = {
     "another name of the process": process_name,
     "multiprocessing.current_process": lambda w: w.wrap(multiprocessing, "current_process"),
     "os.getpid": lambda w: w.set(os, "getpid", lambda: 4711),
+    "error of the logger": lambda w: w.wrap(w.logger, "error"),
+    "_log of a subclass": overridden("_log"),
+    "error of a subclass": overridden("error"),
+    "info of a subclass": overridden("info"),
+    "isEnabledFor of a subclass": refusing,
+    "isEnabledFor of the class": patched_class,
+    "findCaller of a subclass": overridden("findCaller"),
+    "makeRecord of a subclass": overridden("makeRecord"),
+    "callHandlers of a subclass": overridden("callHandlers"),
+    "filter of a subclass": overridden("filter"),
+    "a handler that counts frames": counted_frames,
+    "a property in place of a handler's level": level_property,
+    "a parent with a __getattribute__": strange_parent,
+    "a handler with a __getattribute__": strange_handler,
+    "Logger.warning deleted": deleted(logging.Logger, "warning"),
+    "Logger.error deleted": deleted(logging.Logger, "error"),
+    "handlers deleted": lambda w: delattr(w.logger, "handlers"),
+    "propagate deleted": lambda w: delattr(w.logger, "propagate"),
+    "filters deleted": lambda w: delattr(w.logger, "filters"),
+    "disabled deleted": lambda w: delattr(w.logger, "disabled"),
+    "_cache deleted": lambda w: delattr(w.logger, "_cache"),
+    "name deleted": lambda w: delattr(w.logger, "name"),
+    "the handler's level deleted": lambda w: delattr(w.handler, "level"),
+    "logging._srcfile deleted": deleted(logging, "_srcfile"),
+    "logging.currentframe": lambda w: w.set(logging, "currentframe", lambda: sys._getframe(5)),
+    "logging._is_internal_frame": lambda w: w.set(logging, "_is_internal_frame", lambda frame: False),
+    "another source file": lambda w: w.set(logging, "_srcfile", os.path.normcase(__file__)),
+    "no errors raised": lambda w: w.set(logging, "raiseExceptions", False),
+    "a class of records": record_subclass,
+    "LogRecord.__setattr__": lambda w: w.undo.enter_context(
+        mock.patch.object(
+            logging.LogRecord, "__setattr__", lambda self, *given: object.__setattr__(self, *given)
+        )
+    ),
+    "another clock in C": another_clock,
+    "a clock replaced in C": clock_in_c,
+    "the name of the main thread's class": lambda w: w.undo.enter_context(
+        mock.patch.object(threading._MainThread, "name", "main", create=True)
+    ),
+    "the name of the thread's class": lambda w: w.set(threading.Thread, "name", "some"),
+    "the name of the process's class": lambda w: w.set(multiprocessing.process.BaseProcess, "name", "worker"),
+    "multiprocessing not imported": without_multiprocessing,
+    "another process": lambda w: w.set(
+        multiprocessing.process, "_current_process", multiprocessing.Process(name="other")
+    ),
+    "many handlers": many_handlers,
 }
 
 
-def log(logger: logging.Logger, number: int) -> None:
-    """Make calls that take the fast way if nothing forbids it."""
-    logger.info("call %d of %s", number, "many", extra={"number": number})
-    logger.error("failed", stacklevel=2)
+def log(logger: logging.Logger, number: int) -> list[Any]:
+    """Make calls that take the fast way if nothing forbids it; return what they return or raise."""
+    results: list[Any] = []
+    calls: list[Callable[[], Any]] = [
+        lambda: logger.info("call %d of %s", number, "many", extra={"number": number}),
+        lambda: logger.error("failed", stacklevel=2),
+        lambda: logger.exception("failed", exc_info=KeyError(number)),
+        lambda: logger.log(25, "between"),
+        lambda: logger.debug("a level that is not enabled by a handler"),
+        lambda: logger.isEnabledFor(logging.INFO),
+    ]
+    for call in calls:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(type(error).__name__)
+    return results
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -292,15 +475,67 @@ def test_a_change_counts_from_the_next_call_on(name: str) -> None:
     for kind in (Logger, logging.Logger):
         world = World(kind)
         try:
-            log(world.logger, 0)
+            results = log(world.logger, 0) + log(world.logger, 0)
             if kind is Logger:
                 assert world.logger.obstacle() == ""
             CHANGES[name](world)
-            log(world.logger, 1)
+            results += log(world.logger, 1)
             world.undo.close()
-            log(world.logger, 2)
+            results += log(world.logger, 2)
+            took.append([*world.taken(), results])
         finally:
             world.close()
-        took.append(world.taken())
     assert took[0] == took[1]
+    assert took[0][0]  # documents
 
+
+OFTEN = [
+    "process name", "thread name", "name", "propagate", "disabled", "propagate of the parent",
+    "parent of the parent", "handlers of the parent", "level of the handler", "formatter",
+]  # fmt: skip
+
+
+def set_often(name: str, world: World, number: int) -> None:
+    """Change something by code that the interpreter has specialized after some calls."""
+    process, thread = multiprocessing.current_process(), threading.current_thread()
+    match name:
+        case "process name":
+            process.name = f"process-{number}"
+        case "thread name":
+            thread.name = f"thread-{number}"
+        case "name":
+            world.logger.name = f"name-{number}"
+        case "propagate":
+            world.logger.propagate = number % 2 == 0
+        case "disabled":
+            world.logger.disabled = number % 3 == 0
+        case "propagate of the parent":
+            world.top.propagate = number % 2 == 0
+        case "parent of the parent":
+            world.top.parent = [None, world.above][number % 2]
+        case "handlers of the parent":
+            world.top.handlers = [[world.memory], [world.handler]][number % 2]
+        case "level of the handler":
+            world.handler.setLevel([10, 30, 50][number % 3])
+        case "formatter":
+            world.handler.setFormatter([None, logging.Formatter("%(lineno)d")][number % 2])
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_each_of_many_changes_counts(name: str) -> None:
+    process, thread = multiprocessing.current_process(), threading.current_thread()
+    before = process.name, thread.name
+    took = []
+    for kind in (Logger, logging.Logger):
+        world = World(kind)
+        world.top.parent = world.above
+        try:
+            for number in range(60):
+                set_often(name, world, number)
+                log(world.logger, number)
+            took.append(world.taken())
+        finally:
+            process.name, thread.name = before
+            world.close()
+    assert took[0] == took[1]
+    assert took[0][0]
