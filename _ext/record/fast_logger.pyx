@@ -55,7 +55,7 @@ cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObje
             found = lc_find(<PyObject *> route.cache, <PyObject *> level)
     if found == Py_False:
         return None
-    if found != Py_True:
+    if found != Py_True or route.is_in_progress():
         return _ordinary(route, method, logger, args, n, names)
     if method == M_EXCEPTION:
         exc_info = True
@@ -111,7 +111,8 @@ cdef object _call_log(object self, PyObject **args, Py_ssize_t n, PyObject *name
 cdef object _call_is_enabled_for(object self, PyObject **args, Py_ssize_t n, PyObject *names):
     cdef Route route = _route_of(self)
     cdef PyObject *found = NULL
-    if n == 1 and names == NULL and PyLong_CheckExact(args[0]) and route.checks_levels:
+    if (n == 1 and names == NULL and PyLong_CheckExact(args[0]) and route.checks_levels
+            and not route.is_in_progress()):
         found = lc_find(<PyObject *> route.cache, args[0])
     return <object> found if found != NULL else _ordinary(route, M_ENABLED, self, args, n, names)
 

@@ -104,6 +104,7 @@ cdef class Route:
     cdef dict cache          # of the logger: level -> whether it is enabled
     cdef bint checks_levels  # the functions that decide about a level are those of the standard library
     cdef PyObject *enabled[M_LOG]    # by method, what `cache` has: True, False or NULL
+    cdef object in_progress  # the threading.local by which newer Pythons drop calls in the middle of another
     cdef tuple level_names   # by method
     cdef object name         # of the logger
     cdef object pid
@@ -201,6 +202,10 @@ cdef class Route:
         self.classes_n += 1
         return 0
 
+    cdef inline bint is_in_progress(self) except -1:
+        # Return whether the standard library drops the calls of this thread, as it handles a record.
+        return self.in_progress is not None and getattr(self.in_progress, "in_progress", False)
+
     # Make the documents of a call that is enabled. Return False, before anything is done, if the call has to
     # go the ordinary way. No Python code may run between `holds` and the references to the handlers.
     cdef bint log(self, FastLogger logger, object level, object level_name, PyObject **args, Py_ssize_t n,
@@ -283,9 +288,15 @@ cdef class Route:
             s.values[A_EXC_INFO] = <PyObject *> exc_info
         if stack is not None:
             s.values[A_STACK_INFO] = <PyObject *> stack
-        for i in range(self.count):
-            if number >= self.levels[i]:
-                (<FastHandler> handlers[i])._ship_call(&s, extra)
+        if self.in_progress is not None:
+            self.in_progress.in_progress = True
+        try:
+            for i in range(self.count):
+                if number >= self.levels[i]:
+                    (<FastHandler> handlers[i])._ship_call(&s, extra)
+        finally:
+            if self.in_progress is not None:
+                self.in_progress.in_progress = False
         return 0
 
 
@@ -397,6 +408,10 @@ cdef int _decide(Route route, object logger) except -1:
             raise _Obstacle(f"its {name} is replaced")
     if logger.disabled or type(logger._cache) is not dict:
         raise _Obstacle("it is disabled")
+    if hasattr(kind, "_is_disabled"):
+        if "_is_disabled" in logger.__dict__ or not _is_own(kind._is_disabled, "Logger._is_disabled", file):
+            raise _Obstacle("its _is_disabled is replaced")
+        route.in_progress = kind._tls
     route.cache = logger._cache
     route.watch_dict(route.cache)
     for i, level in enumerate(METHOD_LEVELS):

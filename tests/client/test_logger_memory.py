@@ -139,13 +139,17 @@ class Collecting:
         return "collected"
 
 
+DROPS_NESTED = hasattr(logging.Logger, "_is_disabled")
+"""Whether this Python drops log calls while it handles a record in the same thread."""
+
+
 def test_destructors_of_code_may_log_while_it_is_forgotten(logged: tuple[Logger, QueueOnly]) -> None:
     """Each place that is remembered replaces one whose code logs as it is freed, from yet another place."""
     logger, queue = logged
     count = 2000
     for number in range(count):
         function(logger.info, f"f{number}", Farewell(logger.info, number, cyclic=number % 3 == 0))()
-        if number % 50 == 0:
+        if number % 50 == 0 and not DROPS_NESTED:
             logger.info("%s", Collecting())
     made = functions_of(queue)
     assert sum(name.startswith("f") and name[1:].isdigit() for name in made) == count

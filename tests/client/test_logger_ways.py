@@ -133,6 +133,40 @@ def test_a_change_counts_from_the_next_call_on_in_code_that_runs_often(name: str
     assert took[0] == took[1]
 
 
+def test_calls_in_the_middle_of_another_are_dropped_where_python_drops_them() -> None:
+    """Newer Pythons do, in the same thread."""
+    took = []
+    for kind in (Logger, logging.Logger):
+        world = World(kind)
+        beside = kind("beside")
+
+        class Talking:
+            def __init__(self, logger: logging.Logger) -> None:
+                self.logger = logger
+
+            def __str__(self) -> str:
+                self.logger.warning("in the middle")
+                return f"enabled: {self.logger.isEnabledFor(logging.WARNING)}"
+
+        class Forward(logging.Handler):
+            def emit(self, record: logging.LogRecord, world: World = world) -> None:
+                world.logger.warning("forwarded %s", record.getMessage())
+
+        beside.addHandler(Forward())
+        try:
+            for number in range(3):
+                world.logger.warning("call %d", number)
+                world.top.warning("call %d", number)
+                world.logger.warning("from itself: %s", Talking(world.logger))
+                world.logger.warning("from the parent: %s", Talking(world.top))
+                world.top.warning("from the child: %s", Talking(world.logger))
+                beside.warning("other")
+            took.append(world.taken())
+        finally:
+            world.close()
+    assert took[0] == took[1]
+
+
 class Silent(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         pass
