@@ -22,7 +22,7 @@ from typing import Any
 
 import logclient
 from bench.ours import NOWHERE, QueueOnly
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 
 KINDS: dict[str, type[logging.Logger]] = {"compiled": Logger, "plain": logging.Logger}
 

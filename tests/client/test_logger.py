@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 
 import logclient
 from bench.ours import NOWHERE, QueueOnly
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 from logclient.testing.lumberjack import Collector
 from tests.support.examples import examples
 from tests.support.forks import FORKS, passes_in_own_process, run_in_child

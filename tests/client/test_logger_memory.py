@@ -17,7 +17,7 @@ import pytest
 
 import logclient
 from bench.ours import NOWHERE, QueueOnly
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 from tests.support import TESTED, clean_environment
 from tests.support.patience import PATIENCE
 

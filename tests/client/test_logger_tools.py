@@ -13,7 +13,7 @@ import pytest
 
 import logclient
 from bench.ours import NOWHERE, QueueOnly
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 from tests.client.logger_scenes import KINDS, SCENES
 from tests.support import TESTED, clean_environment
 from tests.support.patience import PATIENCE

@@ -22,7 +22,7 @@ from unittest import mock
 
 import logclient
 from bench.ours import NOWHERE, QueueOnly
-from logclient.logger import Logger
+from logclient.records.logger import Logger
 
 JUNK: list[bytes] = []
 
