@@ -42,6 +42,7 @@ cdef tuple LOGGER_STATE = ("name", "handlers", "filters", "propagate", "parent",
 cdef frozenset RECORD_HOOKS = frozenset(("__new__", "__getattribute__", "__getattr__", "__setattr__"))
 cdef dict MODULES = sys.modules
 cdef object MULTIPROCESSING = "multiprocessing"
+cdef object LEVEL = "level"
 cdef object MAIN_PROCESS = "MainProcess"
 cdef object FUNCTION = type(logging.getLevelName)
 cdef object BUILTIN = type(len)
@@ -83,13 +84,14 @@ cdef int _add_watcher():
 cdef int WATCHER = _add_watcher()
 
 
-# A logger on the way up, or a handler of ours: borrowed, as all that lies in it. It is alive while the owners
-# before it are as they were.
+# A logger on the way up, or a handler: borrowed, as all that lies in it. It is alive while the owners before it
+# are as they were.
 ctypedef struct Owner:
     PyObject *object
     PyObject *kind
     PyObject *dict
     uint64_t version         # of the dict
+    PyObject *level          # of a handler that is not ours: nothing else of its dict matters. Or NULL
     PyObject *list           # the handlers of a logger, or NULL
     Py_ssize_t size
 
@@ -116,6 +118,7 @@ cdef class Route:
     cdef int count           # of handlers; 0: the ordinary way
     cdef PyObject *handlers[MAX_HANDLERS]
     cdef long levels[MAX_HANDLERS]
+    cdef long long below     # calls from this level on are for handlers that are not ours, too
     # In the order in which they are looked at:
     cdef int owners_n
     cdef int items_n
@@ -140,8 +143,12 @@ cdef class Route:
             return False
         for i in range(self.owners_n):
             one = &self.owners[i]
-            if (lc_class(one.object) != one.kind or lc_dict_of(one.object) != one.dict
-                    or lc_dict_version(one.dict, CHANGES) != one.version):
+            if lc_class(one.object) != one.kind or lc_dict_of(one.object) != one.dict:
+                return False
+            if one.level != NULL:
+                if lc_find(one.dict, <PyObject *> LEVEL) != one.level:
+                    return False
+            elif lc_dict_version(one.dict, CHANGES) != one.version:
                 return False
             if one.list != NULL:
                 if PyList_GET_SIZE(one.list) != one.size:
@@ -160,25 +167,46 @@ cdef class Route:
                 return False
         return True
 
-    cdef int watch_owner(self, object one, list handlers) except -1:
-        # Watch the attributes and the class of an object, and the list of a logger.
+    cdef Owner *add_owner(self, object one) except NULL:
+        # Watch the class of an object.
         cdef Owner *made = &self.owners[self.owners_n]
-        if self.owners_n == MAX_OWNERS or handlers is not None and self.items_n + len(handlers) > MAX_ITEMS:
+        if self.owners_n == MAX_OWNERS:
             raise _Obstacle("too many loggers or handlers")
         made.object = <PyObject *> one
         made.kind = lc_class(made.object)
         lc_make_watchable(made.object)
         made.dict = lc_dict_of(made.object)
+        self.owners_n += 1
+        self.watch_class(type(one))
+        return made
+
+    cdef int watch_owner(self, object one, list handlers) except -1:
+        # Watch the attributes and the class of an object, and the list of a logger.
+        cdef Owner *made = self.add_owner(one)
         lc_watch(WATCHER, made.dict)
         made.version = lc_dict_version(made.dict, CHANGES)
         if handlers is not None:
+            if self.items_n + len(handlers) > MAX_ITEMS:
+                raise _Obstacle("too many handlers")
             made.list = <PyObject *> handlers
             made.size = len(handlers)
             for item in handlers:
                 self.items[self.items_n] = <PyObject *> item
                 self.items_n += 1
-        self.owners_n += 1
-        return self.watch_class(type(one))
+        return 0
+
+    cdef bint watch_level(self, object one, object least) except -1:
+        # Watch the level of a handler that is not ours. Return whether it is above `least`.
+        level = one.__dict__.get(LEVEL)
+        if (type(level) is not int or hasattr(type(one), LEVEL)
+                or type(one).__getattribute__ is not object.__getattribute__):
+            self.watch_owner(one, None)
+            return False
+        self.add_owner(one).level = <PyObject *> level
+        if level <= least:
+            return False
+        self.below = min(self.below, level)
+        return True
 
     cdef int watch_dict(self, dict one) except -1:
         if self.dicts_n == WATCHED_DICTS:
@@ -214,7 +242,7 @@ cdef class Route:
         cdef PyObject *frame
         cdef int i, overflow = 0, count = self.count
         cdef long long number = PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
-        if overflow or extra is not None and not _may_be_extra(extra):
+        if overflow or number >= self.below or extra is not None and not _may_be_extra(extra):
             return False
         for i in range(count):
             handlers[i] = self.handlers[i]
@@ -360,6 +388,7 @@ cdef Route _make_route(FastLogger logger):
     route.own_clock = _is_clock_own()
     route.processes = MODULES.get(MULTIPROCESSING)
     route.pid = os.getpid()
+    route.below = LLONG_MAX
     route.why = ""
     try:
         _decide(route, logger)
@@ -377,8 +406,8 @@ cdef int _decide(Route route, object logger) except -1:
     # Decide which way the calls of a logger go, and watch all that is looked at.
     cdef str file = logging._srcfile
     cdef FastHandler handler
-    cdef list handlers = []
-    cdef object kind = type(logger), record = logging.LogRecord, at = logger
+    cdef list handlers = [], ours = []
+    cdef object kind = type(logger), record = logging.LogRecord, at = logger, other = None
     if WATCHER < 0:
         raise _Obstacle("other extensions have taken all watchers of dicts")
     while at is not None:
@@ -395,7 +424,14 @@ cdef int _decide(Route route, object logger) except -1:
     route.filters_n = len(logger.filters)
     for one in handlers:
         if isinstance(one, FastHandler):
+            ours.append(one)
             route.watch_owner(one, None)
+        elif type(one) is logging.NullHandler:       # as libraries add
+            route.watch_owner(one, None)
+            if "handle" in one.__dict__ or not _is_own(type(one).handle, "NullHandler.handle", file):
+                other = one
+        elif not route.watch_level(one, logger.getEffectiveLevel()):
+            other = one
     route.watch_dict(logging.__dict__)
     route.watch_class(record)
     if not file:
@@ -440,14 +476,14 @@ cdef int _decide(Route route, object logger) except -1:
     route.level_names = tuple([logging.getLevelName(level) for level in METHOD_LEVELS])
     route.name = logger.name
     _find_names(route)
-    if not handlers:
-        raise _Obstacle("it has no handler")
-    if len(handlers) > MAX_HANDLERS:
-        raise _Obstacle(f"it has more than {MAX_HANDLERS} handlers")
-    for i, one in enumerate(handlers):
+    if other is not None:
+        raise _Obstacle(f"{type(other).__qualname__} is no logclient.Handler")
+    if not ours:
+        raise _Obstacle("it has no handler of ours" if handlers else "it has no handler")
+    if len(ours) > MAX_HANDLERS:
+        raise _Obstacle(f"it has more than {MAX_HANDLERS} handlers of ours")
+    for i, one in enumerate(ours):
         name = type(one).__qualname__
-        if not isinstance(one, FastHandler):
-            raise _Obstacle(f"{name} is no logclient.Handler")
         handler = one
         if (type(one).handle is not FastHandler.handle or "handle" in one.__dict__
                 or type(one).__getattribute__ is not object.__getattribute__):
@@ -458,7 +494,7 @@ cdef int _decide(Route route, object logger) except -1:
             raise _Obstacle("its handler makes other documents than ECS, or has before_send")
         route.handlers[i] = <PyObject *> one
         route.levels[i] = one.level
-    route.count = <int> len(handlers)
+    route.count = <int> len(ours)
     return 0
 
 

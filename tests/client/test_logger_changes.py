@@ -37,6 +37,18 @@ class Memory(logging.Handler):
         self.seen.append((record.name, record.levelname, record.getMessage(), record.lineno, record.funcName))
 
 
+class LoudNull(logging.NullHandler):
+    """Notes each record."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.seen.append(record.getMessage())
+        return True
+
+
 class SomeList(list[Any]):
     """A list whose items need not be where those of a list are."""
 
@@ -75,6 +87,14 @@ class World:
     def refuse(self, record: logging.LogRecord) -> bool:
         self.seen.append(record.getMessage())
         return False
+
+    def add(self, level: int) -> logging.Handler:
+        """Add another handler with a level."""
+        handler = Memory(self.seen)
+        handler.setLevel(level)
+        self.top.addHandler(handler)
+        log(self.logger, 5)
+        return handler
 
     def mark(self, record: logging.LogRecord) -> bool:
         record.mark = len(self.seen)
@@ -326,6 +346,20 @@ CHANGES: dict[str, Callable[[World], object]] = {
     "handlers replaced in place": lambda w: w.top.handlers.__setitem__(slice(None), [w.memory, w.handler]),
     "a handler before ours": lambda w: w.top.handlers.insert(0, w.memory),
     "our handler twice": lambda w: w.logger.addHandler(w.handler),
+    "a handler of a higher level": lambda w: w.add(logging.ERROR),
+    "a handler of a lower level": lambda w: w.add(1),
+    "a higher level of a handler": lambda w: w.add(1).setLevel(logging.ERROR),
+    "a lower level of a handler": lambda w: w.add(logging.ERROR).setLevel(1),
+    "a level that is set in the dict": lambda w: w.add(logging.ERROR).__dict__.__setitem__("level", 1),
+    "a NullHandler": lambda w: w.logger.addHandler(logging.NullHandler()),
+    "NullHandler alone": lambda w: w.top.handlers.__setitem__(0, logging.NullHandler()),
+    "NullHandler.handle": lambda w: (
+        w.logger.addHandler(logging.NullHandler()), w.wrap(logging.NullHandler, "handle")
+    ),
+    "handle of a NullHandler": lambda w: (
+        w.logger.addHandler(logging.NullHandler()), w.wrap(w.logger.handlers[0], "handle")
+    ),
+    "a subclass of NullHandler": lambda w: w.logger.addHandler(LoudNull(w.seen)),
     "handlers in a subclass of list": lambda w: setattr(w.top, "handlers", SomeList([w.memory])),
     "handlers in a tuple": lambda w: setattr(w.top, "handlers", (w.memory,)),
     "no propagation": lambda w: setattr(w.logger, "propagate", False),

@@ -51,6 +51,40 @@ def test_the_fast_way_is_taken_again_after_a_change_is_undone(name: str) -> None
         world.close()
 
 
+@with_gil
+def test_another_handler_needs_records_only_from_its_level_on() -> None:
+    world = World(Logger)
+    world.add(logging.ERROR)
+    made: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_qualname == "Logger.makeRecord":
+            made.append(frame.f_locals["msg"])
+
+    try:
+        assert world.logger.obstacle() == ""  # type: ignore[attr-defined]
+        sys.setprofile(note)
+        world.logger.warning("below")
+        world.logger.error("at it")
+        world.logger.critical("above")
+    finally:
+        sys.setprofile(None)
+        world.close()
+    assert made == ["at it", "above"]
+
+
+@with_gil
+def test_a_null_handler_keeps_no_logger_off_the_fast_way() -> None:
+    world = World(Logger)
+    try:
+        world.logger.addHandler(logging.NullHandler())
+        log(world.logger, 0)
+        assert world.logger.obstacle() == ""  # type: ignore[attr-defined]
+        assert world.taken()[0]
+    finally:
+        world.close()
+
+
 def test_a_level_that_the_class_of_a_handler_computes_is_asked_at_each_call() -> None:
     limit = [logging.NOTSET]
 
