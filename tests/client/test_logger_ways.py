@@ -64,7 +64,7 @@ def test_another_handler_needs_records_only_from_its_level_on() -> None:
     try:
         assert world.logger.obstacle() == ""  # type: ignore[attr-defined]
         sys.setprofile(note)
-        world.logger.warning("below")
+        world.logger.info("below")
         world.logger.error("at it")
         world.logger.critical("above")
     finally:
