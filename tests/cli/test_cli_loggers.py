@@ -69,8 +69,8 @@ CALL = "call logging.setLoggerClass(logclient.Logger) before the first import th
 ADD = "add a logclient.Handler to them, or to the root logger: nothing that they log is shipped"
 ENABLE = "set disable_existing_loggers to false in the mapping for dictConfig"
 NEEDS = (
-    "which needs a log record for each call that its level lets through; making one takes most of a call's time:"
-    " raise that level, or remove the handler where"
+    "which needs a log record for each call that its level lets through; making one takes most of a call's"
+    " time: raise that level, or remove the handler where"
 )
 
 
