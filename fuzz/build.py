@@ -277,7 +277,7 @@ def lines(codecs: Iterable[str]) -> Iterator[Command]:
     gcov()
     copy(tree)
     extensions.share_declarations(tree / "_ext", tree / "pxd")
-    for extension in sorted(set(EXTENSIONS).difference(codecs)):
+    for extension in sorted({*EXTENSIONS, extensions.RUNTIME}.difference(codecs)):
         so = f"{extension}{sysconfig.get_config_var('EXT_SUFFIX')}"  # of the normal build
         (tree / "logclient" / "_ext" / so).symlink_to(ROOT / "_ext" / so)
     for extension in codecs:
