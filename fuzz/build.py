@@ -30,8 +30,6 @@ from fuzz.target import ROOT, MissingError, Plant, load
 from tools import extensions, libraries
 
 OUT = ROOT / "build" / "fuzz"
-# The extensions that targets use in addition to their codec.
-EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "jsonscan", "queue", "inflight", "tracebacks")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # The changes of all builds: buffers are exactly as large as necessary, because spare room would hide an
@@ -217,7 +215,7 @@ def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> I
     if plant is not None:
         change(tree, plant.file, plant.old, plant.new)
     extensions.share_declarations(tree / "_ext", tree / "pxd")
-    for extension in sorted(set(EXTENSIONS).difference(codecs)):
+    for extension in sorted(extensions.modules(ROOT / "_ext").keys() - codecs):
         if plant is None:
             translate(tree, extension)
             yield command(tree, extension, compiler)
@@ -277,7 +275,7 @@ def lines(codecs: Iterable[str]) -> Iterator[Command]:
     gcov()
     copy(tree)
     extensions.share_declarations(tree / "_ext", tree / "pxd")
-    for extension in sorted({*EXTENSIONS, extensions.RUNTIME}.difference(codecs)):
+    for extension in sorted({extensions.RUNTIME, *extensions.modules(ROOT / "_ext")} - {*codecs}):
         so = f"{extension}{sysconfig.get_config_var('EXT_SUFFIX')}"  # of the normal build
         (tree / "logclient" / "_ext" / so).symlink_to(ROOT / "_ext" / so)
     for extension in codecs:
