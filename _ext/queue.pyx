@@ -236,13 +236,10 @@ cdef class EventQueue:
         """
         cdef lc_queue *h = self.h
         cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
-        if size > 0xFFFFFFF0:
-            size = 0xFFFFFFF0       # over any max_event_bytes: a tombstone, its bytes are not read
         if ticket is not None and ticket.h != h:       # made before a fork: no place in this line
             ticket.ticket.state = TICKET_NONE
             ticket.h = h
-        return lc_put(h, data, <uint32_t> size, level, kind, created_us,
+        return lc_put(h, data, <size_t> PyBytes_GET_SIZE(body), level, kind, created_us,
                       NULL if ticket is None else &ticket.ticket)
 
     def ticket(self, uint64_t size) -> Ticket:

@@ -154,7 +154,7 @@ cdef inline bint _ends_sleep(lc_queue *h, uint8_t level) noexcept nogil:
     return _begin_wake(h)
 
 
-cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_ticket *ticket) noexcept nogil:
     # With a ticket, use the room that was granted to it, or any other room; never overtake waiting callers.
     cdef uint64_t ticks
@@ -186,7 +186,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
     elif h.first_ticket != NULL and ticket == NULL:
         result = PUT_FULL
     else:
-        result = _append(h, body, size, level, kind, created_us)
+        result = _append(h, body, <uint32_t> size, level, kind, created_us)
     wake = result > 0 and _ends_sleep(h, level)
     lc_unlock(h)
     if wake:

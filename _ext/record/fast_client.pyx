@@ -60,7 +60,7 @@ cdef class FastClient:
             if <size_t> size > self.encoder.max_event_bytes:
                 seq = NOT_ENCODED
             else:
-                seq = lc_put(self.queue.h, <const uint8_t *> PyBytes_AS_STRING(event), <uint32_t> size,
+                seq = lc_put(self.queue.h, <const uint8_t *> PyBytes_AS_STRING(event), <size_t> size,
                              kept, <uint8_t> K_RAW, 0, NULL)
         elif self.revise is not None:
             return self.revise(event, kept)

@@ -298,9 +298,7 @@ cdef class FastHandler:
 
     cdef inline int _put(self, object record, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,
                          int64_t created_us) except -1:
-        if size > 0xFFFFFFF0:
-            size = 0xFFFFFFF0        # over any max_event_bytes: the queue makes a tombstone and reads no byte
-        cdef int64_t seq = lc_put(self.queue.h, body, <uint32_t> size, level, kind, created_us, NULL)
+        cdef int64_t seq = lc_put(self.queue.h, body, size, level, kind, created_us, NULL)
         if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED or self.queue.h.needs_sender:
             self._put_fallback(record, seq, body, size, level, kind)
         return 0

@@ -185,7 +185,7 @@ cdef class Encoder:
             if self._encode_mapping(&doc, stack, obj) < 0:
                 reason[0] = doc.reason
                 return NOT_ENCODED
-            seq = lc_put(self.queue.h, doc.base, <uint32_t> (doc.p - doc.base), level,
+            seq = lc_put(self.queue.h, doc.base, <size_t> (doc.p - doc.base), level,
                          <uint8_t> K_DOCUMENT | doc.flags, doc.created_us, NULL)
             if doc.sanitized or doc.moved:
                 self.queue.count_changed(doc.sanitized, doc.moved)
