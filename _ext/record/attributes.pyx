@@ -411,7 +411,7 @@ cdef uint8_t _level_index(PyObject *v) noexcept nogil:
     cdef long long number
     if v == NULL or not PyLong_Check(v):
         return 0
-    number = PyLong_AsLongLongAndOverflow(v, &overflow)
+    number = _int_value(v, &overflow)
     if overflow > 0 or number >= 50:
         return 5
     if overflow < 0 or number < 0:
