@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -947,12 +948,15 @@ def test_an_answer_ends_the_linger_of_a_full_window(make: Make, setup: Setup) ->
     rig.settle()
 
 
-def test_flush_does_not_wait_for_the_linger(make: Make) -> None:
-    rig = make(batch_events=5, linger=PATIENCE)
+def test_flush_does_not_wait_for_the_linger(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "CHECK", PATIENCE)  # who waits wakes the sender once
+    rig = make(batch_events=5, inflight=100, linger=PATIENCE)
     rig.server.down()
     rig.many(7)  # a full batch, and one after a linger
-    rig.server.up()
-    assert rig.engine.flush(PATIENCE / 2) == 0
+    with ThreadPoolExecutor(1) as pool:
+        left = pool.submit(rig.engine.flush, PATIENCE / 2)
+        rig.server.up()
+        assert left.result() == 0
 
 
 # -- age ----------------------------------------------------------------------------------------------
