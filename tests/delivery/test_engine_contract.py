@@ -239,6 +239,16 @@ def test_poison_fails_alone(make: Make, setup: Setup, how: str) -> None:
 
 
 @needs_setup(acks)
+def test_poison_fails_without_new_events_to_compare_with(make: Make, setup: Setup) -> None:
+    """Some of those that are queued are kept back for it."""
+    rig = make(inflight=64)
+    rig.server.script = ends_at_poison(lambda got: got.seq == 58)
+    rig.many(200)
+    stats = rig.until(lambda s: s.failed == {"poison": 1} and s.acked == 199)
+    assert (stats.sent, stats.quarantined) == (200, 0)
+
+
+@needs_setup(acks)
 def test_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Setup) -> None:
     rig = make()
     rig.server.script = ends_at_poison(lambda got: got.body == b"bad")
