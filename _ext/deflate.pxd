@@ -235,14 +235,14 @@ cdef inline int inflate_more(lc_zstream *s, lc_wire *out, size_t most) noexcept 
     s.avail_out = <unsigned int> room
     cdef int done = lc_inflate(s)
     out.size += room - s.avail_out
+    if done == Z_MEM_ERROR:
+        return INFLATE_MEMORY
+    if done != Z_OK and done != Z_STREAM_END and done != Z_BUF_ERROR:
+        return INFLATE_BAD           # before the size, as Python's object does
     if out.size > most:
         return INFLATE_TOO_LARGE
     if done == Z_STREAM_END:
         return INFLATE_END
-    if done == Z_MEM_ERROR:
-        return INFLATE_MEMORY
-    if done != Z_OK and done != Z_BUF_ERROR:
-        return INFLATE_BAD
     return INFLATE_ALL if s.avail_out else 0
 
 

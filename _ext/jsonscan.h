@@ -1,4 +1,4 @@
-/* The parts of the JSON scanner (jsonscan.pxd) that look at many bytes at once. */
+/* The parts of the JSON scanner (jsonscan.pyx, jsontext.pxd) that look at many bytes at once. */
 #ifndef LOGCLIENT_JSONSCAN_H
 #define LOGCLIENT_JSONSCAN_H
 

@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -30,8 +30,6 @@ from fuzz.target import ROOT, MissingError, Plant, load
 from tools import extensions, libraries
 
 OUT = ROOT / "build" / "fuzz"
-# The extensions that targets use in addition to their codec.
-EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "jsonscan", "queue", "inflight", "tracebacks")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # The changes of all builds: buffers are exactly as large as necessary, because spare room would hide an
@@ -133,6 +131,11 @@ def codecs(targets: list[str]) -> list[str]:
     return sorted({name for target in targets for name in load(target).EXTENSIONS})
 
 
+def others(codecs: Collection[str]) -> list[str]:
+    """Return the extensions that are not under test."""
+    return sorted(extensions.modules(ROOT / "_ext").keys() - codecs)
+
+
 def change(tree: Path, file: str, old: str, new: str) -> None:
     path = tree / file
     text = path.read_text()
@@ -209,7 +212,7 @@ def copy(tree: Path) -> None:
         change(tree, file, old, new)
 
 
-def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> Iterator[Command]:
+def sanitized(name: str, codecs: Collection[str], plant: Plant | None = None) -> Iterator[Command]:
     """Yield the commands for a build with AddressSanitizer, and with the bug `plant` (after `clean`)."""
     tree = OUT / name
     compiler = [clang(), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"]
@@ -217,7 +220,7 @@ def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> I
     if plant is not None:
         change(tree, plant.file, plant.old, plant.new)
     extensions.share_declarations(tree / "_ext", tree / "pxd")
-    for extension in sorted(set(EXTENSIONS).difference(codecs)):
+    for extension in others(codecs):
         if plant is None:
             translate(tree, extension)
             yield command(tree, extension, compiler)
@@ -270,14 +273,14 @@ def _for_programs() -> tuple[list[str], list[str]]:
         return [gcc], ["libasan.so"]
 
 
-def lines(codecs: Iterable[str]) -> Iterator[Command]:
+def lines(codecs: Collection[str]) -> Iterator[Command]:
     """Yield the commands for the build that counts lines."""
     tree = OUT / "lines"
     gcc = os.environ.get("GCC", "gcc")
     gcov()
     copy(tree)
     extensions.share_declarations(tree / "_ext", tree / "pxd")
-    for extension in sorted(set(EXTENSIONS).difference(codecs)):
+    for extension in (extensions.RUNTIME, *others(codecs)):
         so = f"{extension}{sysconfig.get_config_var('EXT_SUFFIX')}"  # of the normal build
         (tree / "logclient" / "_ext" / so).symlink_to(ROOT / "_ext" / so)
     for extension in codecs:

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def functions(tree: Path) -> list[Function]:
 
 
 def reachable(
-    tree: Path, codecs: Iterable[str], roots: Iterable[str], apart: Iterable[str]
+    tree: Path, codecs: Collection[str], roots: Iterable[str], apart: Iterable[str]
 ) -> list[Function]:
     """Find the functions that are reachable from the roots, in the codecs and in .pxd files.
 
@@ -116,7 +116,7 @@ def reachable(
 
 
 def measure(
-    tree: Path, where: Path, codecs: Iterable[str], roots: Iterable[str], apart: dict[str, str]
+    tree: Path, where: Path, codecs: Collection[str], roots: Iterable[str], apart: dict[str, str]
 ) -> Lines:
     """Measure the lines reached by runs with the build `tree`, with counters in `where` (gcov's prefix)."""
     counts: dict[tuple[str, int], int] = {}

@@ -144,6 +144,8 @@ cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, doub
     cdef const uint8_t *p = message
     cdef const uint8_t *end = p + size
     cdef int64_t added = 0, ms = 0, counter = 0
+    cdef bint is_ping
+    cdef int done
     if w.state != SYNCHRONIZED:
         return 0
     if not skip_text(&p, end, b'["sync",', 8):
@@ -152,13 +154,12 @@ cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, doub
                 return 0
             w.out.alive += 1
             return 1 if take_synced(w, <double> added, now) == 0 else STOP_MEMORY
-        if skip_text(&p, end, b'["ping",', 8) and take_number(&p, end, &added):
-            w.received = max(w.received, added)
-            return 1 if say_number(w, b'["pong",', 8, w.added) == 0 else STOP_MEMORY
-        if skip_text(&p, end, b'["pong",', 8) and take_number(&p, end, &added):
-            w.received = max(w.received, added)
-            return 1 if take_pong(w) == 0 else STOP_MEMORY
-        return 0
+        is_ping = skip_text(&p, end, b'["ping",', 8)
+        if not ((is_ping or skip_text(&p, end, b'["pong",', 8)) and take_number(&p, end, &added)):
+            return 0
+        w.received = max(w.received, added)
+        done = say_number(w, b'["pong",', 8, w.added) if is_ping else take_pong(w)
+        return 1 if done == 0 else STOP_MEMORY
     if not (read_integer(&p, end, DIGITS, &added) and skip_text(&p, end, b",{", 2)):
         return 0
     cdef const uint8_t *action = p - 1

@@ -231,8 +231,7 @@ cdef class CompiledPump:
                 self.has_events = True
                 if self.wire.size == 0:
                     return 0
-        # The last window may not be sent yet: come back when the socket takes it.
-        return 1 if self.offset < self.wire.size else 0
+        return 0                 # the last window may not be sent yet: see `_sleep_until`
 
     cdef int _receive(self, double now) noexcept nogil:
         # Read the bytes that have arrived. Return 0, or a negative end.

@@ -168,12 +168,11 @@ cdef class PumpGroup:
         return False
 
     cdef int _check(self, double now, double until, bint reached, double *limit) noexcept nogil:
-        # Find the ends of this run, and decide how long to sleep. Return the number of ends, or AGAIN.
+        # Find the ends of this run, and decide how long to sleep. Return the number of ends.
         cdef lc_member *m
         cdef int i, end
         cdef int common = NO_END     # the end for all
         cdef int ends = 0
-        cdef bint again = False
         if reached:
             common = END_TARGET
         elif self.stopping:
@@ -193,18 +192,18 @@ cdef class PumpGroup:
                 if end == NO_END:
                     end = (<CompiledPump> m.pump)._sleep_until(now, m.full, &m.takes, limit)
                 if end == AGAIN:
-                    again = True
+                    limit[0] = now           # but read what has arrived
                 else:
                     m.end = end
                 m.takes = m.takes and not (<CompiledPump> m.pump).in_flight.f.takes_none
             ends += m.end != NO_END
-        return AGAIN if again and not ends else max(ends, <int> (common != NO_END))
+        return max(ends, <int> (common != NO_END))
 
     cdef void _run(self, double until) noexcept nogil:
         cdef double now, limit
         cdef int ends = 0
         cdef bint reached
-        while ends == 0 or ends == AGAIN:
+        while ends == 0:
             now = lc_monotonic()
             self._send(now)
             reached = inflight_commit(&(<CompiledPump> self.members[0].pump).in_flight.f)

@@ -249,11 +249,12 @@ cdef int _write_value(Document *doc, PyObject *v, int depth) except -2:
 
 cdef inline int _write_held(Document *doc, PyObject *v, int depth) except -2:
     # Write a value of a container that may drop it while Python code runs.
-    return _write_value(doc, v, depth) if _is_inert(v) else _write_object(doc, <object> v, depth)
+    return _write_value(doc, v, depth) if _is_inert(v) else _write_object(doc, v, depth)
 
 
-cdef int _write_object(Document *doc, object v, int depth) except -2:
-    return _write_value(doc, <PyObject *> v, depth)
+cdef int _write_object(Document *doc, PyObject *v, int depth) except -2:
+    cdef object held = <object> v     # an argument that is cast is not held
+    return _write_value(doc, <PyObject *> held, depth)
 
 
 cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:

@@ -292,6 +292,7 @@ cdef int _write_splice(Document *doc, Splice s) except -2:
         return -1
     if trace_at >= 0:
         memcpy(doc.p - n + trace_at, doc.ids, TRACE_DIGITS)
+    if span_at >= 0:         # one may be null, where memory was out
         memcpy(doc.p - n + span_at, doc.ids + TRACE_DIGITS, IDS - TRACE_DIGITS)
     doc.pairs += s.pairs
     doc.sanitized += s.sanitized

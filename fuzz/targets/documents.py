@@ -45,13 +45,12 @@ APART = {
     "2**31": "columns of two gibibytes",
 }
 PLANTS = (
-    Plant("escape", "_ext/documents/texts.pyx", "            c = hex4(p + 2) if end - p >= 6 else -1",
-          "            c = hex4(p + 2) if end - p >= 2 else -1", (ASAN, "AssertionError")),
+    Plant("escape", "_ext/documents/texts.pyx", "room_for(d, to, 2 * size + 4)", "room_for(d, to, size + 0)",
+          (ASAN,)),
     Plant("allocation", "_ext/documents/members.pyx", "room_for(d, &d.unescaped, 2 * size + 8)",
           "room_for(d, &d.unescaped, (2 * size + 8) << 14)", (MEMORY,)),
-    Plant("pairs", "_ext/documents/members.pyx",
-          "    if end - p < 4 or <size_t> (end - p - 4) < lc_get32(p):", "    if end - p < 4:",
-          (ASAN, MEMORY, "AssertionError")),
+    Plant("pairs", "_ext/documents/members.pyx", "        count -= 1\n    return p == end\n",
+          "        count -= 1\n    return True\n", ("AssertionError",)),
 )  # fmt: skip
 
 TIMES = ("2026-11-21T18:03:11.152093Z", "2024-02-29 23:59:60,5+01:30", "0001-01-01T00:00:00Z", "now", "")

@@ -68,7 +68,7 @@ PLANTS = (
           (ASAN, "AssertionError: rows", "AssertionError: a row")),
     Plant("allocation", "_ext/lumberjack/reader.pyx",
           "        self.inside = True\n",
-          "        self.inside = wire_reserve(&self.inflated[0], 2048 * <size_t> self.n) != NULL\n",
+          "        free(malloc(2048 * <size_t> self.n + 1)); self.inside = True\n",
           (MEMORY,)),
     Plant("inflate", "_ext/deflate.pxd", "    return INFLATE_ALL if s.avail_out else 0",
           "    return INFLATE_ALL if s.avail_out and s.avail_in else 0", (TIMEOUT,)),

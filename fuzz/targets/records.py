@@ -1,21 +1,25 @@
 """Records and mappings with any values, through the formatter into the queue.
 
 An input is a program: three bytes of options (the encoder, the method, the bound), the number of the
-allocation that fails (0: none), then the values, each with an opcode and operands. Some values run a part of
-the same program when they are converted to text, which replaces and deletes the sources of the document.
-Without such values the document must equal that of the reference in plain Python; with them it must be valid.
+allocation that fails (0: none), the number of values, further options of the encoder, then the values, each
+with an opcode and operands. Some values run a part of the same program when they are converted to text, which
+replaces and deletes the sources of the document. Without such values and further options the document must
+equal that of the reference in plain Python; with them it must be valid.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
+import enum
 import gc
 import json
 import logging
 import struct
 from collections import UserDict
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from random import Random
 from typing import Any
 
@@ -24,11 +28,12 @@ from fuzz.target import ASAN, MEMORY, Plant, check
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient._ext.record import Encoder, FastClient, FastHandler, LineEncoder
-from logclient.errors import EncodeError, EncodeTypeError
+from logclient.errors import ConfigError, EncodeError, EncodeTypeError
 from logclient.logjam import Agent
+from logclient.records import context
 from tests.oracle import ecs
 
-EXTENSIONS = ("record", "jsonscan")
+EXTENSIONS = ("record",)
 MAX_LEN = 1500
 LIMITS = (1 << 16, 1 << 12, 700, 60)
 NAMES = (
@@ -42,7 +47,8 @@ ATTRIBUTES = (
     "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
     "funcName", "created", "thread", "threadName", "processName", "process", "user", "event", "@metadata",
     "event.id", "log.level", "log.flags", "message", "\udc00", "other",
-    "_id", "id", "labels", "labels.user", "event.id.x", "@metadata.x",
+    "_id", "id", "labels", "labels.user", "event.id.x", "@metadata.x", "otelTraceID", "otelSpanID",
+    "otelServiceName", "event.dataset", "service.name", "password",
 )  # fmt: skip
 
 NONE, TRUE, FALSE, BYTE, HUGE, FLOAT, ASCII, WIDE, LONG, BYTES, LIST, TUPLE, DICT, SET = range(14)
@@ -52,6 +58,8 @@ SENT, NO_MAPPING, MAKER, OWN_EMIT, EMITTED, ROOMY, ATTENTION = 3, 4, 8, 16, 32, 
 LINES = 4  # of the second, with RECORD: Logjam's documents
 PAIRS, TRUNCATE, RECORD, HANDLER = 1, 2, 4, 8  # bits of the first byte
 FORMATTER, FILTER, TEXTED, SUBCLASS = 16, 32, 64, 128
+NESTED, REDACTED, DATED, FIELDS, BOUND, SPANNED = 1, 2, 4, 8, 16, 32  # of the sixth
+LEVELLED, SAMPLED = 64, 128
 
 DICTIONARY = [
     b"%s %d", b"%r", b"%%", b"%.2f", b"%(a)s", b'"', b"\\", b"\x00", b"\xff\xff", bytes([ATTACKER, 0]),
@@ -60,8 +68,8 @@ DICTIONARY = [
     b"logclient.x", b"zmq.auth", b"websockets",
 ]  # fmt: skip
 
-ROOTS = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "FastClient", "FastHandler")
-ROOTS += ("LineEncoder",)
+ROOTS: tuple[str, ...] = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "FastClient")
+ROOTS += ("FastHandler", "LineEncoder")
 _MISTAKE = "a mistake of the caller, not of the input: tests/client/test_handler_unit.py"
 APART = {
     "__init__ has": _MISTAKE,
@@ -159,7 +167,7 @@ class Program:
                 return {n, str(n)} if n & 1 else frozenset((n,))
             case 14:
                 self.hostile = True
-                return (object(), logging, bytearray(b"\xff"), b"a", range(n), DAY, DECIMAL, ROWS)[n % 8]
+                return (object(), logging, bytearray(b"\xff"), b"a", range(n), *PLAIN)[n % 11]
             case 15:
                 text = self.value(7)
                 return type("Text", (str,), {})(text if type(text) is str else "text")
@@ -189,7 +197,7 @@ class Program:
 
     def key(self) -> str:
         n = self.byte()
-        return ATTRIBUTES[n % 32] if n % 32 < len(ATTRIBUTES) else self.bytes(n % 9).decode("latin-1")
+        return ATTRIBUTES[n % 48] if n % 48 < len(ATTRIBUTES) else self.bytes(n % 9).decode("latin-1")
 
     def key_of(self, i: int) -> Any:
         self.hostile = True
@@ -338,7 +346,20 @@ class Rows(list[Any]):
     pass
 
 
-DAY, DECIMAL, ROWS = datetime.date(2026, 1, 1), decimal.Decimal("1.5"), Rows([1, "a"])
+class Kind(enum.Enum):
+    ONE = "one"
+
+
+@dataclasses.dataclass
+class Item:
+    name: Any
+
+
+BINDINGS: ContextVar[context.Fields | None] = ContextVar("bindings", default=None)
+PLAIN = (
+    datetime.date(2026, 1, 1), decimal.Decimal("1.5"), Rows([1, "a"]), Kind.ONE, Item("a"),
+    datetime.timedelta(1),
+)  # fmt: skip
 
 
 class OwnMessage(logging.LogRecord):
@@ -377,7 +398,8 @@ class OwnEmit(Handler):
 class Rig:
     """A queue with the client or handler that fills it."""
 
-    def __init__(self, encoder: dict[str, Any], way: int) -> None:
+    def __init__(self, encoder: dict[str, Any], way: int, more: int) -> None:
+        self.more = more
         bound = 1 << 23 if way & ROOMY else 100
         self.queue = EventQueue(max_bytes=bound, max_event_bytes=encoder["max_event_bytes"], policy="raise")
         self.queue.needs_sender = bool(way & ATTENTION)
@@ -400,7 +422,14 @@ class Rig:
             program.attack()
             return 0
 
-        handler._bind(self.encoder, attend, attend, maker, line_encoder, logging.Formatter(), own_emit, False)
+        def sample(record: logging.LogRecord) -> Any:
+            program.attack()
+            return record if program.byte() % 5 else None
+
+        handler._bind(
+            self.encoder, attend, attend, maker, line_encoder, logging.Formatter(), own_emit, False,
+            bool(self.more & LEVELLED), sample if self.more & SAMPLED else None,
+        )  # fmt: skip
         logging.Handler.__init__(handler)
         return handler
 
@@ -415,6 +444,21 @@ class Rig:
 
 
 def seeds() -> Iterator[bytes]:
+    """Yield what `_programs` does, and some of it with each of the further options."""
+    for n, program in enumerate(_programs()):
+        yield program[:5] + b"\0" + program[5:]
+        if n % 3 == 0:
+            yield program[:5] + bytes([n // 3 % 256]) + program[5:]
+    for names in b"%(user)s", b"%(a)s":
+        arguments = bytes([DICT, 2, 16, ASCII, 1]) + b"x" + bytes([47, ASCII, 1]) + b"y"
+        yield bytes([RECORD, 0, 0, 0, 2, REDACTED, 1, ASCII, len(names)]) + names + bytes([2]) + arguments
+    for more in range(64):
+        for code in (ERROR, PAIR, DICT, TUPLE):
+            for n in range(4):
+                yield bytes([RECORD, 0, 0, 0, 2, more, 6, code, n, 1, 6, 2, 31, ASCII, 1]) + b"a" * 40
+
+
+def _programs() -> Iterator[bytes]:
     """Yield each opcode and attacker in each attribute, records of every kind, and random programs."""
     random = Random(11)
     for place in range(len(ATTRIBUTES)):
@@ -486,10 +530,10 @@ def seeds() -> Iterator[bytes]:
 
 def run(data: memoryview) -> None:
     given = bytes(data)
-    if len(given) < 6:
+    if len(given) < 7:
         return
-    how, way, limit, failing, count = given[:5]
-    program = Program(given[5:])
+    how, way, limit, failing, count, more = given[:6]
+    program = Program(given[6:])
     names = NAMES[limit // len(LIMITS) % len(NAMES)]
     if how & RECORD:
         names = names._replace(ecs=True)  # records are always documents of ECS
@@ -500,26 +544,73 @@ def run(data: memoryview) -> None:
         "text": (lambda text: {"message": text, "n": 1}) if how & TEXTED else None,
         "complete": (lambda fields: {**fields, "added": 1}) if how & TEXTED and not how & RECORD else None,
         **names._asdict(),
+        **_further(program, more),
     }
-    if how & RECORD:
-        _record(program, how, way, failing, count % 8, options, names)
-    else:
-        _mapping(program, way, failing, count % 8, options, names)
+    if options["max_event_bytes"] < 100:
+        options["fields"] = None  # they would not fit
+    try:
+        if how & RECORD:
+            _record(program, how, way, failing, count % 8, more, options, names)
+        else:
+            _mapping(program, way, failing, count % 8, more, options, names)
+    finally:
+        BINDINGS.set(None)
+
+
+class ActiveSpans:
+    """Spans of OpenTelemetry, without OpenTelemetry: one for each context, or none."""
+
+    variable = None
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def context(self) -> Any:
+        return self.program if self.program.byte() & 1 else {}
+
+    def find(self, context: Any) -> Any:
+        self.program.attack()
+        digit = format(self.program.byte() & 15, "x")
+        return digit * 32, digit * 16, (("service.name", "shop"),) if digit < "8" else ()
+
+
+def _further(program: Program, more: int) -> dict[str, Any]:
+    """Return the options of an encoder that a sixth byte stands for."""
+    fields = {"service.name": "shop", "labels.team": "a", "event.dataset": "shop.log", "größe": 1}
+    if more & BOUND:
+        BINDINGS.set(context.Fields({program.key(): program.value(4) for _ in range(2)}))
+    program.hostile |= more > 0  # the reference has none of these
+    return {
+        "nested": bool(more & NESTED),
+        "timestamp": bool(more & DATED),
+        "fingerprint": bool(more & DATED),
+        "fields": fields if more & FIELDS else None,
+        "bound": BINDINGS if more & BOUND else None,
+        "spans": ActiveSpans(program) if more & SPANNED else None,
+        "redact": ("password", "user", "lab*", "*ß*", "event.*") if more & REDACTED else (),
+    }
 
 
 def _mapping(
-    program: Program, way: int, failing: int, count: int, options: dict[str, Any], names: ecs.Names
+    program: Program,
+    way: int,
+    failing: int,
+    count: int,
+    more: int,
+    options: dict[str, Any],
+    names: ecs.Names,
 ) -> None:
     event: Any = {program.key(): program.value() for _ in range(count)}
     if way & NO_MAPPING:
         event = program.value()
     program.held.append(event) if isinstance(event, dict) else None
     if way & SENT:
-        rig = Rig(options, way)
+        rig = Rig(options, way, more)
+        level = program.value(5) if more & LEVELLED else 20
         memory.fail_at(failing)
         try:
-            rig.sender.send(event, 20)
-        except (EncodeError, EncodeTypeError, *ATTACKS):
+            rig.sender.send(event, level)
+        except (EncodeError, EncodeTypeError, ConfigError, *ATTACKS):
             return
         finally:
             memory.fail_at(0)
@@ -531,6 +622,7 @@ def _mapping(
     memory.fail_at(failing)
     try:
         made = encoder.encode(event)
+        made = encoder.encode(event) if program.hostile else made  # with what the first call has kept
     except (EncodeError, EncodeTypeError, *ATTACKS) as error:
         _refused(error, program, failing)
         return
@@ -541,7 +633,10 @@ def _mapping(
         _check_document(made, ecs.of_mapping(event, names, pairs=options["pairs"]), options["pairs"])
 
 
-ODD = ("created", "exc_info", "exc_text", "stack_info", "message", "args", "levelno")  # not as the reference
+ODD = {
+    "created", "exc_info", "exc_text", "stack_info", "message", "args", "levelno",
+    "otelTraceID", "otelSpanID", "otelServiceName",
+}  # fmt: skip  # not as the reference
 ATTACKS = (ValueError, RecursionError, MemoryError, AttributeError)  # the errors of attackers
 
 
@@ -551,6 +646,7 @@ def _record(
     way: int,
     failing: int,
     count: int,
+    more: int,
     options: dict[str, Any],
     names: ecs.Names,
 ) -> None:
@@ -568,7 +664,7 @@ def _record(
     if isinstance(record, OwnMessage):
         record.program = program
     if how & HANDLER:
-        _handle(program, record, how, way, failing, options)
+        _handle(program, record, how, way, failing, more, options)
         return
     if way & LINES:
         _line(program, record, failing, options)
@@ -578,6 +674,7 @@ def _record(
     memory.fail_at(failing)
     try:
         made = encoder.encode_record(record)
+        made = encoder.encode_record(record) if program.hostile else made
     except (EncodeError, *ATTACKS) as error:
         _refused(error, program, failing)
         return
@@ -614,9 +711,15 @@ def _line(program: Program, record: logging.LogRecord, failing: int, options: di
 
 
 def _handle(
-    program: Program, record: logging.LogRecord, how: int, way: int, failing: int, options: dict[str, Any]
+    program: Program,
+    record: logging.LogRecord,
+    how: int,
+    way: int,
+    failing: int,
+    more: int,
+    options: dict[str, Any],
 ) -> None:
-    rig = Rig(options, way)
+    rig = Rig(options, way, more)
 
     def maker(record: logging.LogRecord, made: Any) -> None:
         program.attack()
@@ -669,7 +772,11 @@ class Filter(logging.Filter):
 def _valid(body: bytes, pairs: bool) -> None:
     if not pairs:
         check(b"\n" not in body, "one line", body)
-        check(isinstance(json.loads(body.decode("utf-8")), dict), "an object", body)
+        try:
+            found = json.loads(body.decode("utf-8"))
+        except ValueError as error:
+            raise AssertionError(f"not JSON: {body!r}") from error
+        check(isinstance(found, dict), "an object", body)
         return
     (count,) = struct.unpack_from(">I", body)
     at = 4

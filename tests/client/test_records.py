@@ -603,6 +603,23 @@ class TestMapping:
         items: list[Any] = [victim, *(str(i) * 3 for i in range(50))]
         load_fields(encode_mapping({"v": items, "w": victim})[0])
 
+    @pytest.mark.parametrize("kind", [list, tuple, dict])
+    def test_a_value_may_drop_the_container_that_is_written(self, kind: Any) -> None:
+        """The memory of the container is used again at once."""
+
+        def container(first: Any, second: str) -> Any:
+            return kind({"a": first, "b": second}.items() if kind is dict else [first, second])
+
+        class Vandal:
+            def __str__(self) -> str:
+                outer.clear()
+                self.others = [container("x", "other") for _ in range(100)]
+                return "done"
+
+        outer: dict[str, Any] = {"v": container(Vandal(), "kept"), "w": 1}
+        found = json.loads(encode_mapping({"outer": outer})[0])["outer"]
+        assert found == {"v": {"a": "done", "b": "kept"} if kind is dict else ["done", "kept"]}
+
     def test_keyboard_interrupt_is_not_swallowed(self) -> None:
         class Stop:
             def __str__(self) -> str:

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -235,6 +236,16 @@ def test_poison_fails_alone(make: Make, setup: Setup, how: str) -> None:
     rig.finish()
     in_order = [seq for seq in first if seq not in rig.books().deferred]
     assert in_order == sorted(in_order) and len(in_order) > stats.sent - 20, "in order, also around a poison"
+
+
+@needs_setup(acks)
+def test_poison_fails_without_new_events_to_compare_with(make: Make, setup: Setup) -> None:
+    """Some of those that are queued are kept back for it."""
+    rig = make(inflight=64)
+    rig.server.script = ends_at_poison(lambda got: got.seq == 58)
+    rig.many(200)
+    stats = rig.until(lambda s: s.failed == {"poison": 1} and s.acked == 199)
+    assert (stats.sent, stats.quarantined) == (200, 0)
 
 
 @needs_setup(acks)
@@ -947,12 +958,15 @@ def test_an_answer_ends_the_linger_of_a_full_window(make: Make, setup: Setup) ->
     rig.settle()
 
 
-def test_flush_does_not_wait_for_the_linger(make: Make) -> None:
-    rig = make(batch_events=5, linger=PATIENCE)
+def test_flush_does_not_wait_for_the_linger(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "CHECK", PATIENCE)  # who waits wakes the sender once
+    rig = make(batch_events=5, inflight=100, linger=PATIENCE)
     rig.server.down()
     rig.many(7)  # a full batch, and one after a linger
-    rig.server.up()
-    assert rig.engine.flush(PATIENCE / 2) == 0
+    with ThreadPoolExecutor(1) as pool:
+        left = pool.submit(rig.engine.flush, PATIENCE / 2)
+        rig.server.up()
+        assert left.result() == 0
 
 
 # -- age ----------------------------------------------------------------------------------------------

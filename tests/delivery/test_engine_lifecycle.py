@@ -502,7 +502,12 @@ def test_keep_connected_backs_off_when_cut_at_once(build: Make) -> None:
 
 
 @needs_fork
-def test_keep_connected_goes_on_after_a_fork(build: Make, setup: Setup) -> None:
+@pytest.mark.parametrize("ends", [False, True], ids=["sender-pauses", "sender-ends"])
+def test_keep_connected_goes_on_after_a_fork(
+    ends: bool, build: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ends:  # as where Python warns of a fork beside threads
+        monkeypatch.setattr(lifecycle, "_would_warn", lambda: True)
     rig = build(setup)
     rig.engine.keep_connected(True)
     first = wait_for_peer(rig, 1)

@@ -294,6 +294,16 @@ class TestConnect:
         receive(core, "ping", 0)
         assert sent(core) == [["ping", 0], ["pong", 0]]
 
+    @pytest.mark.parametrize("first", ["ping", "pong", "synced"])
+    @pytest.mark.parametrize("second", ["ping", "pong"])
+    def test_two_messages_in_one_are_refused(self, first: str, second: str) -> None:
+        core = make_core()
+        core.connected(NOW, random)
+        receive(core, "connected", 5, "server:x", [BASE, BASE])
+        core.receive_data(f'["{first}",0]["{second}",0]'.encode(), NOW)
+        (event,) = core.events_received()
+        assert isinstance(event, Fatal) and "invalid message" in str(event.error)
+
     def test_nothing_is_sent_before_connected(self) -> None:
         core = make_core()
         assert core.credit(NOW) == (0, 0)

@@ -177,7 +177,7 @@ class Restored:
             self.pending, expired, self.damaged = mapped.restore(fds, settled, 0, -(1 << 63))
             assert expired == []
             self.queued = mapped.events
-            self._drain(queue)
+            self.drain(queue)
             assert (mapped.events, mapped.is_used) == (0, False)
             self.failed: dict[str, int] = queue.counters()["failed"]
         finally:
@@ -186,7 +186,7 @@ class Restored:
             mapped.close()
 
     @staticmethod
-    def _drain(queue: EventQueue) -> None:
+    def drain(queue: EventQueue) -> None:
         """Take all events, give them an outcome, and free their chunks."""
         in_flight = InflightBatches(queue)
         in_flight.adopt(0)
@@ -212,6 +212,25 @@ def test_sound_files_have_every_event(original: Original, tmp_path: Path) -> Non
     assert sorted(seq for chunk in found.chunks for seq, _ in chunk.events) == list(range(1, 301))
     assert {chunk.kept for chunk in found.chunks} == {False, True}
     assert found.damaged == 0
+
+
+def test_bytes_of_an_earlier_body_are_no_event(tmp_path: Path) -> None:
+    """A body may hold what looks like the head of an event, and its place is used again."""
+    forged = EVENT.pack(LAST_SEQUENCE, 1, 0, LEVELS, 1, 0)
+    (tmp_path / f"{PRODUCER.hex()}.lock").touch()
+    queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
+    mapped = Segments(queue, str(tmp_path), PRODUCER, bytes(16), os.getpid(), 1, True, 0)
+    try:
+        mapped.grow()
+        assert queue.push(forged * 100) == 1
+        Restored.drain(queue)
+        body = bytes(EVENT.size)  # behind it lies a whole forged head
+        assert queue.push(body) == 2
+        (segment,) = (path.read_bytes() for path in tmp_path.glob("*.seg"))
+    finally:
+        mapped.close()
+    assert forged in segment
+    assert _read_segment(segment, set()).chunks == [Chunk([(2, body)], False)]
 
 
 def _places(segments: list[bytes]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

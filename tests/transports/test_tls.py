@@ -293,6 +293,7 @@ class TestRefusals:
             wait_until(lambda: alert in client.stats().last_error)
             # After a handshake that the client thought was done, or in it.
             assert client.stats().connects == client.stats().disconnects == (version == "1.3")
+            assert client.flush(0.5) == 1  # many times the usual pace
             assert collector.counts.connections == 1
             client.close(0)
 

@@ -318,10 +318,12 @@ class TestHandshake:
 
         with serving(talk) as port:
             begin = time.monotonic()
-            with pytest.raises(TimeoutError, match="no answer to the TLS handshake in time"):
-                transports.tls(0.2, ca=ours.ca).connect((HOST, port), Attempt())
+            try:
+                with pytest.raises(TimeoutError, match="no answer to the TLS handshake in time"):
+                    transports.tls(0.2, ca=ours.ca).connect((HOST, port), Attempt())
+            finally:
+                over.set()
             assert time.monotonic() - begin < PATIENCE / 2
-            over.set()
 
     def test_a_handshake_can_be_interrupted(self, ours: Authority) -> None:
         shaking = threading.Event()

@@ -251,7 +251,8 @@ class TestTheEnd:
             assert any("reset" in line for _, line in rig.lines.lines), rig.lines.lines
 
     @pytest.mark.skipif(sys.platform != "linux", reason="not every system keeps what came before a reset")
-    def test_messages_before_a_failed_write_count(self) -> None:
+    @pytest.mark.parametrize("more", [1, 50_000], ids=["one-write", "more-than-is-buffered"])
+    def test_messages_before_a_failed_write_count(self, more: int) -> None:
         """A server may answer and close while we write. The pump runs by hand, so that it writes first."""
         queue = EventQueue()
         in_flight = InflightBatches(queue)
@@ -285,7 +286,7 @@ class TestTheEnd:
         gone.register(link, 0)
         assert gone.poll(PATIENCE * 1000)
         for _ in range(10):
-            queue.push(b"event")
+            queue.push(b"event" * more)
         assert group.run([link], time.monotonic() + PATIENCE) == ["error"]
         assert driven.error in (errno.ECONNRESET, errno.EPIPE) and driven.failure is None
         assert [line[:3] for line in in_flight.take_report()] == [(1, 4, "acked")]

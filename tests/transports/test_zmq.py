@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -351,6 +354,30 @@ def test_a_forked_child_has_its_own_sockets(make: Callable[..., Rig]) -> None:
     assert rig.settle().acked == 200
     assert len({got.producer for peer in rig.server.peers for got in peer.got}) == 2
     rig.server.peers = [p for p in rig.server.peers if p.got[0].body != b"child"]
+
+
+def test_a_forked_child_drops_its_parents_sockets_without_a_word(router: Any) -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork")
+    transport = transports.zmq(5.0)
+    link = transport.connect(("127.0.0.1", port_of(router)), Attempt())
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(int(PATIENCE))  # ending ZeroMQ without its threads may wait for ever
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                link.abandon()
+                del link, transport
+                gc.collect()
+            code = 2 if warned else 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert link.send([messages.join([[b"parent"]])])
+    assert router.recv_multipart()[1:] == [b"parent"]
+    link.close()
 
 
 def test_the_compiled_pump_needs_the_same_libzmq() -> None:
