@@ -94,6 +94,7 @@ def _removal(owner: logging.Logger, handler: logging.Handler) -> str:
     if stream is not None and stream in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__):
         kind, output = f"console handler ({kind})", "the console"
     return (
-        f"{place} has a {kind}, which needs a log record for each call that its level lets through; making one"
-        f" takes most of a call's time: raise that level, or remove the handler where nobody reads {output}"
+        f"{place} has a {kind}, which needs a log record for each call that its level lets through; "
+        "making one takes most of a call's time: raise that level, or remove the handler where nobody reads "
+        f"{output}"
     )
