@@ -84,8 +84,8 @@ cdef int _add_watcher():
 cdef int WATCHER = _add_watcher()
 
 
-# A logger on the way up, or a handler: borrowed, as all that lies in it. It is alive while the owners before it
-# are as they were.
+# A logger on the way up, or a handler: borrowed, as all that lies in it. It is alive while the owners before
+# it are as they were.
 ctypedef struct Owner:
     PyObject *object
     PyObject *kind
