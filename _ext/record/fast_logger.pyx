@@ -40,7 +40,10 @@ cdef inline Route _route_of(FastLogger logger):
 cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObject *names):
     # Any of the methods that log.
     cdef FastLogger logger = self
-    cdef Route route = _route_of(logger)
+    cdef Route route = logger.route
+    if method != M_LOG and n > 0 and route is not None and route.is_disabled(method):
+        return None
+    route = _route_of(logger)
     cdef object level = None, exc_info = None, extra = None
     cdef Py_ssize_t i, first = method == M_LOG
     cdef long depth = 1

@@ -25,6 +25,7 @@ cdef enum:
     MAX_HANDLERS = 4
     MAX_ITEMS = 16           # handlers of all loggers, of whatever kind
     WATCHED_DICTS = 10
+    CACHE = 1                # of them: the logger's levels, behind those of the module
     WATCHED_CLASSES = 12
 
 cdef enum:
@@ -229,6 +230,15 @@ cdef class Route:
         self.class_versions[self.classes_n] = lc_class_version(<PyObject *> kind)
         self.classes_n += 1
         return 0
+
+    cdef inline bint is_disabled(self, int method) noexcept:
+        # Return whether a method's level is off, by the logger's own cache. Nothing else matters then.
+        cdef Owner *own = &self.owners[0]
+        return (self.checks_levels and self.enabled[method] == Py_False
+                and lc_dict_version(self.dicts[CACHE], CHANGES) == self.dict_versions[CACHE]
+                and lc_class(own.object) == own.kind
+                and lc_class_version(own.kind) == self.class_versions[0]
+                and lc_dict_of(own.object) == own.dict and lc_dict_version(own.dict, CHANGES) == own.version)
 
     cdef inline bint is_in_progress(self) except -1:
         # Return whether the standard library drops the calls of this thread, as it handles a record.
