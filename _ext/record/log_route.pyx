@@ -10,6 +10,7 @@ cdef extern from "record/watching.h":
     int lc_add_watcher(int (*f)(PyDict_WatchEvent, PyObject *, PyObject *, PyObject *)) except -1
     int lc_watch(int watcher, PyObject *d) except -1
     int lc_make_watchable(PyObject *o) except -1
+    void lc_let_dict_be_set(PyObject *kind)
     uint32_t lc_class_version(PyObject *kind) nogil
     PyObject *lc_class "(PyObject *)Py_TYPE"(PyObject *o) nogil
     PyObject *lc_dict_of(PyObject *o) nogil

@@ -51,6 +51,14 @@ static inline int lc_make_watchable(PyObject *o) {
     return 0;
 }
 
+/* Let programs replace the __dict__ of instances, as those of a class in Python. */
+static inline void lc_let_dict_be_set(PyObject *type) {
+    PyGetSetDef *one = ((PyTypeObject *)type)->tp_getset;
+    for (; one != NULL && one->name != NULL; one++)
+        if (strcmp(one->name, "__dict__") == 0)
+            one->set = PyObject_GenericSetDict;
+}
+
 /* 0: none, until the next look-up of an attribute. */
 #define lc_class_version(type) (((PyTypeObject *)(type))->tp_version_tag)
 

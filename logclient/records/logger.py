@@ -22,11 +22,6 @@ class Logger(FastLogger, logging.Logger):
     other call is made by the standard library, as ever. Both ways make the same document.
     """
 
-    def __init__(self, name: str, level: int | str = logging.NOTSET) -> None:
-        super().__init__(name, level)
-        # What is watched must be a dict, and a dict that shares its keys makes the ordinary way slower.
-        self.__dict__ = dict(self.__dict__)
-
     @staticmethod
     def why_slow(name: str | None = None) -> str:
         """Return what keeps the calls of a logger off the fast way, in one line; empty: nothing.
