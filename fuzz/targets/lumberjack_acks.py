@@ -35,7 +35,8 @@ DICTIONARY = [b"2A\0\0\0" + bytes([n]) for n in range(9)] + [
 ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Codec.error", "Codec.connected",
 "Codec.connection_lost",
          "Codec.windows", "Codec.careful")  # fmt: skip
-APART: dict[str, str] = {}
+_TIMES = "times of round trips, which no input has: tests/lumberjack/test_lumberjack_limit.py"
+APART = dict.fromkeys(("limit_decide()", "limit_start()"), _TIMES)
 _NUMBER = "        if number > window.n:\n            w.wrong_window"
 PLANTS = (
     Plant("length", "_ext/lumberjack/writer.pyx", _NUMBER, _NUMBER.replace("window.n:", "window.n + 1:"),
