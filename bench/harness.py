@@ -304,8 +304,8 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
 
 
-PAGES = ("docs/measurements.md", "docs/performance.md", "README.md")
-RECORDED = (*PAGES, "bench/results", "docs/verify-growth.svg")
+PAGES = ("bench/results/README.md", "docs/performance.md", "README.md")
+RECORDED = (*PAGES, "bench/results")
 """What recording a row writes: that alone makes no tree dirty."""
 
 
@@ -413,7 +413,7 @@ def table(row: Row) -> str:
 
 
 def markdown(row: Row) -> str:
-    """Format a row as a section of docs/measurements.md, with machine and date."""
+    """Format a row as a section of bench/results/README.md, with machine and date."""
     out = [f"### {row.name}: {row.title}", ""]
     if row.lines:
         clocks = [k for k in TITLES if any(k in line.spread for line in row.lines)]

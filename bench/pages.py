@@ -1,6 +1,6 @@
 """The record of the benchmarks: a file in ``bench/results`` for each row and processor, and its pages.
 
-``docs/measurements.md`` has all figures, ``docs/performance.md`` the claims with a target, and the README
+``bench/results/README.md`` has all figures, ``docs/performance.md`` the claims with a target, and the README
 those named in `NUMBERS`. What is between two comments on these pages is made of the record; the rest is
 written by hand.
 
@@ -14,6 +14,7 @@ import math
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -147,7 +148,7 @@ def record(row: Row, root: Path = ROOT) -> None:
     stem = "-".join(re.findall(r"\w+", kind(row.facts["cpu"])))
     (folder / f"{row.name}-{stem}.json").write_text(dumps(row._replace(facts=facts)), encoding="utf-8")
     for picture in row.facts.get("pictures", ()):
-        shutil.copy(OUT / picture, root / "docs" / picture)
+        shutil.copy(OUT / picture, folder / picture)
     write_pages(root)
 
 
@@ -206,28 +207,38 @@ def _said(row: Row) -> str:
     return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}"
 
 
-def _result(v: Verdict) -> str:
-    if v.reached:
-        return value_text(v)
-    if v.reached is None:
-        return f"{value_text(v)}: {v.why or 'not decided'}"
-    return f"{value_text(v)}, **not reached**{': ' + v.why if v.why else ''}"
-
-
 def claims(rows: Sequence[Row]) -> str:
-    """Make the table of a row's claims with a target, of all processors, the worst figure first."""
-    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
-    for row, letter in zip(rows, "ABCDEFGH", strict=False):
-        for v in row.verdicts:
-            if v.op:
-                text = _result(v) + (f" ({letter})" if len(rows) > 1 else "")
-                found.setdefault((v.what, target_text(v)), []).append((worst_first(row, v), text))
+    """Say of each claim of a row the worst figure, its target if that was missed, and the processor.
+
+    Claims that only differ in the contender before the last colon are one, and the worst contender is named.
+    """
+    found: dict[tuple[str, str], list[tuple[float, str, str, Verdict]]] = {}
+    letters = "ABCDEFGH"
+    for row, letter in zip(rows, letters, strict=False):
+        judged = [v for v in row.verdicts if v.op]
+        parts = [v.what.rpartition(": ") for v in judged]
+        repeated = Counter(what for who, _, what in parts if " / " not in who)
+        for v in judged:
+            who, _, what = v.what.rpartition(": ")
+            if " / " in who or repeated[what] == 1:
+                who, what = "", v.what
+            found.setdefault((what, target_text(v)), []).append((worst_first(row, v), letter, who, v))
     if not found:
         return UNRECORDED
-    out = ["| claim | target | measured |", "|---|---|---|"]
+    out = []
     for (what, target), figures in found.items():
-        out.append(f"| {what} | {target} | {'; '.join(text for _, text in sorted(figures))} |")
-    named = zip("ABCDEFGH", map(_said, rows), strict=False)
+        _, letter, who, v = min(figures, key=lambda one: one[0])
+        contenders, equal = len({one[2] for one in figures}), len({one[0] for one in figures}) == 1
+        where = [f"{contenders} contenders" if equal else f"{who}, the worst of {contenders}"]
+        where = (where if contenders > 1 else []) + ([letter] if len(rows) > 1 else [])
+        said = f"- {what}: {value_text(v)}"
+        said += f" ({'; '.join(where)})" if where else ""
+        if not v.reached:
+            said += f", target {target}"
+            said += " **not reached**" if v.reached is False else " not decided"
+            said += f": {v.why}" if v.why else ""
+        out.append(said)
+    named = zip(letters, map(_said, rows), strict=False)
     sources = "; ".join(f"{letter}: {said}" if len(rows) > 1 else said for letter, said in named)
     return "\n".join([*out, "", f"Recorded on {sources}."]) + "\n"
 

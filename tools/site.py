@@ -17,6 +17,9 @@ PAGES = {
 }
 """Each page outside of docs/, and its name in the site."""
 
+IN_THE_REPOSITORY = re.compile(r"\[([^\]]+)\]\((?:\.\./)*((?:bench/)?results/README\.md)\)")
+"""A link to a page that the site does not have."""
+
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that lie outside of docs/."""
@@ -28,6 +31,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links of the pages in docs/ lead to the pages that lie outside."""
+    markdown = IN_THE_REPOSITORY.sub(r"\1 (`bench/results/README.md` of the repository)", markdown)
     depth = page.file.src_uri.count("/")
     for source, name in PAGES.items():
         markdown = markdown.replace(f"]({'../' * (depth + 1)}{source}", f"]({'../' * depth}{name}")
@@ -39,8 +43,8 @@ def relinked(text: str, folder: Path) -> str:
 
     def target(match: re.Match[str]) -> str:
         path, anchor = match[1], match[2] or ""
-        if "://" in path or not path:
-            return match[0]
+        if "://" in path or not path or path.endswith("results/README.md"):
+            return match[0]  # the other is for `on_page_markdown`
         place = (ROOT / folder / path).resolve().relative_to(ROOT).as_posix()
         place = PAGES.get(place, place.removeprefix("docs/"))
         return f"]({place}{anchor})"
