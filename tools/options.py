@@ -5,6 +5,7 @@ Run ``python -m tools.options`` after a change of an option.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -32,7 +33,8 @@ As a keyword it may also be a function that returns the secret. Secrets are read
 For type checkers and editors, `logclient.Options` is a `TypedDict` of all keywords. Use it in your own
 functions as `**options: Unpack[logclient.Options]`.
 
-If a protocol has an option with the name of a common one, the protocol's option applies.
+The options stand by task. *For* names the protocols that have an option; where it is empty, all have it. Of
+several lines for one name, the one with your protocol applies.
 
 `make generated` writes this page from the declarations in `logclient/config/` and in the packages of the
 protocols.
@@ -95,22 +97,64 @@ def own_options(of: type[Config]) -> list[Option]:
     return [option for name, option in declared_options(of).items() if name in vars(of)]
 
 
+GROUPS = {
+    "Connect": (
+        "connect_timeout silence progress_timeout balance proxy http_headers heartbeat ping "
+        "deflate max_message"
+    ),
+    "TLS and credentials": (
+        "ca cert key tls_password server_name verify curve_server curve_secret user token"
+    ),
+    "Batching and speed": (
+        "linger window window_bytes inflight compression compress_over mtu unboxed pace burst "
+        "pace_bytes feedback"
+    ),
+    "Memory and overflow": (
+        "max_events max_bytes max_event_bytes truncate overflow block_timeout keep_level hwm"
+    ),
+    "Retry and back-off": (
+        "backoff_min backoff_max auth_backoff_min auth_backoff_max max_age poison on_doubt "
+        "processing_timeout"
+    ),
+    "Exit": "flush_timeout close_timeout atexit_timeout",
+    "What is in an event": (
+        "format ecs_dotted timestamp service environment tags fields enrich opentelemetry "
+        "error_fingerprint formatter_json identity trust check host_name cluster datacenter "
+        "namespace revision zone"
+    ),
+    "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",
+    "Outcomes and ledger": "ledger on_delivery on_drop on_error",
+    "Spool": "spool spool_mode spool_sync spool_bytes spool_age",
+    "Specific to a protocol": (
+        "version frames strict_spec mode topic event_type action_type ack subprotocol state"
+    ),
+}
+"""The options of each section, by task."""
+
+
 def page() -> str:
-    """Write docs/options.md."""
-    common = own_options(Config)
-    groups = [
-        ("Every protocol", "", [option for option in common if not option.tls_only]),
-        ("TLS", "For schemes that end in `+tls`.", [option for option in common if option.tls_only]),
-        ("Lumberjack and Logux", "Fields of every event.", own_options(DocumentConfig)),
-        *((of.title, "", own_options(of)) for of in classes()),
-    ]
+    """Write docs/options.md.
+
+    Raises:
+        LookupError: an option is in no section, or a section names one that there is not.
+    """
+    declared = [("TLS" if option.tls_only else "", option) for option in own_options(Config)]
+    declared += [("Lumberjack, Logux", option) for option in own_options(DocumentConfig)]
+    declared += [(of.title, option) for of in classes() for option in own_options(of)]
+    rows: dict[str, dict[str, list[str]]] = {}
+    for whose, one in declared:
+        about = re.sub(r"\b([a-z-]+)\.md\b", r"[\1](\1.md)", one.help)
+        text = f"{one.reader.kind} | {one.shown} | {about}"
+        rows.setdefault(one.name, {}).setdefault(text, []).append(whose)
     lines = [PAGE_HEAD.rstrip("\n")]
-    for title, text, options in groups:
-        lines += ["", f"## {title}", ""]
-        if text:
-            lines += [text, ""]
-        lines += ["| option | kind | default | what it does |", "|---|---|---|---|"]
-        lines += [f"| `{one.name}` | {one.reader.kind} | {one.shown} | {one.help} |" for one in options]
+    for title, names in GROUPS.items():
+        lines += ["", f"## {title}", "", "| option | for | kind | default | what it does |"]
+        lines += ["|---|---|---|---|---|"]
+        for name in names.split():
+            found = rows.pop(name).items()  # a KeyError is a LookupError
+            lines += [f"| `{name}` | {', '.join(filter(None, whose))} | {text} |" for text, whose in found]
+    if rows:
+        raise LookupError(f"no section of docs/options.md for {', '.join(rows)}")
     return "\n".join(lines) + "\n"
 
 

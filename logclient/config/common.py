@@ -158,7 +158,7 @@ class Config:
         readers.optional(readers.function),
         "none",
         "A function that gets what became of events: a list of logclient.Settlement, some ten times a second "
-        "at most. See callbacks.md.",
+        "at most. See operations.md.",
     )
     on_drop: Callable[..., object] | None = option(
         readers.optional(readers.function),

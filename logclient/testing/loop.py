@@ -73,7 +73,7 @@ class CollectorOptions(TypedDict, total=False):
 
     Attributes:
         capture: directory of the capture; None: no capture.
-        faults: see docs/faults.md.
+        faults: see docs/testing.md.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.

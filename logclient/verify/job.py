@@ -105,7 +105,7 @@ def run(
             ``comparing 43%, 12 s``; with an empty line at the end.
         stop: an event that ends the verification with a `VerifyError` when another thread sets it.
         producers: called at the end with a table of the counts of all judged producers. Its columns are those
-            of ``docs/verify-hourly.md`` that belong to a producer.
+            of ``docs/verify.md`` that belong to a producer.
         tuning: sizes of buckets and reads.
         **gone: options that earlier versions had: an error says why they are gone.
 

@@ -43,7 +43,7 @@ def _seqs(line: dict[str, Any], name: str = "seqs") -> list[int]:
 
 
 class Facts:
-    """The facts of a producer's ledger, by the rules of docs/verify.md.
+    """The facts of a producer's ledger, by the rules of docs/verify-rules.md.
 
     Args:
         since: events made before are left out; None: none are.

@@ -68,8 +68,6 @@ INSTEAD = {
     " tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
     "logclient doctor --logging shop.settings:configure": ""
     "needs a program: tests/cli/test_cli_loggers.py::test_a_console_handler_makes_all_loggers_slow",
-    "logclient verify --since TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
-    "logclient verify --until TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
     "logclient verify --ledger evidence --capture evidence --since 2026-05-01T12:00:00Z"
     " --until 2026-05-01T13:00:00Z": ""
     "needs evidence of that hour: tests/verify/test_verify_selection.py::"
@@ -545,7 +543,7 @@ assert Client(raise_request_exception=False).get("/").status_code == 500
 
 def test_django_shows_errors_while_the_server_is_away(machine: IsolatedMachine, here: Path) -> None:
     pytest.importorskip("django")
-    settings = samples("docs/examples/README.md")[0]
+    settings = samples("docs/web.md")[0]
     assert "LOGGING" in settings.text
     said = machine.run([sys.executable, "-c", settings.text + FAILING_VIEW], here)
     assert "LookupError: order 7 was never paid" in said and "Traceback (most recent call last)" in said
@@ -652,7 +650,7 @@ IN_POD = (
 
 STAGES: dict[str, list[Stage]] = {
     "README.md": [
-        Stage(),  # in the story above
+        Stage(),
         Stage(TLS.format(kind="lumberjack", port=5044, more=""), around=DICT_CONFIG),
     ],
     "docs/events.md": [
@@ -713,7 +711,19 @@ STAGES: dict[str, list[Stage]] = {
             "logging.getLogger().addHandler(logging.StreamHandler())\n",
         ),
     ],
-    "docs/operations.md": [Stage("import logclient\n", "assert logclient.memory_used() == 0\n")],
+    "docs/operations.md": [
+        Stage("import logclient\n", "assert logclient.memory_used() == 0\n"),
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logclient\n",
+            "assert client.close() == 0\n",
+        ),
+        Stage(
+            server("lumberjack", port=5045, keep=True)
+            + "import logclient\nclient = logclient.connect('lumberjack://127.0.0.1:5044')\n",
+            "client.send('moved')\n[event] = events(1)\n"
+            "assert (event['release'], event['service.environment']) == ('2.4.2', 'staging')\n",
+        ),
+    ],
     "docs/filters.md": [
         Stage(
             server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
@@ -742,20 +752,6 @@ STAGES: dict[str, list[Stage]] = {
             "assert handler.client.stats().filtered == {'dedupe': 2}\n",
         ),
     ],
-    "docs/callbacks.md": [
-        Stage(
-            server("lumberjack", port=5044, keep=True) + "import logclient\n",
-            "assert client.close() == 0\n",
-        ),
-    ],
-    "docs/reconfigure.md": [
-        Stage(
-            server("lumberjack", port=5045, keep=True)
-            + "import logclient\nclient = logclient.connect('lumberjack://127.0.0.1:5044')\n",
-            "client.send('moved')\n[event] = events(1)\n"
-            "assert (event['release'], event['service.environment']) == ('2.4.2', 'staging')\n",
-        ),
-    ],
     "docs/fields.md": [
         Stage(
             server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
@@ -764,14 +760,17 @@ STAGES: dict[str, list[Stage]] = {
         ),
         Stage(SHIPPED, "[event] = server.events(1)\nassert event['request_id'] == '7c9e'\n"),
     ],
-    "docs/loguru.md": [
+    "docs/other-loggers.md": [
         Stage(
             server("lumberjack", port=5044, keep=True),
             "logger.complete()\n[event] = server.events(1)\n"
             "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
         ),
-    ],
-    "docs/picologging.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "[event] = events(1)\n"
+            "assert (event['message'], event['days'], event['log.logger']) == ('late', 3, 'orders')\n",
+        ),
         Stage(
             server("lumberjack", port=5044, keep=True),
             "[event] = server.events(1)\n"
@@ -786,6 +785,13 @@ STAGES: dict[str, list[Stage]] = {
         ),
     ],
     "docs/web.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "import logging.config\n"
+            "logging.config.dictConfig(LOGGING)\n"
+            "logging.getLogger('django.request').info('hello')\n"
+            "assert server.events(1)[0]['message'] == 'hello'\n",
+        ),
         Stage(
             SHIPPED,
             "import django\n"
@@ -864,6 +870,14 @@ STAGES: dict[str, list[Stage]] = {
             "assert found.count('Exception in ASGI application\\n') == 1, found\n",
         ),
         Stage(
+            SHIPPED + "import asyncio, contextlib\n",
+            "async def live():\n"
+            "    async with lifespan(None):\n"
+            "        logging.info('hello')\n"
+            "asyncio.run(live())\n"
+            "assert handler.client.stats().acked == 1\n",
+        ),
+        Stage(
             SHIPPED,
             "@app.task(name='shop.confirm')\n"
             "def confirm():\n"
@@ -898,7 +912,7 @@ STAGES: dict[str, list[Stage]] = {
             TLS.format(kind="lumberjack", port=5044, more=""),
             "assert handler.client.flush(10) == 0 and handler.client.stats().acked == 1\n",
         ),
-        Stage(after="assert export_ids"),  # tests/verify/test_verify_arrived.py calls it
+        Stage(after="assert export_ids"),
     ],
     "docs/kubernetes.md": [
         Stage(
@@ -965,44 +979,6 @@ STAGES: dict[str, list[Stage]] = {
             "[found] = reader.get_metrics_data().resource_metrics\n"
             "names = {metric.name: metric.data for metric in found.scope_metrics[0].metrics}\n"
             "assert names['logclient.events.sent'].data_points[0].value == 1\n",
-        ),
-    ],
-    "docs/structlog.md": [
-        Stage(
-            server("lumberjack", port=5044, keep=True),
-            "[event] = events(1)\n"
-            "assert (event['message'], event['days'], event['log.logger']) == ('late', 3, 'orders')\n",
-        ),
-    ],
-    "docs/examples/README.md": [
-        Stage(
-            server("lumberjack", port=5044, keep=True),
-            "import logging.config\n"
-            "logging.config.dictConfig(LOGGING)\n"
-            "logging.getLogger('django.request').info('hello')\n"
-            "assert server.events(1)[0]['message'] == 'hello'\n",
-        ),
-        Stage(
-            SHIPPED + "import asyncio, contextlib\n",
-            "async def live():\n"
-            "    async with lifespan(None):\n"
-            "        logging.info('hello')\n"
-            "asyncio.run(live())\n"
-            "assert handler.client.stats().acked == 1\n",
-        ),
-    ],
-    "docs/logjam-device.md": [
-        Stage(TEN.format(url="logjam://127.0.0.1:9604/shop-production", wait="")),
-        Stage(pytest=True),
-        Stage(
-            server("logjam", port=9604, publish_port=9606, heartbeat=0.1) + "import threading, logclient\n"
-            "def send():\n"
-            "    client = logclient.connect('logjam://127.0.0.1:9604/shop-production')\n"
-            "    while True:\n"
-            "        client.submit('hello').result(10)\n"
-            "        threading.Event().wait(0.05)\n"
-            "threading.Thread(target=send, daemon=True).start()\n",
-            says="shop-production logs.shop.production",
         ),
     ],
     "docs/logjam.md": [
@@ -1079,11 +1055,6 @@ STAGES: dict[str, list[Stage]] = {
         Stage("import logclient"),
         Stage(),
     ],
-    "docs/plog-server.md": [
-        # It opens the port for lines last; what is sent by UDP before is lost.
-        Stage(TEN.format(url="plog://127.0.0.1:23456", wait=UNTIL_OPEN)),
-        Stage("from logclient.testing.plog import Collector"),
-    ],
     "docs/plog.md": [
         Stage(PLOG, "assert server.wait_for(events=3, timeout=20) and len(server.messages()) == 3"),
         Stage(PLOG + "import logclient\nclient = logclient.connect('plog://127.0.0.1:23456')\n"),
@@ -1099,6 +1070,7 @@ STAGES: dict[str, list[Stage]] = {
     ],
     "docs/testing.md": [
         Stage(pytest=True),
+        Stage(pytest=True),
         Stage(
             "import logclient\n"
             "from logclient.testing.lumberjack import Collector\n"
@@ -1107,16 +1079,45 @@ STAGES: dict[str, list[Stage]] = {
             "        client.send({'message': 'hi'})\n"
             "        assert client.flush(20) == 0\n"
         ),
+        Stage(TEN.format(url="logjam://127.0.0.1:9604/shop-production", wait="")),
+        Stage(
+            server("logjam", port=9604, publish_port=9606, heartbeat=0.1) + "import threading, logclient\n"
+            "def send():\n"
+            "    client = logclient.connect('logjam://127.0.0.1:9604/shop-production')\n"
+            "    while True:\n"
+            "        client.submit('hello').result(10)\n"
+            "        threading.Event().wait(0.05)\n"
+            "threading.Thread(target=send, daemon=True).start()\n",
+            says="shop-production logs.shop.production",
+        ),
+        # It opens the port for lines last; what is sent by UDP before is lost.
+        Stage(TEN.format(url="plog://127.0.0.1:23456", wait=UNTIL_OPEN)),
+        Stage("from logclient.testing.plog import Collector"),
+    ],
+    "docs/programs.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "found = [event['message'] for event in events(2)]\n"
+            "assert found == ['started', 'paid']\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "assert left == 0 and events(1)[0]['message'] == 'imported 17000 rows'\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "assert lambda_handler({'order': 17}, None) == {'status': 'ok'}\n"
+            "assert handler.client.stats().acked == 1 and events(1)[0]['message'] == 'order 17'\n",
+        ),
     ],
 }
 """For each page, what its samples in Python stand on, in their order."""
 
 OTHERS = {
     *STORIES[1:2],
-    "docs/spark-clusters.md",
-    *("docs/verify-hourly.md", "docs/verify-hourly.md sh"),
-    *("docs/dataframes.md", "docs/dataframes.md sql"),
-    *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
+    *("docs/verify.md", "docs/verify.md sh"),
+    *("docs/verify-spark.md", "docs/verify-spark.md sql"),
+    *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json", "docs/receivers.md yaml"),
     *("docs/fields.md yaml", "docs/metrics.md yaml", "docs/kubernetes.md yaml", "docs/coming-from.md py"),
 }
 
@@ -1213,7 +1214,7 @@ def test_spark_samples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.Monke
     Scene(tmp_path / "run").write_ledger().write_capture()
     folder = str(tmp_path / "run")
     known: dict[str, Any] = {"spark": spark}
-    for sample in [text for text in FOUND.samples if text.page == "docs/dataframes.md"]:
+    for sample in [text for text in FOUND.samples if text.page == "docs/verify-spark.md"]:
         # Spark's working folder is where its session was begun.
         text = sample.text.replace("run/", f"{folder}/")
         if sample.language == "sql":
@@ -1221,7 +1222,7 @@ def test_spark_samples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.Monke
                 spark.sql(statement).collect()
         elif "kafka" in text:
             # It runs in tests/verify/test_verify_records.py::test_topic_decodes_alike_in_batch_and_stream.
-            compile(text, "dataframes.md", "exec")
+            compile(text, "verify-spark.md", "exec")
         else:
             exec(text, known)
     assert spark.read.parquet(f"{folder}/table").count() == 20

@@ -749,7 +749,7 @@ def test_local_runner_needs_no_session(scene: Scene) -> None:
 
 @pytest.mark.tree
 def test_every_field_of_the_json_is_documented() -> None:
-    text = (support.ROOT / "docs" / "verify.md").read_text()
+    text = (support.ROOT / "docs" / "verify-rules.md").read_text()
     fields = [*verdicts.Verdict._fields, *verdicts.Counts._fields, *verdicts.ProducerVerdict._fields]
     fields += [*verdicts.Timeline._fields, *verdicts.Map._fields]
     fields += [*verdicts.Listener._fields, *verdicts.Destination._fields, *verdicts.LeftOut._fields]

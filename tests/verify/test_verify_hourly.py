@@ -307,7 +307,7 @@ def test_table_that_is_a_file_is_an_error(scene: Scene, table: Path) -> None:
 
 def sample(language: str) -> str:
     """Return the sample of the documentation in a language."""
-    text = (support.ROOT / "docs" / "verify-hourly.md").read_text()
+    text = (support.ROOT / "docs" / "verify.md").read_text()
     [found] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     return str(found)
 
