@@ -240,7 +240,7 @@ def claims(rows: Sequence[Row]) -> str:
         out.append(said)
     named = zip(letters, map(_said, rows), strict=False)
     sources = "; ".join(f"{letter}: {said}" if len(rows) > 1 else said for letter, said in named)
-    return "\n".join([*out, "", f"Recorded on {sources}."]) + "\n"
+    return "\n".join([*out, "", f"{sources}."]) + "\n"
 
 
 def sections(rows: Sequence[Row]) -> str:
