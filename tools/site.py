@@ -17,8 +17,11 @@ PAGES = {
 }
 """Each page outside of docs/, and its name in the site."""
 
-IN_THE_REPOSITORY = re.compile(r"\[([^\]]+)\]\((?:\.\./)*((?:bench/)?results/README\.md)\)")
+IN_THE_REPOSITORY = re.compile(r"\[([^\]]+)\]\((?:\.\./)*(?:bench/)?((?:results|decisions)/README\.md)\)")
 """A link to a page that the site does not have."""
+
+PLACES = {"results/README.md": "bench/results", "decisions/README.md": "docs/decisions"}
+"""Where such a page is."""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -31,7 +34,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links of the pages in docs/ lead to the pages that lie outside."""
-    markdown = IN_THE_REPOSITORY.sub(r"\1 (`bench/results/README.md` of the repository)", markdown)
+    markdown = IN_THE_REPOSITORY.sub(lambda m: f"{m[1]} (`{PLACES[m[2]]}` of the repository)", markdown)
     depth = page.file.src_uri.count("/")
     for source, name in PAGES.items():
         markdown = markdown.replace(f"]({'../' * (depth + 1)}{source}", f"]({'../' * depth}{name}")
