@@ -21,10 +21,9 @@ PAGE_HEAD = """\
 
 Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
-Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Some
-front ends, such as `Handler`, have a default of their own for an option that neither sets. Values in a
-URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword.
-As a keyword it may also be a function that returns the secret. Secrets are read anew for each connection.
+Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Values in a
+URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword, which may
+be a function that returns the secret. Secrets are read anew for each connection.
 
 - A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
 - A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of
@@ -36,8 +35,7 @@ functions as `**options: Unpack[logclient.Options]`.
 The options stand by task. *For* names the protocols that have an option; where it is empty, all have it. Of
 several lines for one name, the one with your protocol applies.
 
-`make generated` writes this page from the declarations in `logclient/config/` and in the packages of the
-protocols.
+`make generated` writes this page from the declarations in the code.
 """
 
 TYPES_HEAD = '''\
