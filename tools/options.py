@@ -111,8 +111,7 @@ GROUPS = {
         "max_events max_bytes max_event_bytes truncate overflow block_timeout keep_level hwm"
     ),
     "Retry and back-off": (
-        "backoff_min backoff_max auth_backoff_min auth_backoff_max max_age poison on_doubt "
-        "processing_timeout"
+        "backoff_min backoff_max auth_backoff_min auth_backoff_max max_age poison on_doubt processing_timeout"
     ),
     "Exit": "flush_timeout close_timeout atexit_timeout",
     "What is in an event": (

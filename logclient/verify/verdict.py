@@ -1,4 +1,4 @@
-"""The verdict: the result of a comparison, as plain values. ``docs/verify-rules.md`` explains words and fields.
+"""The verdict: the result of a comparison, in plain values. ``docs/verify-rules.md`` has words and fields.
 
 Each sequence that a producer made has exactly one of the words except ``duplicated`` and ``reordered``, which
 it may also have. ``unexpected``, ``unknown`` and ``pending`` also count distinct ids of no known producer.

@@ -90,8 +90,7 @@ INSTEAD = {
     " --master spark://head:7077 --conf spark.archives=packages.tar.gz#packages"
     " --conf spark.executorEnv.PYTHONPATH=packages --conf spark.pyspark.python=python3.11": ""
     "needs a cluster: tests/verify/test_verify_machines.py::test_workers_share_nothing_but_a_bucket",
-    "logclient verify --ledger /shared/ledger --capture /shared/capture"
-    ' --master "sc://head:15002"': ""
+    'logclient verify --ledger /shared/ledger --capture /shared/capture --master "sc://head:15002"': ""
     "needs a server: tests/verify/test_verify_connect.py::test_command_line_connects_by_the_master",
     "python -m tests.mutants.random_ones --seed 1 --count 100 --resume build/mutants.jsonl": ""
     "runs the tests a hundred times: tests/project/test_docs.py::test_random_mutants_are_valid_programs",
@@ -664,7 +663,7 @@ STAGES: dict[str, list[Stage]] = {
             "",
             "to_file.handle(logging.makeLogRecord({'msg': 'hello'}))\n"
             "text = open('app.log').read()\n"
-            "assert '\"short_message\":\"hello\"' in text and '\"_service.name\":\"shop\"' in text\n",
+            'assert \'"short_message":"hello"\' in text and \'"_service.name":"shop"\' in text\n',
         ),
         Stage(
             SHIPPED,
@@ -1097,8 +1096,7 @@ STAGES: dict[str, list[Stage]] = {
     "docs/programs.md": [
         Stage(
             server("lumberjack", port=5044, keep=True),
-            "found = [event['message'] for event in events(2)]\n"
-            "assert found == ['started', 'paid']\n",
+            "found = [event['message'] for event in events(2)]\nassert found == ['started', 'paid']\n",
         ),
         Stage(
             server("lumberjack", port=5044, keep=True),
