@@ -6,7 +6,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
-from logclient._ext.codec cimport handing_took, lc_batch
+from logclient._ext.codec cimport lc_batch
 
 
 cdef void release_codec(object capsule) noexcept:
@@ -68,7 +68,7 @@ cdef class CodecBase:
         cdef lc_handing *h = self.handing
         self.wire.size = 0
         if h != NULL and rest <= h.written - h.taken:
-            handing_took(h, h.written - h.taken - rest, &self.out)
+            self.codec.sent(self.codec.self, h.written - h.taken - rest, &self.out)
 
     def receive(self, const uint8_t[::1] data: ReadableBuffer, double now) -> int:
         """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""

@@ -191,7 +191,7 @@ cdef class ExceptionFormatter:
     cdef uint32_t rest               # exceptions until the next look
     cdef tuple spaces                # the namespaces
     cdef tuple values                # of all of them, at the last look
-    cdef uint64_t version            # the sum of their versions when the values were compared; 0: compare them
+    cdef uint64_t version            # the sum of their versions when all were compared; 0: compare them
     cdef dict sources                # linecache.cache
     cdef dict interactive            # sources of what was typed; empty in programs
     cdef dict system                 # vars(sys)

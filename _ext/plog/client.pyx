@@ -228,7 +228,6 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
     cdef size_t begin = wire.size
     cdef int64_t done
     cdef uint8_t *p
-    pace_fill(&w.pace, now)
     begin_hashes(&unhashed)
     events = min(events, handing_room(&w.handing))
     while next_event(batch, &i, n, events, taken, w.batch_bytes):

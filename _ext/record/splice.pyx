@@ -67,12 +67,15 @@ cdef class SpanFound:
     cdef char ids[IDS]
 
 
-cdef int _add_spliceable(Encoder e, dict made, str name, object value, int depth) except -1:
+cdef int _add_spliceable(Encoder e, Document *doc, dict made, str name, object value, int depth) except -1:
     """Add a field under a name that is free in every record: others are set for each event anew."""
     cdef str head = name.partition(".")[0]
+    cdef dict found = None
     if head in SHARED_OBJECTS and isinstance(value, Mapping) and depth < MAX_MERGE_LEVELS:
-        for key, deep in value.items():
-            _add_spliceable(e, made, f"{name}.{key}", deep, depth + 1)
+        found = _clean_dict(doc, value, None)
+    if found is not None:
+        for key, deep in found.items():
+            _add_spliceable(e, doc, made, f"{name}.{key}", deep, depth + 1)
         return 0
     if (name in NOT_SPLICED or name in e.carriers or head in ("@metadata", "@timestamp")
             or f"{name}.".startswith("event.id.")):
@@ -113,7 +116,7 @@ cdef Splice _make_splice(Encoder e, dict fields):
     if e.redaction is not None:
         written = _without_secrets(e, &doc, written, 0)
     for name, value in written.items():
-        _add_spliceable(e, made.fields, name, value, 0)
+        _add_spliceable(e, &doc, made.fields, name, value, 0)
     for name, value in list(made.fields.items()):
         if not _can_encode(e, name, value):
             made.fields[name] = None

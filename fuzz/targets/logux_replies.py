@@ -173,8 +173,8 @@ class _Side:
         self.core.receive_data(CONNECTED, self.now)
         queue = EventQueue(max_bytes=1 << 20, max_event_bytes=1 << 16)
         for n in range(COUNT):
-            body, kind = ACTION if n % 3 == 2 else (b'{"n":1}', 1)
-            queue.push(body, 2, kind)
+            body, form = ACTION if n % 3 == 2 else (b'{"n":1}', 1)
+            queue.push(body, 2, form)
         self.in_flight = InflightBatches(queue)
         self.batch: Any = self.in_flight.take(100, 1 << 20)
         self.send(options & COUNT)

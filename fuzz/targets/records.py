@@ -21,7 +21,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, Plant, check
@@ -60,6 +60,7 @@ PAIRS, TRUNCATE, RECORD, HANDLER = 1, 2, 4, 8  # bits of the first byte
 FORMATTER, FILTER, TEXTED, SUBCLASS = 16, 32, 64, 128
 NESTED, REDACTED, DATED, FIELDS, BOUND, SPANNED = 1, 2, 4, 8, 16, 32  # of the sixth
 LEVELLED, SAMPLED = 64, 128
+JSON = 64  # of the sixth, with HANDLER
 
 DICTIONARY = [
     b"%s %d", b"%r", b"%%", b"%.2f", b"%(a)s", b'"', b"\\", b"\x00", b"\xff\xff", bytes([ATTACKER, 0]),
@@ -395,14 +396,26 @@ class OwnEmit(Handler):
         self.program.attack()
 
 
+class Head(NamedTuple):
+    """The first bytes of an input."""
+
+    how: int
+    way: int
+    limit: int
+    failing: int
+    """The number of the allocation that fails; 0: none."""
+    values: int
+    more: int
+
+
 class Rig:
     """A queue with the client or handler that fills it."""
 
-    def __init__(self, encoder: dict[str, Any], way: int, more: int) -> None:
-        self.more = more
-        bound = 1 << 23 if way & ROOMY else 100
+    def __init__(self, encoder: dict[str, Any], head: Head) -> None:
+        self.head = head
+        bound = 1 << 23 if head.way & ROOMY else 100
         self.queue = EventQueue(max_bytes=bound, max_event_bytes=encoder["max_event_bytes"], policy="raise")
-        self.queue.needs_sender = bool(way & ATTENTION)
+        self.queue.needs_sender = bool(head.way & ATTENTION)
         self.encoder = Encoder(self.queue, **encoder)
         self.in_flight = InflightBatches(self.queue)
         self.sender = FastClient()
@@ -428,7 +441,7 @@ class Rig:
 
         handler._bind(
             self.encoder, attend, attend, maker, line_encoder, logging.Formatter(), own_emit, False,
-            bool(self.more & LEVELLED), sample if self.more & SAMPLED else None,
+            bool(self.head.more & JSON), sample if self.head.more & SAMPLED else None,
         )  # fmt: skip
         logging.Handler.__init__(handler)
         return handler
@@ -532,27 +545,25 @@ def run(data: memoryview) -> None:
     given = bytes(data)
     if len(given) < 7:
         return
-    how, way, limit, failing, count, more = given[:6]
+    head = Head(*given[:6])
+    how = head.how
     program = Program(given[6:])
-    names = NAMES[limit // len(LIMITS) % len(NAMES)]
+    names = NAMES[head.limit // len(LIMITS) % len(NAMES)]
     if how & RECORD:
         names = names._replace(ecs=True)  # records are always documents of ECS
     options = {
-        "max_event_bytes": LIMITS[limit % len(LIMITS)],
+        "max_event_bytes": LIMITS[head.limit % len(LIMITS)],
         "truncate": bool(how & TRUNCATE),
-        "pairs": bool(how & PAIRS) and not (how & RECORD and way & LINES),
+        "pairs": bool(how & PAIRS) and not (how & RECORD and head.way & LINES),
         "text": (lambda text: {"message": text, "n": 1}) if how & TEXTED else None,
         "complete": (lambda fields: {**fields, "added": 1}) if how & TEXTED and not how & RECORD else None,
         **names._asdict(),
-        **_further(program, more),
+        **_further(program, head.more),
     }
     if options["max_event_bytes"] < 100:
         options["fields"] = None  # they would not fit
     try:
-        if how & RECORD:
-            _record(program, how, way, failing, count % 8, more, options, names)
-        else:
-            _mapping(program, way, failing, count % 8, more, options, names)
+        (_record if how & RECORD else _mapping)(program, head, options, names)
     finally:
         BINDINGS.set(None)
 
@@ -575,11 +586,11 @@ class ActiveSpans:
 
 
 def _further(program: Program, more: int) -> dict[str, Any]:
-    """Return the options of an encoder that a sixth byte stands for."""
+    """Return the options of an encoder that the sixth byte stands for. The reference has none of them."""
     fields = {"service.name": "shop", "labels.team": "a", "event.dataset": "shop.log", "größe": 1}
     if more & BOUND:
         BINDINGS.set(context.Fields({program.key(): program.value(4) for _ in range(2)}))
-    program.hostile |= more > 0  # the reference has none of these
+    program.hostile |= bool(more & SPANNED)  # which attack
     return {
         "nested": bool(more & NESTED),
         "timestamp": bool(more & DATED),
@@ -591,23 +602,15 @@ def _further(program: Program, more: int) -> dict[str, Any]:
     }
 
 
-def _mapping(
-    program: Program,
-    way: int,
-    failing: int,
-    count: int,
-    more: int,
-    options: dict[str, Any],
-    names: ecs.Names,
-) -> None:
-    event: Any = {program.key(): program.value() for _ in range(count)}
-    if way & NO_MAPPING:
+def _mapping(program: Program, head: Head, options: dict[str, Any], names: ecs.Names) -> None:
+    event: Any = {program.key(): program.value() for _ in range(head.values % 8)}
+    if head.way & NO_MAPPING:
         event = program.value()
     program.held.append(event) if isinstance(event, dict) else None
-    if way & SENT:
-        rig = Rig(options, way, more)
-        level = program.value(5) if more & LEVELLED else 20
-        memory.fail_at(failing)
+    if head.way & SENT:
+        rig = Rig(options, head)
+        level = program.value(5) if head.more & LEVELLED else 20
+        memory.fail_at(head.failing)
         try:
             rig.sender.send(event, level)
         except (EncodeError, EncodeTypeError, ConfigError, *ATTACKS):
@@ -619,17 +622,17 @@ def _mapping(
                 _valid(body, options["pairs"])
         return
     encoder = Encoder(**options)
-    memory.fail_at(failing)
+    memory.fail_at(head.failing)
     try:
         made = encoder.encode(event)
-        made = encoder.encode(event) if program.hostile else made  # with what the first call has kept
+        made = encoder.encode(event) if head.more else made  # with what the first call has kept
     except (EncodeError, EncodeTypeError, *ATTACKS) as error:
-        _refused(error, program, failing)
+        _refused(error, program, head.failing)
         return
     finally:
         memory.fail_at(0)
     _valid(made[0], options["pairs"])
-    if not (program.hostile or options["truncate"] or options["text"]):
+    if not (program.hostile or head.more or options["truncate"] or options["text"]):
         _check_document(made, ecs.of_mapping(event, names, pairs=options["pairs"]), options["pairs"])
 
 
@@ -640,22 +643,13 @@ ODD = {
 ATTACKS = (ValueError, RecursionError, MemoryError, AttributeError)  # the errors of attackers
 
 
-def _record(
-    program: Program,
-    how: int,
-    way: int,
-    failing: int,
-    count: int,
-    more: int,
-    options: dict[str, Any],
-    names: ecs.Names,
-) -> None:
-    kind = OwnMessage if how & SUBCLASS else logging.LogRecord
+def _record(program: Program, head: Head, options: dict[str, Any], names: ecs.Names) -> None:
+    kind = OwnMessage if head.how & SUBCLASS else logging.LogRecord
     record = kind("app", 20, "/srv/f.py", 7, "message", (), None, "function")
     program.record = record
     vars(record).update(created=1767268496.789012, thread=1234567, process=4321)
-    odd = bool(how & SUBCLASS)
-    for _ in range(count):
+    odd = bool(head.how & SUBCLASS)
+    for _ in range(head.values % 8):
         n = program.byte() % len(ATTRIBUTES)
         value = program.value()
         odd |= ATTRIBUTES[n] in ODD
@@ -663,25 +657,25 @@ def _record(
         program.held.append(value) if isinstance(value, (dict, list)) else None
     if isinstance(record, OwnMessage):
         record.program = program
-    if how & HANDLER:
-        _handle(program, record, how, way, failing, more, options)
+    if head.how & HANDLER:
+        _handle(program, record, head, options)
         return
-    if way & LINES:
-        _line(program, record, failing, options)
+    if head.way & LINES:
+        _line(program, record, head.failing, options)
         return
     encoder = Encoder(**options)
     before = dict(vars(record))
-    memory.fail_at(failing)
+    memory.fail_at(head.failing)
     try:
         made = encoder.encode_record(record)
-        made = encoder.encode_record(record) if program.hostile else made
+        made = encoder.encode_record(record) if head.more else made
     except (EncodeError, *ATTACKS) as error:
-        _refused(error, program, failing)
+        _refused(error, program, head.failing)
         return
     finally:
         memory.fail_at(0)
     _valid(made[0], options["pairs"])
-    if not (program.hostile or odd or options["truncate"]):
+    if not (program.hostile or head.more or odd or options["truncate"]):
         vars(record).update(before)
         _check_document(made, ecs.of_record(record, names, pairs=options["pairs"]), options["pairs"])
 
@@ -710,16 +704,9 @@ def _line(program: Program, record: logging.LogRecord, failing: int, options: di
             check(taken == [made[0]], "the agent makes another document", made, taken)
 
 
-def _handle(
-    program: Program,
-    record: logging.LogRecord,
-    how: int,
-    way: int,
-    failing: int,
-    more: int,
-    options: dict[str, Any],
-) -> None:
-    rig = Rig(options, way, more)
+def _handle(program: Program, record: logging.LogRecord, head: Head, options: dict[str, Any]) -> None:
+    how, way = head.how, head.way
+    rig = Rig(options, head)
 
     def maker(record: logging.LogRecord, made: Any) -> None:
         program.attack()
@@ -730,7 +717,7 @@ def _handle(
         handler.setFormatter(Formatter(program))
     if how & FILTER:
         handler.addFilter(Filter(program))
-    memory.fail_at(failing)
+    memory.fail_at(head.failing)
     try:
         if how & SUBCLASS and way & SENT == SENT:
             handler.handle(program.value())

@@ -52,7 +52,6 @@ APART = {
     "python_unpack()": _PYTHON,
     "python_forget()": _PYTHON,
     "zstream_refused()": "another zlib than at the build",
-    "zstream_refused(done)": "another zlib than at the build",
     **dict.fromkeys(("import zlib", "self.zlib = ", "f.python = ", "f.python != NULL", "with gil:"), _PYTHON),
     "(<ClientFrames> f.python).": _PYTHON,
     "a window has 9 to 15": "a caller's mistake, no input's: tests/transports/test_websocket_frames.py",

@@ -143,6 +143,27 @@ def test_a_value_without_encoding_costs_only_itself() -> None:
     assert (_pairs(body), sanitized) == ({"c": 3, "a": None, "b": 2}, 1)
 
 
+class _Unreadable(dict[str, int]):
+    def items(self) -> Any:
+        raise RuntimeError("changed meanwhile")
+
+
+class _Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("bound, made", [
+    ({"process": _Unreadable(a=1)}, {"labels.process": {"a": 1}}),
+    ({"log": {"a": _Unreadable(b=1)}}, {"log.a": {"b": 1}}),
+    ({"process": {_Unprintable(): 1}}, {"process.<unprintable _Unprintable>": 1}),
+    ({"process": {"\ud800": 1}}, {"process.\ufffd": 1}),
+], ids=["mapping", "deeper", "name", "surrogate"])  # fmt: skip
+def test_an_object_that_is_hard_to_read_costs_no_event(bound: dict[str, Any], made: dict[str, Any]) -> None:
+    with context.bind(bound):
+        assert _pairs(Encoder(bound=context.current).encode({"n": 1})[0]) == {**made, "n": 1}
+
+
 @pytest.mark.parametrize("mode", ["mapping", "record", "message"])
 def test_truncated_documents_have_the_fields(mode: str) -> None:
     encoder = Encoder(fields={"service.name": "shop"}, max_event_bytes=600, truncate=True)

@@ -129,14 +129,14 @@ class TestShares:
 
     def test_a_black_hole_delays_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Connecting to it takes an hour, also for a sender that would do it itself."""
-        for share in ("SHARE", "ALONE"):
-            monkeypatch.setattr(lanes_module, share, 3600.0)
         from tests.support.dead_servers import KINDS
 
         try:
             hole = KINDS["black hole"]()
         except RuntimeError as error:
             pytest.skip(str(error))
+        for share in ("SHARE", "ALONE"):
+            monkeypatch.setattr(lanes_module, share, 3600.0)
         with hole, Collector(keep=True) as server, connect(hole, server, connect_timeout=3600) as client:
             for n in range(100):
                 client.send({"n": n})

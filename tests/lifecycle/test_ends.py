@@ -425,6 +425,7 @@ def test_exit_has_one_deadline_for_all_clients(black_hole: str) -> None:
         client.send("one")
     engines = [client._engine for client in clients]
     begin = time.monotonic()
+    # From when each is asked: if one waited for the other, they would add up.
     lifecycle.finish(engines, lambda engine: time.monotonic() + 0.1)
     assert time.monotonic() - begin < 2.0
     assert [client.stats().failed for client in clients] == [{"closed": 1}] * 60

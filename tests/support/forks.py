@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support import ROOT
 from tests.support.patience import PATIENCE
 
 
@@ -63,7 +62,8 @@ def passes_in_own_process(test: str) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", test]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
     environment["LOGCLIENT_TEST_ALONE"] = "1"
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=PATIENCE)
+    tests = Path(__file__).parents[2]  # those of an installed wheel are a copy
+    done = subprocess.run(command, cwd=tests, env=environment, capture_output=True, timeout=PATIENCE)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
     return True
 

@@ -315,6 +315,15 @@ class TestLimits:
             found = receive(near, frame(TEXT, packed(data), bits=PACKED))
             assert (found, near.over) == (([data], "") if not over else ([], over))
 
+    def test_a_broken_message_that_is_too_large_is_broken(self) -> None:
+        """Both are found by one call of zlib: the first three bytes are allowed, the fourth is not."""
+        broken = bytes.fromhex("62606010007d")  # four zeros, then a distance that leads before them
+        near = ClientFrames(3, deflate=(False, 9, False, 15))
+        far = reference.ClientFrames(3, deflate=(False, 9, False, 15))
+        wire = frame(TEXT, broken, bits=PACKED)
+        assert receive(near, wire) == far.receive(wire) == []
+        assert (near.over, near.reason) == (far.over, far.reason) == ("broken", b"decompression failed")
+
     def test_a_control_frame_is_no_part_of_a_message(self) -> None:
         """The limit leaves room for it between fragments."""
         near = ClientFrames(4)
