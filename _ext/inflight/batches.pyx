@@ -238,6 +238,8 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
         if reason >= R_COUNT:
             reason = <uint8_t> R_NONE
         f.failed[reason] += 1
+    if status == FAILED or status == DROPPED:
+        lc_lose(f.queue, b.seq[i], b.body[i], b.size[i], b.kind[i], status, reason)
     outcome_add(&f.report, b.seq[i], b.seq[i], status, reason)
     b.status[i] = status | SETTLED
 

@@ -163,7 +163,14 @@ class Config:
     on_drop: Callable[..., object] | None = option(
         readers.optional(readers.function),
         "none",
-        "A function that gets such a list of events that failed or were dropped.",
+        "A function that gets a list of logclient.Settlement, one for each event that failed or was dropped, "
+        "with its body.",
+    )
+    fallback: str | None = option(
+        readers.optional(readers.file_path),
+        "none",
+        "A file for events that failed or were dropped, as JSON lines with the reason; stderr: there. At 64 "
+        "MiB the file becomes FILE.1. See operations.md.",
     )
     on_error: Callable[..., object] | None = option(
         readers.optional(readers.function), "none", "A function that gets each error of the client as text."

@@ -11,8 +11,9 @@ from logclient import threads
 from logclient.delivery import error_log
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.contract import Core, CoreEvent, Reply
+from logclient.delivery.fallback import Fallback
 from logclient.delivery.outcomes import Submissions
-from logclient.delivery.watching import Watcher
+from logclient.delivery.watching import Settlement, Watcher
 from logclient.errors import ConnectFailed, describe_error
 from logclient.files.ledger import History, Ledger, Ranges, merged
 
@@ -134,6 +135,7 @@ class Books:
         producer: 20 hexadecimal digits.
         not_before: when to try again to open the ledger, a monotonic second.
         history: what happened to a producer's events before this process took them over.
+        event_of: finds the application's event in the body of a queued one.
     """
 
     def __init__(
@@ -147,6 +149,8 @@ class Books:
         if limits.on_delivery or limits.on_drop or limits.on_error:
             self.watcher = Watcher(limits, self.submissions.callbacks)
             self.diagnostics.on_error = self.watcher.failed
+        self.event_of: Callable[[bytes, int], bytes] = lambda body, _kind: body
+        self._fallback = None if limits.fallback is None else Fallback(limits.fallback)
         self._in_flight = in_flight
         self._limits = limits
 
@@ -207,6 +211,7 @@ class Books:
         for event in self._pump.drain_events():
             self.requests.received(event)
         self._record_outcomes()
+        self.save_lost()
         self.submissions.notify_watchers()
 
     def _record_outcomes(self) -> None:
@@ -227,7 +232,31 @@ class Books:
             self._in_flight.recorded()
         self.submissions.settle(outcomes)
         if self.watcher is not None:
-            self.watcher.settled(self.producer, outcomes)
+            self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
+
+    def save_lost(self) -> bool:
+        """Hand events that were lost to the fallback and to `on_drop`; return whether one of them is there."""
+        if self._fallback is None and self._limits.on_drop is None:
+            return False
+        try:
+            lost, bare, omitted = self._in_flight.queue.take_lost()
+        except MemoryError:
+            return True  # the next call takes them
+        found = [
+            Settlement(self.producer, seq, seq, status, reason, self.event_of(body, kind))
+            for seq, status, reason, kind, body in lost
+        ]
+        found += [Settlement(self.producer, *one) for one in bare]
+        if self.watcher is not None:
+            self.watcher.lost(found, omitted)
+        if self._fallback is not None and found:
+            try:
+                self._fallback.write(found, omitted)
+            except OSError as error:
+                what = error_log.counted(sum(one.events for one in found) + omitted, "lost event")
+                words = f"fallback: {self._fallback.target}: {describe_error(error)}; {what} not written"
+                self.diagnostics.warn_limited("fallback", words)
+        return True
 
     def _list_outcomes(self, ledger: Ledger) -> None:
         """Write the lines of the outcomes that are not listed yet."""

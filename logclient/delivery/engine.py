@@ -53,6 +53,9 @@ ORPHAN_TIMEOUT = 50.0
 OVERTIME = 1.0
 """Seconds for a sender to end beyond the deadline that it was given."""
 
+LOST_BYTES = 8 << 20
+"""Bytes of lost events that wait for the fallback and `on_drop`; they are taken once a second or more often."""
+
 REPLAY_DRAIN_S = 30.0
 """How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""
 
@@ -113,6 +116,8 @@ class Engine:
             full_events=batch_events,
             full_bytes=batch_bytes,
         )
+        if limits.fallback is not None or limits.on_drop is not None:
+            self.queue.keep_lost(LOST_BYTES)
         self.in_flight = InflightBatches(self.queue)
         self.books = Books(self.in_flight, limits, url, self.error_log)
         self.diagnostics = self.books.diagnostics
@@ -147,6 +152,7 @@ class Engine:
         self.lanes = Lanes(
             route, batches, make_core, self.pump, limits, self.sender, books, self._keeps_connected
         )
+        books.event_of = self.core.event_of
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
         self._spool_ages = None if limits.spool is None else Ages(limits.spool_age)
         self._refusal_reported = False
@@ -284,7 +290,7 @@ class Engine:
                 deadline = self._block_until()
             code = self._push_in_turn(body, level, kind, delivery, deadline)
         if code in (PUT_FULL, PUT_UNOPENED):  # a signal handler logs while the spool is opened
-            self.queue.refuse()
+            self.queue.refuse(body, kind)
         if self.queue.needs_sender:
             self.ensure_sender()
         return max(code, 0)
@@ -345,7 +351,7 @@ class Engine:
 
     def _report_refusal(self) -> None:
         """Report once that events are dropped because they come after ``close``."""
-        if self.ended:
+        if not self.running and not self.books.save_lost() and self.ended:
             self.queue.needs_sender = False
         if not self._refusal_reported and self.queue.counters()["dropped"].get("closed"):
             self._refusal_reported = True
@@ -364,7 +370,7 @@ class Engine:
             deadline = self._block_until()
             crowded = not self._wait_uncrowded(deadline)
         if crowded:
-            self.queue.refuse()
+            self.queue.refuse(body, kind)
         else:
             seq = submissions.push(body, level, kind, delivery)
             if seq < 0:
@@ -778,6 +784,7 @@ class Engine:
         self.ending.end()
         self.queue.needs_sender = True
         self.queue.release()
+        self.books.save_lost()  # of callers who have found it closed, and not ended
         self.on_end()
 
     def _settle_rest(self) -> int:

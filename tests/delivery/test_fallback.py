@@ -1,0 +1,155 @@
+"""The fallback: a line for each event that failed or was dropped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.delivery import engine, fallback
+from logclient.testing.lumberjack import Collector
+from tests.support import clean_environment
+from tests.support.patience import PATIENCE, wait_until
+
+NOBODY = "lumberjack://127.0.0.1:9"
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _numbers(lines: list[dict[str, Any]]) -> list[int]:
+    return [line["event"]["n"] for line in lines]
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
+def test_every_event_that_is_lost_has_a_line(policy: str, tmp_path: Path) -> None:
+    file = tmp_path / "lost"
+    client = logclient.connect(NOBODY, max_events=10, overflow=policy, fallback=file, close_timeout=0)
+    for n in range(100):
+        client.send({"n": n})
+    wait_until(lambda: len(_lines(file)) == 90)
+    left = range(90, 100) if policy == "drop_oldest" else range(10)
+    assert _numbers(_lines(file)) == [n for n in range(100) if n not in left]
+    assert {(line["status"], line["reason"]) for line in _lines(file)} == {("dropped", "overflow")}
+    client.close()
+    assert _numbers(_lines(file)[90:]) == list(left)
+    assert {(line["status"], line["reason"]) for line in _lines(file)[90:]} == {("failed", "closed")}
+    ids = [line["id"] for line in _lines(file)]
+    assert sorted(ids) == [f"{client.producer}{seq:012x}" for seq in range(1, 101)]
+    assert os.stat(file).st_mode & 0o777 == 0o600
+
+
+def test_what_arrives_has_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "lost"
+    with Collector() as server, logclient.connect(server.url, fallback=file, max_event_bytes=100) as client:
+        client.send({"n": 1})
+        with pytest.raises(logclient.EncodeError):
+            client.send({"m": "m" * 200})
+        client.send(b'{"n":2}')
+        assert client.flush(PATIENCE) == 0
+    assert _lines(file) == [{"id": f"{client.producer}{2:012x}", "status": "failed", "reason": "too_large"}]
+
+
+def test_an_event_after_close_has_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "lost"
+    with Collector() as server:
+        handler = logclient.Handler(server.url, fallback=file)
+        record = logging.makeLogRecord({"msg": "late", "name": "app"})
+        handler.close()
+        handler.handle(record)
+        wait_until(lambda: bool(_lines(file)))
+    (line,) = _lines(file)
+    assert line["event"]["message"] == "late"
+    assert {name: line[name] for name in line if name != "event"} == {"status": "dropped", "reason": "closed"}
+
+
+def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "lost"
+    options: dict[str, Any] = {"max_events": 1, "overflow": "block", "block_timeout": 0.001, "close_timeout": 0}
+    with logclient.connect(NOBODY, fallback=file, **options) as client:
+        client.send({"n": 0})
+        client.send({"n": 1})
+        wait_until(lambda: _numbers(_lines(file)) == [1])
+
+
+@pytest.mark.parametrize("url, body, line", [
+    ("plog", b"no \xff text", {"base64": "bm8g/yB0ZXh0"}),
+    ("plog", "text\u20ac".encode(), {"text": "text\u20ac"}),
+    ("plog", b'{"a":\n1}', {"event": {"a": 1}}),
+    ("lumberjack", b'{"a" : 1 }', {"event": {"a": 1}}),
+], ids=["bytes", "text", "lines", "object"])  # fmt: skip
+def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "lost"
+    client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, close_timeout=0)
+    with client._engine.sender.role(PATIENCE):  # nothing is sent
+        for _ in range(2):
+            client.send(body)
+    client.close()
+    wait_until(lambda: bool(_lines(file)))
+    found = _lines(file)[0]
+    assert {name: found[name] for name in found if name not in ("id", "status", "reason")} == line
+
+
+def test_events_beyond_the_memory_have_a_line_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(engine, "LOST_BYTES", 400)
+    file = tmp_path / "lost"
+    client = logclient.connect(NOBODY, max_events=10, overflow="drop_new", fallback=file, close_timeout=0)
+    with client._engine.sender.role(PATIENCE):
+        for n in range(100):
+            client.send({"n": n})
+    client.close()
+    lines = _lines(file)
+    ranges = [line for line in lines if "first" in line]
+    assert len(lines) - len(ranges) + sum(int(r["last"], 16) - int(r["first"], 16) + 1 for r in ranges) == 100
+    assert ranges and _numbers([line for line in lines if "event" in line])[:3] == [10, 11, 12]
+
+
+def test_the_file_is_rotated_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fallback, "ROTATE_AT", 500)
+    file = tmp_path / "lost"
+    with logclient.connect(NOBODY, max_events=1, fallback=file, overflow="drop_new", close_timeout=0) as client:
+        for n in range(20):
+            client.send({"n": n})
+            client._engine.queue.wake()
+            wait_until(lambda n=n: not n or n in _numbers(_lines(file)))
+    assert sorted(os.listdir(tmp_path)) == ["lost", "lost.1"]
+    assert all(os.path.getsize(tmp_path / name) <= 500 for name in os.listdir(tmp_path))
+    numbers = _numbers(_lines(tmp_path / "lost.1") + _lines(file))
+    assert numbers == [*range(numbers[0], 20), 0]
+
+
+def test_a_fallback_that_cannot_be_written_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with logclient.connect(NOBODY, fallback=tmp_path / "fifo", max_events=1, close_timeout=0) as client:
+        client.send({"n": 0})
+        client.send({"n": 1})
+    assert "fallback" in client.stats().last_error or "fallback" in capfd.readouterr().err
+
+
+def test_a_program_says_where_its_last_events_are(tmp_path: Path) -> None:
+    program = (
+        "import logging, sys, logclient\n"
+        f"h = logclient.Handler({NOBODY!r}, atexit_timeout=0.01, fallback=sys.argv[1] if sys.argv[1:] else None)\n"
+        "logging.basicConfig(handlers=[h], level=20)\n"
+        "logging.info('last words')\n"
+    )
+    for arguments, expected in (
+        ([], "; fallback=FILE, or stderr, would keep them"),
+        (["stderr"], "; see stderr"),
+        ([str(tmp_path / "lost")], f"; see {tmp_path / 'lost'}"),
+    ):
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=clean_environment(), timeout=PATIENCE, check=True
+        )
+        assert f"1 event was not delivered before exit{expected}\n" in done.stderr
+        written = (tmp_path / "lost").read_text() if arguments[:1] not in ([], ["stderr"]) else done.stderr
+        assert ('"message":"last words"' in written) == bool(arguments)
