@@ -235,7 +235,7 @@ class Books:
             self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
 
     def save_lost(self) -> bool:
-        """Hand events that were lost to the fallback and to `on_drop`; return whether one of them is there."""
+        """Hand lost events to the fallback and to `on_drop`; return whether one of these is there."""
         if self._fallback is None and self._limits.on_drop is None:
             return False
         try:
@@ -243,7 +243,7 @@ class Books:
         except MemoryError:
             return True  # the next call takes them
         found = [
-            Settlement(self.producer, seq, seq, status, reason, self.event_of(body, kind))
+            Settlement(self.producer, seq, seq, status, reason, self.event_of(body, kind) if body else None)
             for seq, status, reason, kind, body in lost
         ]
         found += [Settlement(self.producer, *one) for one in bare]

@@ -54,7 +54,7 @@ OVERTIME = 1.0
 """Seconds for a sender to end beyond the deadline that it was given."""
 
 LOST_BYTES = 8 << 20
-"""Bytes of lost events that wait for the fallback and `on_drop`; they are taken once a second or more often."""
+"""Bytes of lost events that wait for the fallback and `on_drop`, which get them once a second or sooner."""
 
 REPLAY_DRAIN_S = 30.0
 """How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""

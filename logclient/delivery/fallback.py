@@ -1,4 +1,4 @@
-"""The fallback: lost events as JSON lines in a file or on stderr, so that no line is hidden (docs/operations.md).
+"""The fallback: lost events as JSON lines in a file or on stderr. See docs/operations.md.
 
 The sender writes it. Several processes may write to one file.
 """
@@ -66,6 +66,7 @@ class Fallback:
         """Append lines, and rotate the file if it would have more than `ROTATE_AT` bytes.
 
         Args:
+            lost: what is known.
             omitted: how many events more were lost; nothing is known of them.
 
         Raises:

@@ -33,7 +33,7 @@ class Settlement(NamedTuple):
         last: and of the last one.
         status: ``acked``, ``handed``, ``failed``, ``dropped`` or ``stored``; see `Outcome`.
         reason: why they failed or were dropped; empty otherwise.
-        body: of `on_drop`: the event, of which the other fields then tell alone; None: there is no copy of it.
+        body: in `on_drop`: the event, the only one of this settlement; None: there is no copy of it.
     """
 
     producer: str

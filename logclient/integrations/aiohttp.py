@@ -21,7 +21,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _KEY: Any = web.RequestKey(KEY, str) if hasattr(web, "RequestKey") else KEY
 
 
-def install(app: web.Application, *, client_ip: bool = True) -> None:
+def install(app: web.Application, *, client_ip: bool = True, logger: str | None = None) -> None:
     """Bind the fields of each request of an application and of those below it.
 
     The fields last as long as the task of the request. This is more than a middleware, which cannot add a
@@ -30,6 +30,7 @@ def install(app: web.Application, *, client_ip: bool = True) -> None:
     Args:
         app: the application, before it runs.
         client_ip: whether events have the address of the client.
+        logger: the name of a logger that gets one record for each finished request.
 
     Raises:
         TypeError: it is not an application of aiohttp.
@@ -39,16 +40,27 @@ def install(app: web.Application, *, client_ip: bool = True) -> None:
 
     @web.middleware
     async def request_context(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if _KEY not in request:
-            fields = RequestFields(
-                request.method,
-                request.path,
-                joined(request.headers.getall(REQUEST_ID, ())),
-                joined(request.headers.getall("traceparent", ())),
-                request.remote if client_ip else None,
-            )
-            request[_KEY] = fields.id
-        return await handler(request)
+        if _KEY in request:
+            return await handler(request)
+        fields = RequestFields(
+            request.method,
+            request.path,
+            joined(request.headers.getall(REQUEST_ID, ())),
+            joined(request.headers.getall("traceparent", ())),
+            request.remote if client_ip else None,
+        )
+        request[_KEY] = fields.id
+        status = 500
+        try:
+            response = await handler(request)
+            status = response.status
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            resource = request.match_info.route.resource
+            fields.log(logger, status, None if resource is None else resource.canonical)
+        return response
 
     app.middlewares.insert(0, request_context)
     app.on_response_prepare.append(_add_id)

@@ -6,7 +6,10 @@ the worker call `install`. docs/web.md lists the fields.
 
 from __future__ import annotations
 
+import logging
 import re
+import time
+from functools import partial
 from typing import Any
 
 from logclient.errors import MissingExtra
@@ -16,16 +19,17 @@ from logclient.records.context import bind, bound
 __all__ = ["install"]
 
 _HEADERS = {"http.request.id": "logclient_request_id", "trace.id": "logclient_trace_id"}
-_BINDING = "logclient_binding"
+_BINDING, _BEGUN = "logclient_binding", "logclient_begun"
 _TRACE = re.compile(r"[0-9a-f]{32}")
 
 
-def install(app: Any) -> None:
+def install(app: Any, *, logger: str | None = None) -> None:
     """Bind the fields of each task while it runs, and send those of the request with each task.
 
     Args:
         app: the application. Celery's signals are those of the process, so its other applications have the
             fields, too.
+        logger: the name of a logger that gets one record for each finished task.
 
     Raises:
         MissingExtra: Celery is not installed.
@@ -40,7 +44,7 @@ def install(app: Any) -> None:
 
     signals.before_task_publish.connect(_send_request, weak=False, dispatch_uid="logclient.request")
     signals.task_prerun.connect(_begin, weak=False, dispatch_uid="logclient.begin")
-    signals.task_postrun.connect(_end, weak=False, dispatch_uid="logclient.end")
+    signals.task_postrun.connect(partial(_end, logger), weak=False, dispatch_uid="logclient.end")
 
 
 def _send_request(headers: dict[str, Any], **_: Any) -> None:
@@ -57,10 +61,16 @@ def _begin(task_id: str, task: Any, **_: Any) -> None:
             fields[name] = given
     # There is one request for each run of a task, also of tasks that run within another one.
     setattr(request, _BINDING, bind(fields))
+    setattr(request, _BEGUN, time.perf_counter())
 
 
-def _end(task: Any, **_: Any) -> None:
+def _end(logger: str | None, task: Any, state: str | None = None, **_: Any) -> None:
     binding = getattr(task.request, _BINDING, None)
-    if binding is not None:
-        delattr(task.request, _BINDING)
-        binding.reset()
+    if binding is None:
+        return
+    if logger is not None:
+        took = time.perf_counter() - getattr(task.request, _BEGUN)
+        text, fields = "%s: %s in %.1f ms", {"celery.task.state": state, "event.duration": round(took * 1e9)}
+        logging.getLogger(logger).info(text, task.name, state, took * 1e3, extra=fields)
+    delattr(task.request, _BINDING)
+    binding.reset()

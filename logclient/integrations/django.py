@@ -1,7 +1,7 @@
 """Django: every event of a request has the fields of the request.
 
-With ``LOGCLIENT_CLIENT_IP = False`` in the
-settings, events do not have the address of the client.
+With ``LOGCLIENT_CLIENT_IP = False`` in the settings, events do not have the address of the client. With
+``LOGCLIENT_REQUEST_LOGGER = "access"``, that logger gets one record for each finished request.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class RequestContext:
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self.get_response = get_response
         self.client_ip = bool(getattr(settings, "LOGCLIENT_CLIENT_IP", True))
+        self.logger: str | None = getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None)
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
@@ -44,11 +45,11 @@ class RequestContext:
         if self._is_async:
             return self._respond(request)
         with self._begun(request) as fields:
-            return _ending(self.get_response(request), fields)
+            return self._ending(request, self.get_response(request), fields)
 
     async def _respond(self, request: Any) -> Any:
         with self._begun(request) as fields:
-            return _ending(await self.get_response(request), fields)
+            return self._ending(request, await self.get_response(request), fields)
 
     @contextmanager
     def _begun(self, request: Any) -> Iterator[RequestFields]:
@@ -63,19 +64,27 @@ class RequestContext:
         try:
             yield fields
         except BaseException:
+            self._log(request, 500, fields)
             fields.end()
             raise
 
+    def _log(self, request: Any, status: int, fields: RequestFields) -> None:
+        # The user only if the program has asked for it: that is a query.
+        user = getattr(request, "_cached_user", None)
+        named = user is not None and user.is_authenticated
+        route = getattr(request.resolver_match, "route", None)
+        fields.log(self.logger, status, route, user.get_username() if named else None)
 
-def _ending(response: Any, fields: RequestFields) -> Any:
-    response[REQUEST_ID] = fields.id
-    close = response.close
+    def _ending(self, request: Any, response: Any, fields: RequestFields) -> Any:
+        response[REQUEST_ID] = fields.id
+        close = response.close
 
-    def close_and_end() -> None:
-        try:
-            close()
-        finally:
-            fields.end()
+        def close_and_end() -> None:
+            try:
+                close()
+                self._log(request, response.status_code, fields)
+            finally:
+                fields.end()
 
-    response.close = close_and_end
-    return response
+        response.close = close_and_end
+        return response

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
@@ -25,11 +27,13 @@ class RequestFields:
     Fields that were bound before stay, all but those of another request.
     """
 
-    __slots__ = ("_before", "id", "nested")
+    __slots__ = ("_before", "_begun", "_shown", "id", "nested")
 
     def __init__(
         self, method: str | None, path: str, given_id: str | None, traceparent: str | None, ip: object
     ) -> None:
+        self._begun = time.perf_counter()
+        self._shown = f"{method or 'request'} {path or '/'}"
         self.id = sane_id(given_id) or secrets.token_hex(16)
         fields = {"http.request.id": self.id, "url.path": path or "/"}
         if method:
@@ -44,6 +48,16 @@ class RequestFields:
         kept = {name: value for name, value in others.items() if name not in _NAMES}
         self._before = before
         context.current.set(context.Fields({**kept, **fields}))
+
+    def log(self, logger: str | None, status: int, route: object = None, user: object = None) -> None:
+        """Log that the request has ended, to the logger of this name; None: to none."""
+        if logger is None:
+            return
+        took = time.perf_counter() - self._begun
+        fields = {"http.response.status_code": status, "event.duration": round(took * 1e9)}
+        fields |= {name: str(value) for name, value in (("http.route", route), ("user.name", user)) if value}
+        text = "%s: %d in %.1f ms"
+        logging.getLogger(logger).info(text, self._shown, status, took * 1e3, extra=fields)
 
     def end(self) -> None:
         """Bring back the fields from before. Where another request's fields are bound, do nothing."""

@@ -28,13 +28,19 @@ class RequestContext:
     Args:
         app: the application.
         client_ip: whether events have the address of the client.
+        logger: the name of a logger that gets one record for each finished request.
     """
 
     def __init__(
-        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, client_ip: bool = True
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        *,
+        client_ip: bool = True,
+        logger: str | None = None,
     ) -> None:
         self.app = app
         self.client_ip = client_ip
+        self.logger = logger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, with the fields bound if the scope is of a new request."""
@@ -51,15 +57,24 @@ class RequestContext:
         )
         scope[KEY] = fields.id
         shown = (_ID, fields.id.encode())
+        status = 500
 
         async def send_with_id(message: Message) -> None:
+            nonlocal status
             if message["type"] in _STARTS:
+                status = message.get("status", 101)
                 others = [pair for pair in message.get("headers") or () if bytes(pair[0]).lower() != _ID]
                 message = {**message, "headers": [*others, shown]}
             await send(message)
 
         try:
-            await self.app(scope, receive, send_with_id)
+            try:
+                await self.app(scope, receive, send_with_id)
+            finally:
+                user = scope.get("user")
+                named = getattr(user, "is_authenticated", False)
+                route = getattr(scope.get("route"), "path", None)
+                fields.log(self.logger, status, route, user.display_name if named else None)
         except Exception:
             # Servers run each request in a task of its own, and log the exception there.
             if fields.nested:

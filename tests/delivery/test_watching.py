@@ -126,13 +126,14 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
     watcher = Watcher(config_for("plog", on_delivery=delivered.extend, on_drop=dropped.extend), thread)
     alone_dropped: list[Settlement] = []
     alone = Watcher(config_for("plog", on_drop=alone_dropped.extend), thread)
-    for n, status in outcomes:
-        for one in (watcher, alone):
-            one.settled("ab", [(n, n + 1, status, "")])
-    assert thread.drain(float("inf")) == 0
     expected = [Settlement("ab", n, n + 1, status, "") for n, status in outcomes]
+    lost = [one for one in expected if one.status in ("failed", "dropped")]
+    for one in (watcher, alone):
+        one.settled(expected)
+        one.lost(lost, 0)
+    assert thread.drain(float("inf")) == 0
     assert delivered == expected and all(one.events == 2 for one in delivered)
-    assert dropped == alone_dropped == [one for one in expected if one.status in ("failed", "dropped")]
+    assert dropped == alone_dropped == lost
 
 
 @needs_fork

@@ -24,7 +24,7 @@ from tests.integrations import web_apps
 from tests.integrations.odd_records import Thing
 from tests.support import clean_environment
 from tests.support.documents import dotted
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 loguru = pytest.importorskip("loguru")
 structlog = pytest.importorskip("structlog")
@@ -93,6 +93,10 @@ def _connected(port: int) -> Iterator[Callable[..., Answer]]:
 
 def _fields(event: Event) -> Event:
     return {name: event[name] for name in NAMES if name in event}
+
+
+def _finished(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.get("log.logger") == web_apps.FINISHED]
 
 
 def _expected(path: str, request_id: str, **more: str) -> Event:
@@ -182,6 +186,30 @@ class TestFrameworks:
         with _connected(port) as get:
             answer = get("/nowhere", x_request_id="r-5")
         assert (answer.status, answer.headers["x-request-id"]) == (404, "r-5")
+
+    def test_each_finished_request_is_one_record(self, framework: str, port: int, arrived: Any) -> None:
+        logger = logging.getLogger(web_apps.FINISHED)
+        logger.setLevel("INFO")
+        try:
+            with _connected(port) as get:
+                for word in ("pool", "fail", "stream", "nothing"):
+                    get(f"/{word}/x", X_Request_Id=word, traceparent=TRACEPARENT)
+            events = wait_until(lambda: found if len(found := _finished(arrived())) == 4 else None)
+        finally:
+            logger.setLevel("NOTSET")
+        assert {event["http.request.id"]: event["http.response.status_code"] for event in events} == {
+            "pool": 200, "fail": 500, "stream": 200, "nothing": 404,
+        }  # fmt: skip
+        variable = {"fastapi": "{name}", "aiohttp": "{name}"}.get(framework, "<name>")
+        slash = "" if framework.startswith("django") else "/"
+        for event in events:
+            word = event["http.request.id"]
+            route = None if word == "nothing" else f"{slash}{word}/{variable}"
+            assert event.get("http.route") == route
+            assert event["trace.id"] == TRACE and event["url.path"] == f"/{word}/x"
+            assert event["event.duration"] > 0
+            status = event["http.response.status_code"]
+            assert event["message"].startswith(f"GET /{word}/x: {status} in ")
 
 
 @pytest.mark.parametrize(
