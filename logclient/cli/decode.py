@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     capture = None
     if arguments.hex or name == "-" or not (os.path.isdir(name) or name.endswith(".cap")):
         if arguments.protocol is None and (name == "-" or os.path.exists(name)):
-            raise UsageError(f"--protocol: needed, as {name} is no capture, which would name it")
+            known = ", ".join(registry.protocols())
+            raise UsageError(f"--protocol: must be one of {known} for bytes that are no capture")
         parts = iter([_Part(arguments.protocol, _read(name, arguments.hex))])
     else:
         capture = CaptureReader(name)

@@ -369,8 +369,8 @@ class TestCommand:
         [
             ([], "required: FILE"),
             (["x", "--protocol", "telegraph"], "--protocol: invalid choice: 'telegraph'"),
-            (["-"], "--protocol: needed, as - is no capture"),
-            (["/dev/null"], "--protocol: needed, as /dev/null is no capture"),
+            (["-"], "one of logjam, logux, lumberjack, plog for bytes that are no capture"),
+            (["/dev/null"], "--protocol: must be one of logjam, "),
             (["no/such"], "no/such: No such file"),
             (["no/such.cap"], "no/such.cap: No such file"),
             (["x", "--limit", "0"], "--limit: must be a whole number from 1"),
