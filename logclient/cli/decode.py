@@ -61,12 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
         parts = _units(capture, arguments.protocol)
     seen = wrong = 0
     for part in parts:
-        if part.heading and not as_json:
-            print(part.heading)
-        for frame in registry.load_sibling(part.protocol, "frames")(part.data):
+        for number, frame in enumerate(registry.load_sibling(part.protocol, "frames")(part.data)):
             if seen == limit:
                 print(f"logclient: stopped after {limit} frames; there are more", file=sys.stderr)
                 return ExitCode.BROKEN if wrong else ExitCode.OK
+            if number == 0 and part.heading and not as_json:
+                print(part.heading)
             seen += 1
             wrong += bool(frame.wrong)
             if as_json:
