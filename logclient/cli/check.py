@@ -48,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         findings = []
         if not arguments.json:
             print(escape(f"{given.scheme}://{name}"), flush=True)
-        examination = Examination(given, endpoint, arguments.timeout)
+        examination = Examination(given, endpoint, arguments.timeout, event=not arguments.no_event)
         with ClientMessages():  # the findings include them
-            for finding in chain(examine_spool(whole), examination.steps(event=not arguments.no_event)):
+            for finding in chain(examine_spool(whole), examination.steps()):
                 progress.clear()
                 findings.append(finding)
                 if not arguments.json:

@@ -59,26 +59,30 @@ class Finding(NamedTuple):
 
 
 class Examination:
-    """The examination of one endpoint.
+    """The examination of one endpoint, up to an acknowledged event or, without `event`, to an answer.
 
     Attributes:
         security: The encryption of the connection and the server's certificate; empty: there is none.
         about: What the server says of itself.
     """
 
-    def __init__(self, given: config.Config, endpoint: config.Endpoint, timeout: float) -> None:
+    def __init__(
+        self, given: config.Config, endpoint: config.Endpoint, timeout: float, *, event: bool
+    ) -> None:
         self.given = given.replace(endpoints=(endpoint,), connect_timeout=min(given.connect_timeout, timeout))
         self.security: dict[str, Any] = {}
-        self.about: dict[str, Any] = {}
+        self._probe: Probe = registry.load_sibling(given.protocol, "Probe")(self.given)
+        self.about = self._probe.about
         self._ahead_ms: int | None = None  # milliseconds that the server's clock is ahead; None: unknown
         self._endpoint = endpoint
         self._timeout = timeout
+        self._event = event
         self._transport = registry.load(registry.lookup(given.scheme).transport)(self.given)
         self._stream = not isinstance(self._transport, Udp)
 
-    def steps(self, *, event: bool) -> Iterator[Finding]:
+    def steps(self) -> Iterator[Finding]:
         """Yield what each step finds, up to the first that fails; the time-out is for each step."""
-        for finding in chain(self._reach(), self._speak(event)):
+        for finding in chain(self._reach(), self._speak()):
             yield finding
             if finding.status == FAILED:
                 return
@@ -163,9 +167,9 @@ class Examination:
         hint = "" if self._endpoint[1] == usual else f" ({scheme} usually has {usual})"
         return f"start the server, or correct the port{hint}"
 
-    def _speak(self, event: bool) -> Iterator[Finding]:
+    def _speak(self) -> Iterator[Finding]:
         """Ask the server in its protocol, then send an event."""
-        answer = self._ask(registry.load_sibling(self.given.protocol, "Probe")(self.given), event)
+        answer = self._ask()
         if self.security:
             yield self._judge_security()
             if self.given.tls:
@@ -173,9 +177,9 @@ class Examination:
                 yield Finding("pump", OK, f"python: {why_python}" if why_python else "compiled")
         yield answer
         yield self._judge_clock()
-        yield self._send_event() if event else Finding("event", SKIPPED, "none was sent")
+        yield self._send_event() if self._event else Finding("event", SKIPPED, "none was sent")
 
-    def _ask(self, probe: Probe, event: bool) -> Finding:
+    def _ask(self) -> Finding:
         """Connect as a client does, and ask; returns the answer, or why there is none."""
         given = self.given
         handshake = "TLS" if given.tls else "CURVE" if given.options.get("curve_server") else "protocol"
@@ -190,18 +194,18 @@ class Examination:
                 fix = f"if the server has no TLS on this port, use {given.scheme.removesuffix('+tls')}://"
             return Finding(handshake, FAILED, describe_error(error), fix)
         try:
-            self.security, self.about = link.facts(), probe.about
-            return self._await_answer(link, probe, event)
+            self.security = link.facts()
+            return self._await_answer(link)
         except (CredentialError, ProtocolError) as error:
             # After the handshake in TLS 1.3; or an answer of Logux.
             return Finding("protocol", FAILED, str(error))
         except OSError as error:
-            return self._broken(describe_error(error), probe, event)
+            return self._broken(describe_error(error))
         finally:
             link.close()
 
-    def _await_answer(self, link: Any, probe: Probe, event: bool) -> Finding:
-        begun = time.monotonic()
+    def _await_answer(self, link: Any) -> Finding:
+        probe, begun = self._probe, time.monotonic()
         question = probe.ask()
         if not question:
             return Finding("protocol", SKIPPED, "this protocol has no answers")
@@ -217,14 +221,14 @@ class Examination:
             if data is None:
                 continue
             if not data:
-                return self._broken("it closed the connection", probe, event)
+                return self._broken("it closed the connection")
             answered = probe.receive_data(data)
             if answered:
                 return self._answered(time.monotonic() - begun)
             if answered is False:
                 known = (server for begin, server in _OTHER_SERVERS if data.lower().startswith(begin))
                 return self._foreign(next(known, "something else"), data)
-        if event and probe.may_be_silent:
+        if self._event and probe.may_be_silent:
             return Finding("protocol", SKIPPED, "no answer without an event")
         fix = f"{self._fix_server()}, or check that no firewall drops UDP to it"
         if self._stream:
@@ -248,11 +252,11 @@ class Examination:
         words = f"{server} answers: {shown(data, 60)}" if data else f"{server} answers"
         return Finding("protocol", FAILED, words, fix)
 
-    def _broken(self, why: str, probe: Probe, event: bool) -> Finding:
+    def _broken(self, why: str) -> Finding:
         if not self.given.tls and self._is_tls_server():
             return self._foreign("a TLS server")
-        if probe.begin_again():
-            return self._ask(probe, event)
+        if self._probe.begin_again():
+            return self._ask()
         fix = "read the server's log: it accepted the connection and closed it"
         if not self._stream:
             fix = f"{self._fix_server()}: nothing listens on {self._endpoint[1]} there"
