@@ -1,4 +1,4 @@
-"""``logclient doctor --logging MODULE:NAME``: which way the calls of a program's loggers go."""
+"""``logclient check --logging MODULE:NAME``: which way the calls of a program's loggers go."""
 
 from __future__ import annotations
 

@@ -64,7 +64,6 @@ def run(
     stop: threading.Event | None = None,
     producers: Callable[[pa.Table], None] | None = None,
     tuning: Tuning | None = None,
-    **gone: Any,
 ) -> Verdict:
     """Compare ledgers with the events that arrived: a capture, a Kafka topic, a table, or any DataFrame.
 
@@ -107,7 +106,6 @@ def run(
         producers: called at the end with a table of the counts of all judged producers. Its columns are those
             of ``docs/verify.md`` that belong to a producer.
         tuning: sizes of buckets and reads.
-        **gone: options that earlier versions had: an error says why they are gone.
 
     Returns:
         The verdict.
@@ -124,11 +122,6 @@ def run(
     """
     evidence.require("pyarrow", "numpy")
     output.remove_verdict(out)
-    for name in gone:
-        if name in ("work", "keep_work"):
-            why = "there is no work folder any more: Spark shuffles the rows"
-            raise ConfigError(f"{name}: {why}, and its own scratch folder is spark.local.dir")
-        raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     if sum(given is not None for given in (capture, kafka, table, arrived)) != 1:
         raise ConfigError("capture, kafka, table, arrived: exactly one of them must be given")
     if match not in ("body", "id"):

@@ -580,16 +580,18 @@ class TestProcesses:
 
     @pytest.mark.parametrize(
         "arguments",
-        [["send", "lumberjack://{dead}"], ["ping", "lumberjack://{silent}"], ["decode", "lumberjack"]],
+        [
+            ["send", "lumberjack://{dead}", "-"],
+            ["check", "lumberjack://{silent}", "--timeout", "1h"],
+            ["decode", "--protocol", "lumberjack", "-"],
+        ],
     )
     def test_an_interrupt_ends_an_idle_command(self, dead_url: str, arguments: list[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
             place = f"127.0.0.1:{silent.getsockname()[1]}"
             arguments = [a.format(dead=dead_url.partition("//")[2], silent=place) for a in arguments]
-            if arguments[0] == "ping":
-                arguments += ["--timeout", "1h"]
             process = subprocess.Popen(
-                [sys.executable, "-m", "logclient", *arguments, *(["-"] if arguments[0] != "ping" else [])],
+                [sys.executable, "-m", "logclient", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -597,8 +599,9 @@ class TestProcesses:
             assert process.stdin is not None
             process.stdin.write(b"x\n")
             process.stdin.flush()
-            if arguments[0] == "ping":
-                stack.enter_context(silent.accept()[0]).recv(1)
+            if arguments[0] == "check":
+                while not stack.enter_context(silent.accept()[0]).recv(1):
+                    pass  # it connects once without a word
             else:
                 _wait_until_it_reads(process, process.stdin)
             process.send_signal(signal.SIGINT)

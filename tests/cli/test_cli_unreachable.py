@@ -1,4 +1,4 @@
-"""``send`` and ``ping`` with closed ports, silent hosts and servers of other protocols."""
+"""``send`` and ``check`` with closed ports, silent hosts and servers of other protocols."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from logclient import cli
 from logclient.testing.lumberjack import Collector
 from tests import support
 from tests.support.dead_servers import BlackHole
@@ -79,8 +78,9 @@ def banner() -> AbstractContextManager[int]:
 
 
 def takes_one_byte_at_a_time(sock: socket.socket) -> None:
-    for byte in b"2A\0\0\0\0":
-        sock.sendall(bytes([byte]))
+    with suppress(OSError):  # the first connection is only tried
+        for byte in b"2A\0\0\0\0":
+            sock.sendall(bytes([byte]))
 
 
 @contextmanager
@@ -187,35 +187,32 @@ class TestSend:
         assert "no progress for 0.5s" in done.stderr.splitlines()[-1]
 
 
-class TestPing:
-    def ping(self, *arguments: str, code: int = 0) -> str:
-        done = command("ping", *arguments)
-        assert done.returncode == code, (done.stdout, done.stderr)
-        assert done.stderr == ""
-        return done.stdout
+def checked(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """Run ``check --json``; return what it says of each endpoint."""
+    done = command("check", *arguments, "--json")
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def test_ping_of_a_live_server(self, capsys: pytest.CaptureFixture[str]) -> None:
+
+def last(found: dict[str, Any]) -> tuple[str, str]:
+    """Return the step with which a check ended, and what it found."""
+    return found["steps"][-1]["step"], found["steps"][-1]["found"]
+
+
+class TestCheck:
+    def test_no_event_is_sent_when_none_is_wanted(self) -> None:
         with Collector(keep=True) as server:
-            said = self.ping(server.url)
-            assert said.startswith(f"127.0.0.1:{server.port}: connected in ")
-            assert ", lumberjack answers in " in said
-            assert "median" in self.ping(f"{server.url}?version=1", "--count", "5")
-            assert cli.main(["ping", server.url, "--count", "3", "--json"]) == 0
-            found = json.loads(capsys.readouterr().out)
-            assert (found["status"], found["why"], found["event_ms"]) == ("ok", "", None)
-            assert len(found["round_trip_ms"]) == 3
+            for version in (1, 2):
+                (found,) = checked(f"{server.url}?version={version}", "--no-event")
+                assert (found["endpoint"], found["ok"]) == (f"127.0.0.1:{server.port}", True)
+                assert last(found) == ("event", "none was sent")
+                times = {step["step"]: step["ms"] for step in found["steps"]}
+                assert times["connect"] > 0 and times["protocol"] > 0 and times["event"] is None
             assert server.counts.events == 0
             assert server.counts.protocol_errors == 0
 
-    def test_ping_sends_an_event_on_request(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with Collector(keep=True) as server:
-            assert ", an event was acknowledged in " in self.ping(server.url, "--event")
-            (event,) = server.events(1)
-        assert event["message"].startswith("logclient ping from ")
-        assert event["tags"] == "logclient-ping"
-        assert event["@timestamp"].endswith("Z")
-
-    def test_ping_needs_every_endpoint(self, tmp_path: Path) -> None:
+    def test_every_endpoint_is_needed(self, tmp_path: Path) -> None:
         with (
             Collector() as server,
             dead() as nobody,
@@ -229,28 +226,31 @@ class TestPing:
         ):
             ports = [server.port, nobody, hole, silent, closing, other, page, secure, slow]
             url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in ports) + ",nosuch.invalid"
-            lines = self.ping(url, "--timeout", "1s", code=3).splitlines()
-        assert len(lines) == len(ports) + 1
-        for line, says in zip(
-            lines,
+            done = command("check", url, "--timeout", "1s", "--no-event")
+        assert (done.returncode, done.stderr) == (3, "")
+        assert all(line.isprintable() for line in done.stdout.splitlines())
+        _, *sections = done.stdout.split("lumberjack://")
+        assert len(sections) == len(ports) + 1
+        for section, says in zip(
+            sections,
             [
                 "lumberjack answers in",
-                ": cannot connect: connection refused",
-                ": cannot connect: no answer",
-                "then silence for 1 s: it may be one that answers only events",
-                "then it closed the connection, without an answer",
-                r"but an SSH server answers: SSH-2.0-\x1b[31mserver\x0d\x0a",
-                "but an HTTP server answers: ",
-                "but a TLS server answers",
+                ": connection refused",
+                ": timed out",
+                "silence for 1 s: it may be one that answers only events",
+                "it closed the connection, without an answer",
+                r"an SSH server answers: SSH-2.0-\x1b[31mserver\x0d\x0a",
+                "an HTTP server answers: ",
+                "a TLS server answers",
                 "lumberjack answers in",
-                "nosuch.invalid:5044: cannot connect: ",
+                "nosuch.invalid: ",
             ],
             strict=True,
         ):
-            assert says in line
-            assert line.isprintable()
+            assert says in section
+            assert ("FAILED" in section) == ("lumberjack answers" not in says)
 
-    def test_ping_json_fails_with_one_dead_endpoint(self) -> None:
+    def test_json_fails_with_one_dead_endpoint(self) -> None:
         with (
             dead() as nobody,
             never_reads() as silent,
@@ -260,41 +260,15 @@ class TestPing:
         ):
             ports = (nobody, silent, closing, page, server.port)
             url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-            said = self.ping(url, "--timeout", "500ms", "--json", code=3)
-        found = [json.loads(line) for line in said.splitlines()]
-        assert [one["status"] for one in found] == ["unreachable", "silent", "broken", "foreign", "ok"]
-        assert [one["connect_ms"] is None for one in found] == [True, False, False, False, False]
-        assert [bool(one["why"]) for one in found] == [True, True, True, True, False]
+            found = checked(url, "--timeout", "500ms", "--no-event", code=3)
+        assert [one["ok"] for one in found] == [False, False, False, False, True]
+        assert [last(one)[0] for one in found] == ["connect", "protocol", "protocol", "protocol", "event"]
         assert all(one["tls"] is None for one in found)
 
-    def test_ping_reports_an_unacknowledged_event(self) -> None:
+    def test_an_unacknowledged_event_is_reported(self) -> None:
         with never_reads() as port:
-            said = self.ping(f"lumberjack://127.0.0.1:{port}", "--event", "--timeout", "400ms", code=3)
-        assert "an event was not acknowledged in 0.4 s" in said
-
-    def test_ping_of_a_server_that_answers_events_only(self) -> None:
-        """As go-lumber's does."""
-
-        def serve(sock: socket.socket) -> None:
-            while data := sock.recv(65536):
-                if b"C" in data or b"J" in data:
-                    sock.sendall(b"2A\0\0\0\1")
-
-        with serve_each(serve) as port:
-            url = f"lumberjack://127.0.0.1:{port}"
-            assert "then silence" in self.ping(url, "--timeout", "400ms", code=3)
-            assert "an event was acknowledged" in self.ping(url, "--timeout", "400ms", "--event")
-
-    def test_wrong_ping_usage_is_explained(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for arguments, says in (
-            (["ping"], "required: URL"),
-            (["ping", "http://h"], "scheme: 'http' is none of"),
-            (["ping", "lumberjack://h", "--count", "0"], "--count: must be a whole number from 1"),
-            (["ping", "lumberjack://h", "--timeout", "x"], "--timeout: must be a duration"),
-            (["ping", "lumberjack://h", "--timeout", "0"], "--timeout: must be a duration above 0"),
-        ):
-            assert cli.main(arguments) == 2
-            assert says in capsys.readouterr().err
+            (found,) = checked(f"lumberjack://127.0.0.1:{port}", "--timeout", "400ms", code=3)
+        assert last(found)[0] == "event" and last(found)[1].startswith("not acknowledged in 0.4 s")
 
 
 class TestTls:
@@ -308,15 +282,13 @@ class TestTls:
         return Authority(tmp_path / "ours")
 
     def lines(self, url: str) -> tuple[str, str, str]:
-        """What send and ping say, and the status of ping; both end with exit 3."""
+        """What send and check say, and the step that fails; both end with exit 3."""
         sent = command("send", url, "--timeout", "800ms", stdin=b"a line\n")
         assert sent.returncode == 3
         assert sent.stderr.count("\n") == 1
-        pinged = command("ping", url, "--timeout", "2s", "--json")
-        assert pinged.returncode == 3
-        assert pinged.stderr == ""
-        found = json.loads(pinged.stdout)
-        return sent.stderr, found["why"], found["status"]
+        (found,) = checked(url, "--timeout", "2s", "--no-event", code=3)
+        step, says = last(found)
+        return sent.stderr, says, step
 
     @pytest.mark.parametrize("version", ["1.2", "1.3"])
     def test_a_missing_client_certificate_is_named(self, ours: Any, version: str) -> None:
@@ -336,17 +308,17 @@ class TestTls:
             (ours.issue("server"), theirs.ca, "is not signed by an authority that is trusted here"),
         ):
             with Collector(tls=context("1.3", cert)) as server:
-                sent, pinged, status = self.lines(f"{server.url}?ca={ca}")
+                sent, checks, step = self.lines(f"{server.url}?ca={ca}")
                 assert says in sent
-                assert says in pinged
-                assert status == "refused"
+                assert says in checks
+                assert step == "TLS"
 
     def test_tls_to_a_plain_server_is_explained(self) -> None:
         with Collector() as server:
-            sent, pinged, status = self.lines(f"lumberjack+tls://127.0.0.1:{server.port}")
+            sent, checks, step = self.lines(f"lumberjack+tls://127.0.0.1:{server.port}")
         assert "TLS" in sent
-        assert "TLS" in pinged
-        assert status in ("refused", "unreachable")
+        assert "TLS" in checks
+        assert step == "TLS"
 
     @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
     def test_plain_to_a_tls_server_is_explained(self, scheme: str, tmp_path: Path) -> None:
@@ -367,28 +339,27 @@ class TestTls:
         assert done.stderr  # a connection was lost
         assert "TLS" not in done.stderr
 
-    def test_ping_over_tls_to_a_black_hole(self) -> None:
+    def test_a_black_hole_is_named(self) -> None:
         with black_hole() as port:
-            sent, pinged, status = self.lines(f"lumberjack+tls://127.0.0.1:{port}")
+            sent, checks, step = self.lines(f"lumberjack+tls://127.0.0.1:{port}")
         assert "no answer to the connection attempt in time" in sent
-        assert pinged == "cannot connect: no answer to the connection attempt in time"
-        assert status == "unreachable"
+        assert (checks, step) == (f"127.0.0.1:{port}: timed out", "connect")
 
-    def test_ping_reports_the_servers_certificate(self, ours: Any) -> None:
+    def test_the_servers_certificate_is_reported(self, ours: Any) -> None:
         from tests.support.tls import context
 
         with Collector(tls=context("1.3", ours.issue("server"))) as server:
-            done = command("ping", f"{server.url}?ca={ours.ca}", "--event")
+            done = command("check", f"{server.url}?ca={ours.ca}")
             assert done.returncode == 0
-            assert ", TLSv1.3 TLS_" in done.stdout
+            assert " TLSv1.3 TLS_" in done.stdout
             assert ", certificate for 127.0.0.1 from O=trustme" in done.stdout
-            assert " days left), lumberjack answers in " in done.stdout
-            assert "an event was acknowledged" in done.stdout
-            found = json.loads(command("ping", f"{server.url}?ca={ours.ca}", "--json").stdout)["tls"]
+            assert " days left)\n" in done.stdout
+            assert "acknowledged in " in done.stdout
+            found = checked(f"{server.url}?ca={ours.ca}")[0]["tls"]
             assert (found["version"], found["verified"], found["names"]) == ("TLSv1.3", True, ["127.0.0.1"])
             assert found["days_left"] > 0
             assert found["not_after"].endswith("Z")
             assert found["subject"].startswith("O=trustme")
-            done = command("ping", f"{server.url}?verify=none")
+            done = command("check", f"{server.url}?verify=none", "--no-event")
             assert done.returncode == 0
             assert "certificate not verified" in done.stdout

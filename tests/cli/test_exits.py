@@ -35,7 +35,7 @@ def stream_server() -> Iterator[tuple[str, Callable[[ExitStack], None]]]:
         server.settimeout(PATIENCE)
 
         def asked(stack: ExitStack) -> None:
-            while True:  # doctor connects once without a word
+            while True:  # check connects once without a word
                 peer = stack.enter_context(server.accept()[0])
                 peer.settimeout(PATIENCE)
                 if peer.recv(1):
@@ -57,17 +57,16 @@ class TestSignals:
     @pytest.mark.parametrize(
         ("command", "scheme", "server"),
         [
-            ("ping", "lumberjack", stream_server),
-            ("doctor", "lumberjack", stream_server),
-            ("stat", "plog", datagram_server),
-            ("envi", "plog", datagram_server),
+            (["check"], "lumberjack", stream_server),
+            (["stat"], "plog", datagram_server),
+            (["stat", "--settings"], "plog", datagram_server),
         ],
     )
     def test_a_signal_ends_a_command_that_waits(
-        self, command: str, scheme: str, server: Any, number: int, code: int, word: str
+        self, command: list[str], scheme: str, server: Any, number: int, code: int, word: str
     ) -> None:
         with server() as (place, asked), ExitStack() as stack:
-            process = start(command, f"{scheme}://{place}", "--timeout", "1h")
+            process = start(*command, f"{scheme}://{place}", "--timeout", "1h")
             asked(stack)
             process.send_signal(number)
             _, error = process.communicate(timeout=PATIENCE)
@@ -78,7 +77,7 @@ class TestSignals:
         self, tmp_path: Path, number: int, code: int, word: str
     ) -> None:
         os.mkfifo(tmp_path / "pipe")
-        process = start("decode", "lumberjack", str(tmp_path / "pipe"))
+        process = start("decode", "--protocol", "lumberjack", str(tmp_path / "pipe"))
         with open(tmp_path / "pipe", "wb"):  # as soon as somebody reads
             process.send_signal(number)
             _, error = process.communicate(timeout=PATIENCE)
@@ -179,7 +178,8 @@ class TestReadersThatEnd:
     ) -> None:
         """It reads no further, so the errors behind the first line are none of its business."""
         (tmp_path / "wire").write_bytes(files.window([b'{"a":1}']) + b"nonsense" * 10_000)
-        assert self.run(closed_pipe, "decode", "lumberjack", str(tmp_path / "wire"), *as_json)[0] == 0
+        command = ["decode", "--protocol", "lumberjack", str(tmp_path / "wire"), *as_json]
+        assert self.run(closed_pipe, *command)[0] == 0
 
     def test_the_list_of_a_spool_ends_with_its_reader(self, closed_pipe: IO[bytes], tmp_path: Path) -> None:
         script = (
@@ -193,13 +193,13 @@ class TestReadersThatEnd:
         assert self.run(closed_pipe, "spool", "ls", str(tmp_path)) == (0, "")
 
     def test_other_commands_keep_their_code(self, closed_pipe: IO[bytes], dead_url: str) -> None:
-        assert self.run(closed_pipe, "ping", dead_url) == (3, "")
+        assert self.run(closed_pipe, "check", dead_url) == (3, "")
         assert self.run(closed_pipe, "send", dead_url, "--timeout", "0.2", input=b"line\n")[0] == 3
         assert self.run(closed_pipe, "--help") == (0, "")
 
     def test_closed_stderr_changes_nothing(self, closed_pipe: IO[bytes]) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "logclient", "ping", "nonsense"],
+            [sys.executable, "-m", "logclient", "check", "nonsense"],
             stderr=closed_pipe, timeout=2 * PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 2

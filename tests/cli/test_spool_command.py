@@ -124,9 +124,9 @@ class TestDrain:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["drain"], "drain: needs --to URL"),
-            (["ls", "--yes"], "--yes: is not for ls"),
-            (["purge", "--to", NOBODY], "--to: is not for purge"),
+            (["drain"], "the following arguments are required: --to (see logclient spool drain --help)"),
+            (["ls", "--yes"], "unrecognized arguments: --yes (see logclient --help)"),
+            (["purge", "--to", NOBODY], f"unrecognized arguments: --to {NOBODY} (see logclient --help)"),
         ],
     )
     def test_a_wrong_option_is_named(

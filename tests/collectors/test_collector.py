@@ -1052,6 +1052,20 @@ class TestCommand:
         assert code == 3
         assert "not captured" not in err
 
+    def test_events_are_printed_as_they_come(self):
+        """Without a capture, and so that a terminal obeys none of them."""
+        command = Command("lumberjack://127.0.0.1:0", "plog://127.0.0.1:0", "--print")
+        port, datagrams = command.line()["port"], command.line()["port"]
+        with Writer(port) as writer, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for text in ("größte", "\x1b[31m\u202e"):
+                assert writer.ship(event(1, text=text), event(2)) == (2, 2)
+                line = command.process.stdout.readline().rstrip("\n")
+                assert line.isprintable() and json.loads(line)["text"] == text
+                assert command.line()["message"] == "line 2"
+            sender.sendto(b"no JSON \x1b", ("127.0.0.1", datagrams))
+            assert command.line() == "no JSON \x1b"
+        assert command.end()[:2] == (0, "")
+
     def test_url_options_bound_connections(self, tmp_path):
         command = Command("lumberjack://127.0.0.1:0?max_connections=1&idle=60s", "--capture", str(tmp_path))
         port = command.line()["port"]

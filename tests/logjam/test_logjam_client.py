@@ -295,8 +295,8 @@ class TestEnvironment:
         handler.client.close(PATIENCE)
         lines = [made["lines"][0][2] for made in bodies(device, 2)]
         assert lines == ["from a client", "from a handler"]
-        assert cli.main(["ping", "logjam://"]) == ExitCode.OK
-        assert capsys.readouterr().out.startswith(f"127.0.0.1:{device.port}: connected")
+        assert cli.main(["check", "logjam://", "--no-event"]) == ExitCode.OK
+        assert capsys.readouterr().out.startswith(f"logjam://127.0.0.1:{device.port}\n")
 
 
 class TestDocuments:

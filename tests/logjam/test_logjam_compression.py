@@ -400,7 +400,7 @@ READERS = {
     say("ready"), wait()
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        cli.main(["decode", "logjam", argument, "--json"])
+        cli.main(["decode", argument, "--json"])
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     say([row.get("wrong") for row in rows if row["type"] == "message"])
     wait()

@@ -862,7 +862,7 @@ class TestReadable:
         file.write_bytes(
             oracle.join([b"", APP_ENV, TOPICS[0], oracle.pack(1, b'{"a":1}'), meta(1)]) + OK_REPLY
         )
-        assert cli.main(["decode", "logjam", str(file), "--json"]) == 0
+        assert cli.main(["decode", "--protocol", "logjam", str(file), "--json"]) == 0
         request, body, reply = map(json.loads, capsys.readouterr().out.splitlines())
         assert (request["type"], request["app_env"], request["compression"]) == (
             "request", "shop-production", "zlib",

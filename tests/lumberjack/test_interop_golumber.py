@@ -305,21 +305,21 @@ def test_collector_acknowledges_go_lumber_clients(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_ping_of_go_lumber_leaves_no_event_without_asking(
+def test_check_of_go_lumber_leaves_an_event_unless_forbidden(
     golumber: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int
 ) -> None:
-    """go-lumber answers events only, so a ping without `--event` is silent."""
+    """go-lumber answers events only, so it is silent with `--no-event`."""
     with Server(golumber, tmp_path / "out") as server:
-        arguments = ["ping", f"{server.url}?version={version}", "--timeout", "1s", "--json"]
-        assert cli.main(arguments) == 3
-        assert json.loads(capsys.readouterr().out)["status"] == "silent"
+        arguments = ["check", f"{server.url}?version={version}", "--timeout", "1s", "--json"]
+        assert cli.main([*arguments, "--no-event"]) == 3
+        assert json.loads(capsys.readouterr().out)["steps"][-1]["found"].startswith("silence for 1 s: ")
         assert server.events() == []
-        assert cli.main([*arguments, "--event"]) == 0
-        assert json.loads(capsys.readouterr().out)["event_ms"] > 0
+        assert cli.main(arguments) == 0
+        assert json.loads(capsys.readouterr().out)["steps"][-1]["ms"] > 0
         assert server.end() == [1]
         (event,) = server.events()
-    assert event["tags"] == "logclient-ping"
-    assert event["message"].startswith("logclient ping from ")
+    assert event["tags"] == "logclient-check"
+    assert event["message"].startswith("logclient check from ")
 
 
 @pytest.mark.usefixtures("tls_pump")

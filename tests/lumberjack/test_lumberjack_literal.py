@@ -496,5 +496,5 @@ class TestClientAndCollector:
         capture = tmp_path / "capture"
         with CollectorProcess(capture, query="?strict_spec=true") as server:
             assert cli.main(["send", f"{server.url}?strict_spec=true", str(lines)]) == ExitCode.OK
-        assert cli.main(["decode", "lumberjack", str(capture)]) == ExitCode.OK
+        assert cli.main(["decode", str(capture)]) == ExitCode.OK
         assert "1J sequence 2" in capsys.readouterr().out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from logclient import cli, plog
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.plog import Codec
-from logclient.cli import ping
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.plog.core import Lines
@@ -150,12 +148,11 @@ def test_options_of_datagrams_are_refused(option: str) -> None:
 
 
 def test_commands_are_refused_over_tcp(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("stat", "envi"):
-        assert cli.main([command, url]) == ExitCode.USAGE
+    for options in ([], ["--settings"]):
+        assert cli.main(["stat", *options, url]) == ExitCode.USAGE
         assert "plog+tcp servers cannot be asked" in capsys.readouterr().err
-    arguments = Namespace(url=url, timeout=PATIENCE, count=1, event=False, json=False)
-    assert ping.run(arguments) == ExitCode.OK
-    assert "but this protocol has no answers" in capsys.readouterr().out
+    assert cli.main(["check", "--no-event", url]) == ExitCode.OK
+    assert "protocol  this protocol has no answers" in capsys.readouterr().out
     with pytest.raises(ValueError, match="plog over TCP has no 'ping'"):
         Lines(config_for("plog+tcp"), PRODUCER).call("ping")
 

@@ -703,22 +703,6 @@ def test_other_files_in_the_out_folder_stay(scene: Scene, run: Run) -> None:
     assert list(verify.violation_ids(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
-@pytest.mark.parametrize("option", ["work", "keep_work"])
-def test_error_says_why_there_is_no_work_folder(
-    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
-    scene.write_ledger().write_capture()
-    why = "there is no work folder any more: Spark shuffles the rows, and its own scratch folder is spark"
-    with pytest.raises(ConfigError, match=f"^{option}: {why}"):
-        verify.run(scene.ledger, scene.capture, out=scene.out, **{option: str(tmp_path)})
-    if option == "work":
-        command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
-        assert cli.main([*command, "--out", str(scene.out), "--work", str(tmp_path)]) == ExitCode.USAGE
-        said = capsys.readouterr()
-        assert (said.out, said.err.startswith(f"logclient: work: {why}")) == ("", True)
-    assert not scene.out.exists()
-
-
 def test_unknown_option_is_a_type_error(scene: Scene) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'worl'"):
         verify.run(scene.ledger, scene.capture, worl=1)

@@ -118,7 +118,7 @@ class TestHalves:
 
 
 class TestChecks:
-    """Events of `logclient doctor` have ids that begin with c4ec0000."""
+    """Events of `logclient check` have ids that begin with c4ec0000."""
 
     @pytest.mark.parametrize("identity", ["id", "none"])
     def test_checks_are_counted_and_ignored(
