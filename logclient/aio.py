@@ -103,7 +103,7 @@ class AsyncClient:
         if engine.inline:
             return int(self.client.flush(timeout))
         if timeout is None:
-            timeout = self.client.config.flush_timeout
+            timeout = self.client.config.timeout
         return await self._settled(engine.queue.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
@@ -112,7 +112,7 @@ class AsyncClient:
         if engine.inline:
             left = int(self.client.close(timeout))
         else:
-            left = await self._close(self.client.config.close_timeout if timeout is None else timeout)
+            left = await self._close(self.client.config.timeout if timeout is None else timeout)
         for actions in list(self._open):
             actions.close()
         return left

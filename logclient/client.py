@@ -256,12 +256,12 @@ class Client(FastClient):
         """Wait until all events sent before this call have an outcome.
 
         Args:
-            timeout: seconds; None: the option ``flush_timeout``.
+            timeout: seconds; None: the option ``timeout``.
 
         Returns:
             How many of these events have no outcome yet; 0 if all have one.
         """
-        return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
+        return self._engine.flush(self.config.timeout if timeout is None else timeout)
 
     def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end.
@@ -271,12 +271,12 @@ class Client(FastClient):
         wait.
 
         Args:
-            timeout: seconds; None: the option ``close_timeout``.
+            timeout: seconds; None: the option ``timeout``.
 
         Returns:
             How many events were given up.
         """
-        return self._engine.close(self.config.close_timeout if timeout is None else timeout)
+        return self._engine.close(self.config.timeout if timeout is None else timeout)
 
     def reconfigure(
         self,

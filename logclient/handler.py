@@ -167,13 +167,13 @@ class Handler(FastHandler, logging.Handler):
         client.front_ends.add(self)
 
     def flush(self) -> None:
-        """Wait until the records so far have an outcome, for ``flush_timeout`` at most.
+        """Wait until the records so far have an outcome, for the option ``timeout`` at most.
 
         This does not wait for a server that cannot be reached. It does not wait either while ``dictConfig``
         calls it, because then every other thread waits for a lock of ``logging``.
         """
         if not _locks_logging():
-            self.client._engine.flush_if_reachable(self.client.config.flush_timeout)
+            self.client._engine.flush_if_reachable(self.client.config.timeout)
 
     def close(self) -> None:
         """Take no more records, and deliver the queued ones in the background.

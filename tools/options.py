@@ -113,7 +113,7 @@ GROUPS = {
     "Retry and back-off": (
         "backoff_min backoff_max auth_backoff_min auth_backoff_max max_age poison on_doubt processing_timeout"
     ),
-    "Exit": "flush_timeout close_timeout atexit_timeout",
+    "Exit": "timeout atexit_timeout",
     "What is in an event": (
         "format ecs_dotted timestamp service environment tags fields enrich opentelemetry "
         "error_fingerprint formatter_json identity trust check host_name cluster datacenter "

@@ -168,9 +168,8 @@ class Config:
     on_error: Callable[..., object] | None = option(
         readers.optional(readers.function), "none", "A function that gets each error of the client as text."
     )
-    flush_timeout: float = option(readers.duration(0, _DAY), "5s", "How long flush() waits by default.")
-    close_timeout: float = option(
-        readers.duration(0, _DAY), "5s", "How long close() of a client waits by default."
+    timeout: float = option(
+        readers.duration(0, _DAY), "5s", "How long flush() and close() of a client wait by default."
     )
     atexit_timeout: float = option(
         readers.duration(0, 3600), "2s", "How long the end of the process waits for queued events."

@@ -46,8 +46,7 @@ class Options(TypedDict, total=False):
     on_delivery: Callable[..., Any] | None
     on_drop: Callable[..., Any] | None
     on_error: Callable[..., Any] | None
-    flush_timeout: float | str | None
-    close_timeout: float | str | None
+    timeout: float | str | None
     atexit_timeout: float | str | None
     linger: float | str | None
     spool: str | PathLike[str] | None

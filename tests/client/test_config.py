@@ -159,7 +159,7 @@ class TestOptions:
         assert (plain.window, plain.window_bytes, plain.inflight, plain.compression) == (2048, 1 << 20, 2, 3)
         assert (plain.connect_timeout, plain.silence, plain.progress_timeout) == (10, 30, 300)
         assert (plain.backoff_min, plain.backoff_max, plain.max_age) == (0.1, 30, None)
-        assert (plain.flush_timeout, plain.close_timeout, plain.atexit_timeout) == (5, 5, 2)
+        assert (plain.timeout, plain.atexit_timeout) == (5, 2)
         assert (plain.overflow, plain.keep_level, plain.linger) == ("drop_new", 40, 0.005)
         assert plain.given == frozenset()
 

@@ -48,7 +48,7 @@ class ClientWithoutSender:
 
     class config:
         redacted = "test://parked"
-        flush_timeout = 0.0
+        timeout = 0.0
 
     def __init__(self, *, pairs: bool = False, truncate: bool = False, **bounds: Any) -> None:
         self.queue = EventQueue(policy=bounds.pop("policy", "drop_oldest"), **bounds)
@@ -617,7 +617,7 @@ class TestSetup:
         one.handler.flush()
         one.handler.close()
         assert one.client.calls == ["flush", "flush"]
-        handler = Handler(NOWHERE, close_timeout=0)
+        handler = Handler(NOWHERE, timeout=0)
         handler.set_name("test-close")
         assert "test-close" in logging._handlers  # type: ignore[attr-defined]
         handler.close()

@@ -43,7 +43,7 @@ def test_each_option_is_listed_with_its_protocol() -> None:
 def test_every_option_has_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = re.findall(r"^\| `(\w+)` \|", options.page(), re.MULTILINE)
     assert set(listed) == set(config.all_options())
-    monkeypatch.setitem(options.GROUPS, "Exit", "flush_timeout close_timeout")
+    monkeypatch.setitem(options.GROUPS, "Exit", "timeout")
     with pytest.raises(LookupError, match=r"no section .* atexit_timeout"):
         options.page()
 

@@ -421,7 +421,7 @@ class TestCalls:
     def test_one_bound_holds_for_all_connections(self, overflow: str) -> None:
         """Whatever the servers have not acknowledged counts."""
         with running("stall=every:1", "stall=every:1") as servers:
-            options = {"overflow": overflow, "block_timeout": 0.01, "window": 10, "close_timeout": 0}
+            options = {"overflow": overflow, "block_timeout": 0.01, "window": 10, "timeout": 0}
             with connect(*servers, max_events=100, **options) as client:
                 results = []
                 for n in range(150):

@@ -28,7 +28,7 @@ ROOM = len(BODY) + 28
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
-QUIET = {"close_timeout": 0.0, "atexit_timeout": 0.0, "connect_timeout": 3600}
+QUIET = {"timeout": 0.0, "atexit_timeout": 0.0, "connect_timeout": 3600}
 
 
 @pytest.fixture(autouse=True)
@@ -286,7 +286,7 @@ def test_many_threads_and_clients_never_exceed_the_bound() -> None:
 
     with Sink() as live, KINDS["accepts and never reads"]() as mute:
         clients = [
-            logclient.connect(url, overflow=policy, block_timeout=0.05, close_timeout=0.1)
+            logclient.connect(url, overflow=policy, block_timeout=0.05, timeout=0.1)
             for url in (live.url, mute.url)
             for policy in ("drop_new", "drop_oldest", "raise", "block")
         ]

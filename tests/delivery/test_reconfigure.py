@@ -84,7 +84,7 @@ class TestServers:
 
     def test_what_dead_owners_left_moves_too(self, tmp_path: Path) -> None:
         spool: Any = {"spool": str(tmp_path), "spool_mode": "always", **QUICK}
-        with logclient.connect(NOBODY, close_timeout=0, **spool) as client:
+        with logclient.connect(NOBODY, timeout=0, **spool) as client:
             for n in range(20):
                 client.send({"n": n})
         with Collector(keep=True) as server, logclient.connect(NOBODY, **spool) as client:
@@ -159,7 +159,7 @@ class TestFieldsAndLevels:
             assert server.events(1, PATIENCE)[0]["a"] == 2
 
     def test_the_level_is_that_of_all_handlers(self) -> None:
-        with logclient.connect(NOBODY, close_timeout=0) as client:
+        with logclient.connect(NOBODY, timeout=0) as client:
             handlers = [logclient.Handler(client=client) for _ in range(2)]
             client.reconfigure(level="error")
             assert [handler.level for handler in handlers] == [logging.ERROR] * 2
@@ -182,7 +182,7 @@ class TestRefusals:
         ],
     )
     def test_wrong_changes_change_nothing(self, change: dict[str, Any], rule: str) -> None:
-        with logclient.connect(NOBODY, close_timeout=0, fields={"a": 1}) as client:
+        with logclient.connect(NOBODY, timeout=0, fields={"a": 1}) as client:
             before = client.config
             with pytest.raises(ConfigError, match=f"^{rule}"):
                 client.reconfigure(**{"fields": {"a": 2}, **change} if "fields" not in change else change)
@@ -191,7 +191,7 @@ class TestRefusals:
 
     def test_options_that_the_new_url_leaves_out_stay(self) -> None:
         url = "lumberjack://127.0.0.1:9?window=77&connect_timeout=3"
-        with logclient.connect(url, close_timeout=0, fields={"a": 1}) as client:
+        with logclient.connect(url, timeout=0, fields={"a": 1}) as client:
             client.reconfigure("lumberjack://127.0.0.1:10")
             config = client.config
         assert (config.endpoints, config.options["window"]) == ((("127.0.0.1", 10),), 77)

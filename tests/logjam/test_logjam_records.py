@@ -250,7 +250,7 @@ def test_a_clock_that_fails_leaves_records_to_the_agent(both: Both) -> None:
 
 @pytest.fixture
 def handler() -> Iterator[logclient.Handler]:
-    made = logclient.Handler(NEVER, close_timeout=0, flush_timeout=0, atexit_timeout=0)
+    made = logclient.Handler(NEVER, timeout=0, atexit_timeout=0)
     made.client.queue.needs_sender = False
     yield made
     made.close()

@@ -114,7 +114,7 @@ def test_level_by_name_spares_errors_from_drop_oldest(
 
 @pytest.mark.parametrize("level", ["LOUD", "", None, 1.5, [40]])
 def test_unknown_level_is_refused_and_the_event_counted(level: Any) -> None:
-    with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0) as client:
+    with logclient.connect("lumberjack://127.0.0.1:1", timeout=0.0) as client:
         for verb in (client.send, client.submit):
             with pytest.raises(logclient.ConfigError, match="level: must be a number, or the name"):
                 verb("an event", level)

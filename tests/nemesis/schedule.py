@@ -266,8 +266,7 @@ def _options(random: Random, lane: str) -> dict[str, Any]:
         "max_bytes": 8 << 20,
         "max_events": random.choice((2_000, 20_000)),
         "atexit_timeout": LONG_ENOUGH,
-        "close_timeout": LONG_ENOUGH,
-        "flush_timeout": LONG_ENOUGH,
+        "timeout": LONG_ENOUGH,
     }
     base = lane.partition("+")[0]
     if base in ("logjam", "logux") or lane.endswith("+tls"):

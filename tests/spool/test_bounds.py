@@ -181,7 +181,7 @@ def limit() -> Iterator[int]:
 
 
 BODY = b'{"message":"' + b"x" * 1000 + b'"}'
-QUIET = {"connect_timeout": 3600, "close_timeout": 0.0}
+QUIET = {"connect_timeout": 3600, "timeout": 0.0}
 
 
 def _fill_memory(url: str) -> logclient.Client:

@@ -22,7 +22,7 @@ logclient.connect("logux://h", token=lambda: "t", http_headers={"Cookie": lambda
 logclient.connect("logux+tls://h", token="env:TOKEN", verify="none", subprotocol="1.0.0", strict_spec=True)
 logclient.Handler(URL, logging.INFO, overflow="block", block_timeout="1s")
 logclient.Handler(client=logclient.connect(URL))
-logclient.AsyncClient(URL, overflow="drop_new", flush_timeout=2)
+logclient.AsyncClient(URL, overflow="drop_new", timeout=2)
 Writer(URL, window=100)
 
 some: logclient.Options = {"window": 500, "identity": "own"}
