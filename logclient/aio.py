@@ -82,7 +82,7 @@ class AsyncClient:
 
     def __init__(self, url: str | Client, /, **options: Unpack[Options]) -> None:
         config = url.config if isinstance(url, Client) else parse(url, **options)
-        if config.overflow == "block":
+        if config.policy == "block":
             raise ConfigError("overflow: block would stop the loop; use drop_oldest, drop_new or raise")
         self.client: Any = url if isinstance(url, Client) else open_client(config)
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()

@@ -76,6 +76,7 @@ KEYWORD_TYPES = {
     "number": "int",
     "patterns": "str | list[str] | tuple[str, ...]",
     "path": "str | PathLike[str]",
+    "policy": "str",
     "secret": "str | Secret | Callable[[], str]",
     "shares": "str | Mapping[str, float]",
     "size": "int | str",
@@ -108,7 +109,7 @@ GROUPS = {
         "pace_bytes feedback"
     ),
     "Memory and overflow": (
-        "max_events max_bytes max_event_bytes truncate overflow block_timeout keep_level hwm"
+        "max_events max_bytes max_event_bytes truncate overflow keep_level hwm"
     ),
     "Retry and back-off": (
         "backoff_min backoff_max auth_backoff_min auth_backoff_max max_age poison on_doubt processing_timeout"

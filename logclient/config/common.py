@@ -89,16 +89,11 @@ class Config:
         "How long a Handler holds back records with the same text, level and logger; 0: it does not.",
     )
     overflow: str = option(
-        readers.choice("drop_oldest", "drop_new", "block", "raise"),
+        readers.policy,
         "drop_new",
-        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise "
-        "(QueueFull from send; not in a Handler).",
+        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order), block:5s (for that "
+        "time at most; then the event is dropped) or raise (QueueFull from send; not in a Handler).",
         shown="drop_new (Handler and other front ends of logs: drop_oldest; Writer, logclient send: block)",
-    )
-    block_timeout: float | None = option(
-        readers.optional(readers.duration(0, 365 * _DAY)),
-        "none",
-        "How long overflow=block waits before the event is dropped; none: without limit.",
     )
     keep_level: int = option(
         readers.level,
@@ -281,6 +276,17 @@ class Config:
     def options(self) -> Mapping[str, Any]:
         """All options by name; secrets stay wrapped."""
         return {name: self.__dict__[name] for name in declared_options(type(self))}
+
+    @property
+    def policy(self) -> str:
+        """What happens at a bound: `overflow` without the time of ``block``."""
+        return self.overflow.partition(":")[0]
+
+    @property
+    def block_seconds(self) -> float | None:
+        """How long ``block`` waits; None: without limit."""
+        time = self.overflow.partition(":")[2]
+        return readers.parse_duration(time) if time else None
 
     @property
     def queued_event_bytes(self) -> int:

@@ -29,8 +29,7 @@ class Options(TypedDict, total=False):
     sample: str | Mapping[str, float] | None
     rate_limit: int | None
     dedupe: float | str | None
-    overflow: Literal["drop_oldest", "drop_new", "block", "raise"] | None
-    block_timeout: float | str | None
+    overflow: str | None
     keep_level: int | str | None
     identity: Literal["id", "own", "none"] | None
     check: bool | None
