@@ -80,10 +80,11 @@ class AsyncClient:
         MissingExtra: a package that the protocol needs is not installed.
     """
 
-    def __init__(self, url: str | Client, /, **options: Unpack[Options]) -> None:
+    def __init__(self, url: str | Client | None = None, /, **options: Unpack[Options]) -> None:
         config = url.config if isinstance(url, Client) else parse(url, **options)
         if config.policy == "block":
-            raise ConfigError("overflow: block would stop the loop; use drop_oldest, drop_new or raise")
+            name = config.given.get("overflow", "overflow")
+            raise ConfigError(f"{name}: block would stop the loop; use drop_oldest, drop_new or raise")
         self.client: Any = url if isinstance(url, Client) else open_client(config)
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()
         self._listeners: set[asyncio.Task[None]] = set()

@@ -21,9 +21,18 @@ PAGE_HEAD = """\
 
 Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
-Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Values in a
-URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword, which may
-be a function that returns the secret. Secrets are read anew for each connection.
+An option has the first of these values that there is:
+
+1. a keyword: `window=500`
+2. in the URL: `?window=500&overflow=block`; values may be percent-encoded
+3. a variable of the environment, in capitals: `LOGCLIENT_WINDOW=500`
+4. the default.
+
+Without a URL, `Handler()` and `connect()` take that of the variable `LOGCLIENT_URL`. Variables are read when
+a client is made; those of options that its protocol does not have, and empty ones, are ignored.
+
+Never write a secret in a URL or a variable: use `env:NAME`, `file:PATH` or a keyword, which may be a function
+that returns the secret. Secrets are read anew for each connection. Functions are keywords only.
 
 - A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
 - A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of

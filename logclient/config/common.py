@@ -36,8 +36,8 @@ class Config:
     path: str
     redacted: str
     """The URL without secrets, fit for logs, ledgers and reports."""
-    given: frozenset[str]
-    """Names of the options that the URL or a keyword sets."""
+    given: Mapping[str, str]
+    """The options that are set, each as errors name it: it or its variable."""
     only_tests: bool = False
     """Whether the events only test a server (`for_tests`)."""
     balance: bool = False

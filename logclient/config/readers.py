@@ -50,9 +50,10 @@ class Reader:
         return self.read(value)
 
     def read_text(self, value: str) -> Any:
-        """Read a value from a URL, where no secret may stand."""
+        """Read a value from a URL or a variable, where no secret may stand."""
         if self.secret and not value.startswith(("env:", "file:")):
-            raise ValueError("must not be written in a URL; give env:NAME, file:PATH or a keyword")
+            rule = "must not be written in a URL or a variable"
+            raise ValueError(f"{rule}; give env:NAME, file:PATH or a keyword")
         return self.read(value)
 
 

@@ -31,7 +31,7 @@ class Writer(Client):
         LedgerError: the ledger's directory cannot be used.
     """
 
-    def __init__(self, url: str, /, **options: Unpack[Options]) -> None:
+    def __init__(self, url: str | None = None, /, **options: Unpack[Options]) -> None:
         config = parse(url, defaults={"overflow": "block"}, **options)
         if config.protocol != "lumberjack":
             raise ConfigError(f"scheme: a Writer speaks lumberjack, not {config.scheme}")

@@ -1,4 +1,4 @@
-"""Which value an option has: the keyword's, the URL's, the front end's default, or its own default."""
+"""Which value an option has: the keyword's, the URL's, the variable's, that of the front end, or its own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ URL = "lumberjack://127.0.0.1:1"
 CHOICES = ("drop_oldest", "drop_new", "block", "block:5s", "raise")
 
 
-def exporter(url: str, **options: Any) -> Any:
+def exporter(*url: str, **options: Any) -> Any:
     need("opentelemetry.sdk._logs")
     from logclient.integrations.opentelemetry import LogExporter
 
-    return LogExporter(url, **options)
+    return LogExporter(*url, **options)
 
 
 FRONT_ENDS: list[tuple[Callable[..., Any], str, str, str]] = [
@@ -45,19 +45,26 @@ FRONT_ENDS: list[tuple[Callable[..., Any], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     ("make", "url", "default", "refused"),
     FRONT_ENDS,
     ids=[f"{make.__name__}-{url.partition(':')[0]}" for make, url, *_ in FRONT_ENDS],
 )
+
+
+def overflow_of(made: Any) -> str:
+    """Return the option of a front end, which is closed."""
+    client = getattr(made, "client", made)
+    client.close(0.0)
+    return str(client.config.overflow)
+
+
+@EACH
 def test_a_keyword_wins_over_the_url_and_the_url_over_the_front_end(
     make: Callable[..., Any], url: str, default: str, refused: str
 ) -> None:
     def overflow(query: str, **options: Any) -> str:
-        made = make(url + query, **options)
-        client = getattr(made, "client", made)
-        client.close(0.0)
-        return str(client.config.overflow)
+        return overflow_of(make(url + query, **options))
 
     assert overflow("") == default
     assert overflow("", overflow=None) == default
@@ -73,6 +80,24 @@ def test_a_keyword_wins_over_the_url_and_the_url_over_the_front_end(
                     overflow(query, **options)
             else:
                 assert overflow(query, **options) == value, (query, options)
+
+
+@EACH
+def test_the_environment_wins_over_the_front_end(
+    make: Callable[..., Any], url: str, default: str, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGCLIENT_URL", url)
+    assert overflow_of(make()) == default
+    for value in CHOICES:
+        monkeypatch.setenv("LOGCLIENT_OVERFLOW", value)
+        if refused and value.startswith(refused):
+            with pytest.raises(ConfigError, match=r"^LOGCLIENT_OVERFLOW: "):
+                make()
+        else:
+            assert overflow_of(make()) == value
+    monkeypatch.delenv("LOGCLIENT_URL")
+    with pytest.raises(ConfigError, match=r"^URL: give one, or set the variable LOGCLIENT_URL$"):
+        make()
 
 
 class Limits:

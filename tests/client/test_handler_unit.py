@@ -599,8 +599,6 @@ class TestSetup:
 
     def test_invalid_arguments_are_refused(self, make: Make) -> None:
         with pytest.raises(TypeError, match="url"):
-            Handler()
-        with pytest.raises(TypeError, match="url"):
             Handler(NOWHERE, client=make().client)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="window: options"):
             Handler(client=make().client, window=3)  # type: ignore[arg-type]

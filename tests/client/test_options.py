@@ -48,6 +48,18 @@ def test_every_option_has_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
         options.page()
 
 
+@pytest.mark.tree
+def test_no_variable_of_an_option_is_one_for_building_or_tests() -> None:
+    places = [ROOT / "setup.py", ROOT / "Makefile", ROOT / "tests" / "conftest.py"]
+    for folder in ("tools", "tests/support", "bench", "fuzz"):
+        places += (ROOT / folder).glob("*.*")
+    places.remove(Path(options.__file__))  # which writes about the variables of options
+    text = "".join(path.read_text(encoding="utf-8") for path in places)
+    found = set(re.findall(r"\bLOGCLIENT_([A-Z_]+)", text))
+    assert {"ONLY", "TREE", "PATIENCE"} < found
+    assert {name.lower() for name in found} & {"url", *config.all_options()} == set()
+
+
 def test_every_option_has_a_type_that_allows_none() -> None:
     types = typing.get_type_hints(logclient.Options)
     assert set(types) == set(config.all_options())

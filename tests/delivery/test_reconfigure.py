@@ -189,9 +189,12 @@ class TestRefusals:
             assert client.config == before
             assert b'"a":1' in client.encoder.encode({})[0]
 
-    def test_options_that_the_new_url_leaves_out_stay(self) -> None:
+    def test_options_that_the_new_url_leaves_out_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the environment says later changes nothing."""
         url = "lumberjack://127.0.0.1:9?window=77&connect_timeout=3"
         with logclient.connect(url, timeout=0, fields={"a": 1}) as client:
+            monkeypatch.setenv("LOGCLIENT_CONNECT_TIMEOUT", "4")
+            monkeypatch.setenv("LOGCLIENT_FIELDS", '{"a": 2}')
             client.reconfigure("lumberjack://127.0.0.1:10")
             config = client.config
         assert (config.endpoints, config.options["window"]) == ((("127.0.0.1", 10),), 77)

@@ -21,7 +21,8 @@ logclient.connect("logjam://h/app-env", compression="snappy", mask=["pin", "iban
 logclient.connect("logux://h", token=lambda: "t", http_headers={"Cookie": lambda: "c"})
 logclient.connect("logux+tls://h", token="env:TOKEN", verify="none", subprotocol="1.0.0", strict_spec=True)
 logclient.Handler(URL, logging.INFO, overflow="block:1s")
-logclient.Handler(client=logclient.connect(URL))
+logclient.Handler(client=logclient.connect())
+logclient.Handler(level="INFO", window=100)
 logclient.AsyncClient(URL, overflow="drop_new", timeout=2)
 Writer(URL, window=100)
 
