@@ -47,6 +47,13 @@ several lines for one name, the one with your protocol applies.
 `make generated` writes this page from the declarations in the code.
 """
 
+PAGE_TAIL = """\
+## What is no option
+
+- The wait after rejected credentials (certificate, key or token): up to 30 s, doubling to 5 min, half of it
+  random. It takes a person to correct them, and servers lock out whoever tries often.
+"""
+
 TYPES_HEAD = '''\
 """The keywords of ``connect``, ``Handler`` and ``AsyncClient``, for type checkers and editors.
 
@@ -121,7 +128,7 @@ GROUPS = {
         "max_events max_bytes max_event_bytes truncate overflow keep_level hwm"
     ),
     "Retry and back-off": (
-        "backoff_min backoff_max auth_backoff_min auth_backoff_max max_age poison on_doubt processing_timeout"
+        "backoff_min backoff_max max_age poison on_doubt processing_timeout"
     ),
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
@@ -162,7 +169,7 @@ def page() -> str:
             lines += [f"| `{name}` | {', '.join(filter(None, whose))} | {text} |" for text, whose in found]
     if rows:
         raise LookupError(f"no section of docs/options.md for {', '.join(rows)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", PAGE_TAIL])
 
 
 def keyword_type(option: Option) -> str:

@@ -44,6 +44,10 @@ class Config:
     """An option of protocols that can have several connections at a time."""
     credentials: ClassVar[tuple[str, ...]] = ()
     """The options whose secrets are sent to the server."""
+    auth_backoff_min: ClassVar[float] = 30.0
+    """Seconds: the upper bound of the first wait after rejected credentials, half of it random."""
+    auth_backoff_max: ClassVar[float] = 300.0
+    """The largest upper bound of that wait."""
 
     max_events: int = option(
         readers.integer(1, 100_000_000),
@@ -128,16 +132,6 @@ class Config:
         "Upper bound of the first random wait before a new attempt to connect; it doubles with each attempt.",
     )
     backoff_max: float = option(readers.duration(0.001, _DAY), "30s", "Largest upper bound of that wait.")
-    auth_backoff_min: float = option(
-        readers.duration(0.001, _DAY),
-        "30s",
-        "Upper bound of the first wait after rejected credentials (certificate, key or token); at least "
-        "half of it is kept, the rest is random.",
-        tls_only=True,
-    )
-    auth_backoff_max: float = option(
-        readers.duration(0.001, _DAY), "5m", "Largest upper bound of that wait.", tls_only=True
-    )
     max_age: float | None = option(
         readers.optional(readers.duration(0.001, 365 * _DAY)),
         "none",
@@ -251,8 +245,6 @@ class Config:
         """
         if values["backoff_min"] > values["backoff_max"]:
             raise ConfigError("backoff_min: must not be above backoff_max")
-        if values["auth_backoff_min"] > values["auth_backoff_max"]:
-            raise ConfigError("auth_backoff_min: must not be above auth_backoff_max")
         if values["key"] is not None and values["cert"] is None:
             raise ConfigError("key: needs cert")
         if values["ca"] is not None and values["verify"] == "none":
@@ -311,7 +303,7 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values, which are not checked; TypeError: no such attribute."""
         for name in changes:
-            if name not in self.__dict__:
+            if not hasattr(self, name):
                 raise TypeError(f"{type(self).__name__} has no {name!r}")
         return type(self)(**{**self.__dict__, **changes})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from logclient.config.common import Config
-from logclient.config.option import option, redeclared
+from logclient.config.option import option
 from logclient.config.readers import choice, curve_key, duration, integer, names, optional, secret, size, text
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
@@ -43,8 +43,6 @@ class LogjamConfig(Config):
         "without the GIL here. See logjam.md.",
     )
     compress_over: int = option(size(0, 64 << 20), "1KiB", "Shorter bodies are not compressed.")
-    auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
-    auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
     hwm: int = option(
         integer(1, 10_000_000),
         "1000",

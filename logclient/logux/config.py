@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
-from logclient.config.common import Config
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import echo
-from logclient.config.option import option, redeclared
+from logclient.config.option import option
 from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret, size
 from logclient.config.secrets import Secret, read_secret
 from logclient.errors import ConfigError
@@ -201,8 +200,6 @@ class LoguxConfig(DocumentConfig):
         "File in which one client keeps its client id, and the number of the last action received, across "
         "restarts.",
     )
-    auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
-    auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
     token: Secret | None = option(secret, None, "Credentials of the connection.")
 
     @classmethod

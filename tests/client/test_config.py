@@ -289,8 +289,6 @@ class TestOptions:
         assert text.startswith("max_event_bytes: must not")
         assert parse(URL, max_bytes=65536).max_event_bytes == 65536
         tls = URL.replace("://", "+tls://")
-        text = error_message(tls, auth_backoff_min=5, auth_backoff_max=1)
-        assert text == "auth_backoff_min: must not be above auth_backoff_max"
         assert error_message(tls, key="key.pem") == "key: needs cert"
         assert error_message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
 
@@ -367,7 +365,6 @@ class TestLogux:
             ("proxy", "none", "none"),
             ("inflight", 1, 1),
             ("window", 500, 500),
-            ("auth_backoff_min", "1s", 1.0),
         ],
     )
     def test_valid_logux_options_are_read(self, name: str, value: Any, expected: Any) -> None:

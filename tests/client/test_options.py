@@ -31,7 +31,7 @@ def test_each_option_is_listed_with_its_protocol() -> None:
     text = options.page()
     places = {
         "window": ["Lumberjack", "Logux"],
-        "auth_backoff_min": ["TLS, Logjam, Logux"],
+        "tags": ["Lumberjack, Logux", "plog"],
         "max_events": [""],
         "ca": ["TLS"],
         "fields": ["Lumberjack, Logux"],

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -510,11 +510,15 @@ class TestState:
             until(lambda: client.state == "synchronized")
 
     def test_refused_credentials_are_retried_without_showing(
-        self, peer: LoguxPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        peer: LoguxPeer,
+        tmp_path: Path,
+        slow_pace: Callable[[float, float], None],
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         peer.refuse = lambda connect: [] if connect[4].get("token") == "right" else ["wrong-credentials"]
-        quick = {"auth_backoff_min": 0.05, "auth_backoff_max": 0.05}
-        with connect(peer, token="hunter2", ledger=tmp_path, **quick) as client:
+        slow_pace(0.05, 0.05)
+        with connect(peer, token="hunter2", ledger=tmp_path) as client:
             delivery = client.submit("a")
             until(lambda: client.state == "denied")
             until(lambda: client.stats().connects >= 4)

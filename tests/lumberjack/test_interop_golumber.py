@@ -352,15 +352,22 @@ class TestTls:
 
     @pytest.mark.parametrize("shown", ["nothing", "of another authority"])
     def test_replaced_client_certificate_resumes_delivery(
-        self, golumber: Path, tmp_path: Path, ours: Authority, tls: str, shown: str
+        self,
+        golumber: Path,
+        tmp_path: Path,
+        ours: Authority,
+        slow_pace: Callable[[float, float], None],
+        tls: str,
+        shown: str,
     ) -> None:
         """The refused certificate is replaced in its file, and delivery resumes by itself."""
+        slow_pace(0.05, 0.1)
         mine = tmp_path / "me.pem"
         shutil.copy(Authority(tmp_path / "theirs").issue("me", "me@example.org"), mine)
         options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
         with Server(golumber, tmp_path / "out", *options) as server:
             client = logclient.connect(
-                server.url.replace("://", "+tls://"), ca=ours.ca, auth_backoff_min=0.05, auth_backoff_max=0.1,
+                server.url.replace("://", "+tls://"), ca=ours.ca,
                 cert=None if shown == "nothing" else str(mine), timestamp=False,
             )  # fmt: skip
             for n in range(100):

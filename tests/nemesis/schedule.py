@@ -269,8 +269,6 @@ def _options(random: Random, lane: str) -> dict[str, Any]:
         "timeout": LONG_ENOUGH,
     }
     base = lane.partition("+")[0]
-    if base in ("logjam", "logux") or lane.endswith("+tls"):
-        options |= {"auth_backoff_min": 0.1, "auth_backoff_max": 0.5}
     if base == "lumberjack":
         options |= {
             "window": random.choice((10, 50, 200, 2048)),
