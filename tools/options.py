@@ -50,6 +50,8 @@ several lines for one name, the one with your protocol applies.
 PAGE_TAIL = """\
 ## What is no option
 
+- The first wait before a new attempt to connect: up to 100 ms, all of it random. That spreads the clients of
+  a server that restarts, and is shorter than a restart takes.
 - The wait after rejected credentials (certificate, key or token): up to 30 s, doubling to 5 min, half of it
   random. It takes a person to correct them, and servers lock out whoever tries often.
 """
@@ -128,7 +130,7 @@ GROUPS = {
         "max_events max_bytes max_event_bytes truncate overflow keep_level hwm"
     ),
     "Retry and back-off": (
-        "backoff_min backoff_max max_age poison on_doubt processing_timeout"
+        "backoff_max max_age poison on_doubt processing_timeout"
     ),
     "Exit": "timeout atexit_timeout",
     "What is in an event": (

@@ -44,6 +44,8 @@ class Config:
     """An option of protocols that can have several connections at a time."""
     credentials: ClassVar[tuple[str, ...]] = ()
     """The options whose secrets are sent to the server."""
+    backoff_min: ClassVar[float] = 0.1
+    """Seconds: the upper bound of the first wait before a new attempt to connect, all of it random."""
     auth_backoff_min: ClassVar[float] = 30.0
     """Seconds: the upper bound of the first wait after rejected credentials, half of it random."""
     auth_backoff_max: ClassVar[float] = 300.0
@@ -126,12 +128,12 @@ class Config:
         "5m",
         "The connection is closed when nothing is acknowledged for this time, even if keep-alives arrive.",
     )
-    backoff_min: float = option(
-        readers.duration(0.001, 3600),
-        "100ms",
-        "Upper bound of the first random wait before a new attempt to connect; it doubles with each attempt.",
+    backoff_max: float = option(
+        readers.duration(0.001, _DAY),
+        "30s",
+        "Largest bound of the random wait before a new attempt to connect; the first is 100 ms, and it "
+        "doubles with each attempt.",
     )
-    backoff_max: float = option(readers.duration(0.001, _DAY), "30s", "Largest upper bound of that wait.")
     max_age: float | None = option(
         readers.optional(readers.duration(0.001, 365 * _DAY)),
         "none",
@@ -243,8 +245,6 @@ class Config:
 
         Those in `given` are no defaults. `values` may be changed.
         """
-        if values["backoff_min"] > values["backoff_max"]:
-            raise ConfigError("backoff_min: must not be above backoff_max")
         if values["key"] is not None and values["cert"] is None:
             raise ConfigError("key: needs cert")
         if values["ca"] is not None and values["verify"] == "none":

@@ -36,7 +36,6 @@ class Options(TypedDict, total=False):
     connect_timeout: float | str | None
     silence: float | str | None
     progress_timeout: float | str | None
-    backoff_min: float | str | None
     backoff_max: float | str | None
     max_age: float | str | None
     poison: Literal["fail", "keep"] | None

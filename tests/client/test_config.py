@@ -158,7 +158,7 @@ class TestOptions:
         assert (plain.max_events, plain.max_bytes, plain.max_event_bytes) == (250_000, 64 << 20, 1 << 20)
         assert (plain.window, plain.window_bytes, plain.inflight, plain.compression) == (2048, 1 << 20, 2, 3)
         assert (plain.connect_timeout, plain.silence, plain.progress_timeout) == (10, 30, 300)
-        assert (plain.backoff_min, plain.backoff_max, plain.max_age) == (0.1, 30, None)
+        assert (plain.backoff_max, plain.max_age) == (30, None)
         assert (plain.timeout, plain.atexit_timeout) == (5, 2)
         assert (plain.overflow, plain.keep_level, plain.linger) == ("drop_new", 40, 0.005)
         assert plain.given == {}
@@ -284,7 +284,6 @@ class TestOptions:
         assert says in error_message(f"{URL}?{name}=5")
 
     def test_contradicting_options_are_refused(self) -> None:
-        assert error_message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
         text = error_message(URL, max_bytes=2048, max_event_bytes=4096)
         assert text.startswith("max_event_bytes: must not")
         assert parse(URL, max_bytes=65536).max_event_bytes == 65536

@@ -518,7 +518,6 @@ class TestFates:
             client = logclient.connect(
                 f"lumberjack://127.0.0.1:{port}",
                 before_send=dict,
-                backoff_min=0.001,
                 backoff_max=0.01,
                 **options,
             )

@@ -32,7 +32,7 @@ from tests.delivery.test_poison import PoisonedServer
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE, wait_until
 
-QUICK: dict[str, Any] = {"balance": True, "backoff_min": 0.001, "backoff_max": 0.02}
+QUICK: dict[str, Any] = {"balance": True, "backoff_max": 0.02}
 CLOSED = "127.0.0.1:9"
 
 

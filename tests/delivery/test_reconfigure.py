@@ -19,7 +19,7 @@ from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE, wait_until
 
-QUICK: dict[str, Any] = {"backoff_min": 0.001, "backoff_max": 0.01}
+QUICK: dict[str, Any] = {"backoff_max": 0.01}
 SERVERS = {"lumberjack": Collector, "logux": LoguxServer, "logjam": LogjamServer}
 NOBODY = "lumberjack://127.0.0.1:9"
 

@@ -68,7 +68,7 @@ def test_every_event_is_told_once() -> None:
 
 def test_errors_and_drops_are_told() -> None:
     told = Told()
-    options: Any = {"max_events": 10, "overflow": "drop_oldest", "backoff_min": 0.001, "backoff_max": 0.01}
+    options: Any = {"max_events": 10, "overflow": "drop_oldest", "backoff_max": 0.01}
     with logclient.connect(NOBODY, timeout=0, **options, **told.options) as client:
         for n in range(100):
             client.send({"n": n})

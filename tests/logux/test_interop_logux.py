@@ -189,7 +189,7 @@ class TestReleasedServer:
 
 def connected(server: LoguxServer, **options: Any) -> Any:
     """Connect our client with short waits between attempts."""
-    ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_min": 0.01, "backoff_max": 0.05}
+    ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_max": 0.05}
     return logclient.connect(server.url, **{**ours, **options})
 
 

@@ -151,7 +151,7 @@ def test_go_lumber_server_receives_every_event_exactly(
 ) -> None:
     with Server(golumber, tmp_path / "out") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, overflow="block", backoff_min=0.01,
+            server.url, version=version, compression=compression, overflow="block",
             timestamp=False,
         )  # fmt: skip
         for n in range(EVENTS):
@@ -204,7 +204,7 @@ def test_killed_go_lumber_server_loses_no_acknowledged_event(
     server = Server(golumber, tmp_path / "out0", "-die", "2000")
     client = logclient.connect(
         server.url, version=version, overflow="block", window=200, max_events=2000,
-        backoff_min=0.001, backoff_max=0.01, timestamp=False,
+        backoff_max=0.01, timestamp=False,
     )  # fmt: skip
     done = threading.Event()
 
@@ -268,7 +268,7 @@ def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path
     poison = {0, 1, 777, 2500, 2501}
     with Server(golumber, tmp_path / "out") as server:
         client = logclient.connect(
-            server.url, check=False, overflow="block", backoff_min=0.001, backoff_max=0.01
+            server.url, check=False, overflow="block", backoff_max=0.01
         )
         for n in range(3000):
             client.send(b'{"n":1e400}' if n in poison else b'{"n":%d}' % n)

@@ -257,7 +257,6 @@ def _exhausted(random: Random, form: Form) -> list[Fault]:
 def _options(random: Random, lane: str) -> dict[str, Any]:
     """Choose options of clients: deadlines short enough for several breaks in a run, and window sizes."""
     options: dict[str, Any] = {
-        "backoff_min": 0.01,
         "backoff_max": 0.2,
         "connect_timeout": 2,
         "silence": 3,

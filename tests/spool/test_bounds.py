@@ -25,7 +25,7 @@ LOOK_EVERY = 1000
 
 SIZES = (60, 300, 301, 900)
 
-PAUSES = {"backoff_min": 0.01, "backoff_max": 0.1}
+PAUSES = {"backoff_max": 0.1}
 
 
 class Storm(NamedTuple):

@@ -23,7 +23,7 @@ from tests.support import transports
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.tls import Authority, assert_arrived, replace_certificate, serving
 
-QUICK = {"backoff_min": 0.001, "backoff_max": 0.02}
+QUICK = {"backoff_max": 0.02}
 
 pytestmark = pytest.mark.usefixtures("tls_pump")
 

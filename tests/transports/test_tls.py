@@ -37,7 +37,7 @@ from tests.support.tls import (
     serving,
 )
 
-QUICK = {"backoff_min": 0.001, "backoff_max": 0.02}
+QUICK = {"backoff_max": 0.02}
 
 
 pytestmark = pytest.mark.usefixtures("tls_pump")
@@ -642,7 +642,7 @@ class TestCollector:
     def test_a_client_without_tls_is_cut_off(self, ours: Authority) -> None:
         with Collector(keep=True, tls=context("1.3", ours.issue("server"))) as collector:
             plain = collector.url.replace("+tls", "")
-            with logclient.connect(plain, backoff_min=1000, backoff_max=1000) as client:
+            with logclient.connect(plain) as client:
                 ship(client, 1)
                 wait_until(lambda: client.stats().last_error)
                 client.close(0)

@@ -187,7 +187,7 @@ def test_icmp_refusal_ends_the_socket(way: str, monkeypatch: pytest.MonkeyPatch)
         port = sock.getsockname()[1]
     engine, _ = engine_of(
         way,
-        f"plog://127.0.0.1:{port}?identity=none&backoff_min=0.01&backoff_max=0.05&pace=1000&burst=4",
+        f"plog://127.0.0.1:{port}?identity=none&backoff_max=0.05&pace=1000&burst=4",
         monkeypatch,
     )
     try:
