@@ -54,6 +54,7 @@ PAGE_TAIL = """\
   a server that restarts, and is shorter than a restart takes.
 - The wait after rejected credentials (certificate, key or token): up to 30 s, doubling to 5 min, half of it
   random. It takes a person to correct them, and servers lock out whoever tries often.
+- Logjam: ZeroMQ's own pings are not used. `silence` finds a server that does not answer.
 """
 
 TYPES_HEAD = '''\
@@ -116,7 +117,7 @@ def own_options(of: type[Config]) -> list[Option]:
 
 GROUPS = {
     "Connect": (
-        "connect_timeout silence progress_timeout balance proxy http_headers heartbeat ping "
+        "connect_timeout silence progress_timeout balance proxy http_headers ping "
         "deflate max_message"
     ),
     "TLS and credentials": (

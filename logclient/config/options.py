@@ -83,7 +83,6 @@ class Options(TypedDict, total=False):
     topic: str | None
     compress_over: int | str | None
     hwm: int | None
-    heartbeat: float | str | None
     curve_server: str | None
     curve_secret: str | Secret | Callable[[], str] | None
     zone: str | None

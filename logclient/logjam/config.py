@@ -6,7 +6,7 @@ from typing import Any
 
 from logclient.config.common import Config
 from logclient.config.option import option
-from logclient.config.readers import choice, curve_key, duration, integer, names, optional, secret, size, text
+from logclient.config.readers import choice, curve_key, integer, names, optional, secret, size, text
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 
@@ -48,11 +48,6 @@ class LogjamConfig(Config):
         "1000",
         "High-water mark: the number of messages that ZeroMQ holds for one connection. When the connection "
         "breaks, they are lost or (requests) sent again.",
-    )
-    heartbeat: float = option(
-        duration(0, 3600),
-        "0",
-        "Interval of ZeroMQ's own pings; two unanswered ones end the connection; 0: no pings.",
     )
     curve_server: str | None = option(
         optional(curve_key),

@@ -172,12 +172,12 @@ class TestModes:
 class TestOptions:
     def test_transport_takes_options_of_the_url(self) -> None:
         config = parse(
-            "logjam://h:1/shop-production?hwm=7&heartbeat=2s&mode=async",
+            "logjam://h:1/shop-production?hwm=7&mode=async",
             curve_server="a" * 40,
         )
         public, secret = (key.decode() for key in zmq.curve_keypair())
         transport = Zmq(config.replace(curve_server=public))
-        assert (transport.kind, transport.hwm, transport.heartbeat) == ("DEALER", 7, 2.0)
+        assert (transport.kind, transport.hwm) == ("DEALER", 7)
         assert transport.drains_on_close
         assert transport.curve is not None and transport.curve[0] == public
         config = parse("logjam+push://h:1/a-b", curve_server=public, curve_secret=secret)
@@ -190,7 +190,6 @@ class TestOptions:
             ({"curve_server": "short"}, "curve_server: must be a key of 40 characters"),
             ({"curve_secret": "a" * 40}, "curve_secret: needs curve_server"),
             ({"hwm": 0}, "hwm: must be"),
-            ({"heartbeat": "-1"}, "heartbeat: must be"),
             ({"zone": "Mars/Crater"}, "zone: must be a name of the time zone database"),
             ({"mask": 3}, "mask: must be names"),
             ({"window": 3}, "window: not an option of logjam"),
