@@ -54,6 +54,8 @@ PAGE_TAIL = """\
   a server that restarts, and is shorter than a restart takes.
 - The wait after rejected credentials (certificate, key or token): up to 30 s, doubling to 5 min, half of it
   random. It takes a person to correct them, and servers lock out whoever tries often.
+- plog: after a pause as many packets are sent at once as the pace sends in 6.4 ms, and 64 at least. The
+  receive buffer that Linux gives a socket has room for fewer than 300.
 - Logjam: ZeroMQ's own pings are not used. `silence` finds a server that does not answer.
 """
 
@@ -124,7 +126,7 @@ GROUPS = {
         "ca cert key tls_password server_name verify curve_server curve_secret user token"
     ),
     "Batching and speed": (
-        "linger window window_bytes inflight compression compress_over mtu unboxed pace burst "
+        "linger window window_bytes inflight compression compress_over mtu unboxed pace "
         "pace_bytes feedback"
     ),
     "Memory and overflow": (

@@ -96,7 +96,6 @@ class Options(TypedDict, total=False):
     mtu: int | None
     unboxed: bool | None
     pace: int | None
-    burst: int | None
     pace_bytes: int | str | None
     feedback: Literal["none", "auto", "stat"] | None
     user: str | None

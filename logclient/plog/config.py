@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from logclient.config.common import Config
 from logclient.config.option import option
@@ -12,7 +12,7 @@ from logclient.errors import ConfigError
 MAX_DATAGRAM = 65_507
 """Bytes of the largest datagram over IPv4, and more than any event's tags."""
 
-_DATAGRAMS = frozenset(("mtu", "unboxed", "topic", "tags", "pace", "burst", "pace_bytes", "feedback"))
+_DATAGRAMS = frozenset(("mtu", "unboxed", "topic", "tags", "pace", "pace_bytes", "feedback"))
 """Options without a meaning for lines over TCP."""
 
 
@@ -20,6 +20,8 @@ class PlogConfig(Config):
     """The configuration of a plog client."""
 
     title = "plog"
+    burst: ClassVar[tuple[float, float]] = (64.0, 0.0064)
+    """What is sent at once after a pause: this many packets, or those of so many seconds at the pace."""
 
     max_event_bytes: int = option(
         size(64, (1 << 31) - 1),
@@ -45,12 +47,6 @@ class PlogConfig(Config):
     topic: str = option(text, "", "Kafka topic of each event (tag kt:).", shown="the server's")
     tags: str = option(text, "", "Further tags of each event, separated by commas.")
     pace: int = option(integer(0, 1_000_000_000), "10000", "Packets per second; 0: no limit.")
-    burst: int | None = option(
-        optional(integer(1, 1_000_000)),
-        "none",
-        "Largest number of packets sent at once after a pause.",
-        shown="6.4 ms of the pace, 64 at least",
-    )
     pace_bytes: int = option(size(0, 1 << 50), "64MiB", "Bytes per second; 0: no limit.")
     feedback: str = option(
         choice("none", "auto", "stat"),
