@@ -54,6 +54,9 @@ PAGE_TAIL = """\
   a server that restarts, and is shorter than a restart takes.
 - The wait after rejected credentials (certificate, key or token): up to 30 s, doubling to 5 min, half of it
   random. It takes a person to correct them, and servers lock out whoever tries often.
+- The events of a window of Lumberjack have 1 MiB at most, the actions of a sync message of Logux 256 KiB; a
+  larger event is sent alone. Servers keep a window in memory, and more bytes gain nothing, because several
+  windows are in flight.
 - plog: after a pause as many packets are sent at once as the pace sends in 6.4 ms, and 64 at least. The
   receive buffer that Linux gives a socket has room for fewer than 300.
 - Logjam: ZeroMQ's own pings are not used. `silence` finds a server that does not answer.
@@ -126,7 +129,7 @@ GROUPS = {
         "ca cert key tls_password server_name verify curve_server curve_secret user token"
     ),
     "Batching and speed": (
-        "linger window window_bytes inflight compression compress_over mtu unboxed pace "
+        "linger window inflight compression compress_over mtu unboxed pace "
         "pace_bytes feedback"
     ),
     "Memory and overflow": (

@@ -70,7 +70,6 @@ class Options(TypedDict, total=False):
     enrich: str | list[str] | tuple[str, ...] | None
     opentelemetry: bool | None
     window: int | None
-    window_bytes: int | str | None
     inflight: int | None
     compression: int | Literal["auto", "none", "zlib", "snappy", "lz4"] | None
     version: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import echo
@@ -125,13 +125,10 @@ class LoguxConfig(DocumentConfig):
 
     title = "Logux"
     credentials = ("token", "http_headers")
+    window_bytes: ClassVar[int] = 256 << 10
+    """Largest size of the actions in a sync message, without ids; a longer action is sent alone."""
 
     window: int = option(integer(1, 10_000), "100", "Largest number of actions in a sync message.")
-    window_bytes: int = option(
-        size(1024, 64 << 20),
-        "256KiB",
-        "Largest size of the actions in a sync message, without ids; a longer action is sent alone.",
-    )
     inflight: int = option(
         integer(1, 64), "4", "Largest number of sync messages whose actions have no outcome yet."
     )

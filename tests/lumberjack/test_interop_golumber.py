@@ -19,6 +19,7 @@ import pytest
 
 import logclient
 from logclient import cli
+from logclient.lumberjack.config import LumberjackConfig
 from logclient.testing.lumberjack import Collector
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
@@ -168,13 +169,19 @@ def test_go_lumber_server_receives_every_event_exactly(
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("compression", [0, 3])
 def test_only_two_windows_of_10000_events_are_in_flight(
-    pump: None, golumber: Path, tmp_path: Path, version: int, compression: int
+    pump: None,
+    golumber: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    compression: int,
 ) -> None:
     """The second window goes out before the first is acknowledged, and a third does not. What was queued
     meanwhile goes in windows of 10,000, the most that go-lumber accepts."""
+    monkeypatch.setattr(LumberjackConfig, "window_bytes", 16 << 20)
     with Server(golumber, tmp_path / "out", "-hold") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, window=10_000, window_bytes=16 << 20,
+            server.url, version=version, compression=compression, window=10_000,
             timestamp=False,
         )  # fmt: skip
         client.send(event(version, 0))
