@@ -57,6 +57,7 @@ PAGE_TAIL = """\
 - The events of a window of Lumberjack have 1 MiB at most, the actions of a sync message of Logux 256 KiB; a
   larger event is sent alone. Servers keep a window in memory, and more bytes gain nothing, because several
   windows are in flight.
+- Logux: a message from the server of more than 16 MiB ends the connection. What servers send is far shorter.
 - plog: after a pause as many packets are sent at once as the pace sends in 6.4 ms, and 64 at least. The
   receive buffer that Linux gives a socket has room for fewer than 300.
 - Logjam: ZeroMQ's own pings are not used. `silence` finds a server that does not answer.
@@ -121,10 +122,7 @@ def own_options(of: type[Config]) -> list[Option]:
 
 
 GROUPS = {
-    "Connect": (
-        "connect_timeout silence progress_timeout balance proxy http_headers ping "
-        "deflate max_message"
-    ),
+    "Connect": "connect_timeout silence progress_timeout balance proxy http_headers ping deflate",
     "TLS and credentials": (
         "ca cert key tls_password server_name verify curve_server curve_secret user token"
     ),

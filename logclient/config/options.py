@@ -105,7 +105,6 @@ class Options(TypedDict, total=False):
     ping: float | str | None
     processing_timeout: float | str | None
     deflate: Literal["off", "on"] | None
-    max_message: int | str | None
     proxy: Literal["env", "none"] | None
     http_headers: str | Mapping[str, str | Secret | Callable[[], str]] | None
     state: str | PathLike[str] | None

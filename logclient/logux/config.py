@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import echo
 from logclient.config.option import option
-from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret, size
+from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret
 from logclient.config.secrets import Secret, read_secret
 from logclient.errors import ConfigError
 
@@ -125,6 +125,8 @@ class LoguxConfig(DocumentConfig):
 
     title = "Logux"
     credentials = ("token", "http_headers")
+    max_message: ClassVar[int] = 16 << 20
+    """A longer message from the server ends the connection."""
     window_bytes: ClassVar[int] = 256 << 10
     """Largest size of the actions in a sync message, without ids; a longer action is sent alone."""
 
@@ -175,9 +177,6 @@ class LoguxConfig(DocumentConfig):
         "unanswered actions are then treated as after a break, under a new client id.",
     )
     deflate: str = option(choice("off", "on"), "off", "Compress WebSocket messages if the server agrees.")
-    max_message: int = option(
-        size(1024, 1 << 30), "16MiB", "A longer message from the server ends the connection."
-    )
     proxy: str = option(
         # The value is not shown: it may be a proxy with its password.
         choice("env", "none", instead="the environment names it, as in https_proxy"),
