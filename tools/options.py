@@ -60,6 +60,7 @@ PAGE_TAIL = """\
 - Logux: a message from the server of more than 16 MiB ends the connection. What servers send is far shorter.
 - plog: after a pause as many packets are sent at once as the pace sends in 6.4 ms, and 64 at least. The
   receive buffer that Linux gives a socket has room for fewer than 300.
+- Logjam: bodies of less than 1 KiB are not compressed. It would save less than a packet.
 - Logjam: ZeroMQ's own pings are not used. `silence` finds a server that does not answer.
 """
 
@@ -127,7 +128,7 @@ GROUPS = {
         "ca cert key tls_password server_name verify curve_server curve_secret user token"
     ),
     "Batching and speed": (
-        "linger window inflight compression compress_over mtu unboxed pace "
+        "linger window inflight compression mtu unboxed pace "
         "pace_bytes feedback"
     ),
     "Memory and overflow": (

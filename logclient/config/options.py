@@ -80,7 +80,6 @@ class Options(TypedDict, total=False):
     trust: Literal["none", "metadata"] | None
     mode: Literal["request", "async"] | None
     topic: str | None
-    compress_over: int | str | None
     hwm: int | None
     curve_server: str | None
     curve_secret: str | Secret | Callable[[], str] | None

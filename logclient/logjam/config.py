@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from logclient.config.common import Config
 from logclient.config.option import option
@@ -15,6 +15,8 @@ class LogjamConfig(Config):
     """The configuration of a Logjam client."""
 
     title = "Logjam"
+    compress_over: ClassVar[int] = 1024
+    """Bytes: shorter bodies are not compressed."""
 
     max_event_bytes: int = option(
         size(64, (64 << 20) - 64),
@@ -39,10 +41,9 @@ class LogjamConfig(Config):
     compression: str = option(
         choice("auto", "none", "zlib", "snappy", "lz4"),
         "auto",
-        "How bodies from compress_over on are compressed; auto: the first of snappy, lz4 and zlib that runs "
+        "How bodies from 1 KiB on are compressed; auto: the first of snappy, lz4 and zlib that runs "
         "without the GIL here. See logjam.md.",
     )
-    compress_over: int = option(size(0, 64 << 20), "1KiB", "Shorter bodies are not compressed.")
     hwm: int = option(
         integer(1, 10_000_000),
         "1000",
