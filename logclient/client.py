@@ -298,8 +298,8 @@ class Client(FastClient):
         Args:
             url: a URL of the same scheme; options that it does not name stay as they are.
             level: a level of ``logging`` for all Handlers, and other front ends, of this client.
-            options: ``fields``, ``service``, ``environment``, ``tags``, ``enrich``; ``connect_timeout``, and
-                the options of TLS.
+            options: ``connect_timeout``, and the options of TLS; with Lumberjack and Logux ``fields``,
+                ``service``, ``environment``, ``tags``, ``enrich``.
 
         Raises:
             ConfigError: a value breaks a rule, or the option cannot change while the client runs. Then

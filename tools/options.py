@@ -140,8 +140,7 @@ GROUPS = {
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
         "format ecs_dotted timestamp service environment tags fields enrich opentelemetry "
-        "error_fingerprint formatter_json identity trust check host_name cluster datacenter "
-        "namespace revision zone"
+        "error_fingerprint formatter_json identity trust check zone"
     ),
     "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",
     "Outcomes and ledger": "ledger on_delivery on_drop on_error",

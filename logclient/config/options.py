@@ -84,11 +84,6 @@ class Options(TypedDict, total=False):
     curve_server: str | None
     curve_secret: str | Secret | Callable[[], str] | None
     zone: str | None
-    host_name: str | None
-    cluster: str | None
-    datacenter: str | None
-    namespace: str | None
-    revision: str | None
     mask: str | list[str] | tuple[str, ...] | None
     event_type: str | None
     mtu: int | None

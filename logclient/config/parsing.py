@@ -8,6 +8,7 @@ from typing import Any
 
 from logclient.config import registry
 from logclient.config.common import Config
+from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import host_port
 from logclient.config.option import Option, all_options, declared_options
 from logclient.config.url import environment_endpoints, redacted_url, split_url
@@ -16,7 +17,8 @@ from logclient.errors import ConfigError
 MOVING = ("connect_timeout", "ca", "cert", "key", "tls_password", "server_name", "verify")
 """Options of connections: the next one has them."""
 
-_CHANGEABLE = (*MOVING, "fields", "service", "environment", "tags", "enrich")
+_COMMON = ("fields", "service", "environment", "tags", "enrich")
+"""Options of the fields that all ECS documents have."""
 
 _VARIABLE = "LOGCLIENT_"
 """How the names of variables begin; the name of the option, or ``URL``, follows in capitals."""
@@ -112,10 +114,11 @@ def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Conf
     Raises:
         ConfigError: a value breaks a rule, or may not change.
     """
-    for name in options:
-        if name not in _CHANGEABLE:
-            raise ConfigError(f"{name}: cannot change while the client runs")
     kind = type(config)
+    changeable = (*MOVING, *_COMMON) if issubclass(kind, DocumentConfig) else MOVING
+    for name in options:
+        if name not in changeable:
+            raise ConfigError(f"{name}: cannot change while the client runs")
     if url is None:
         where = ",".join(host_port(*endpoint) for endpoint in config.endpoints)
         found = parse(f"{config.scheme}://{where}{config.path}", environ={}, **options)
@@ -128,7 +131,7 @@ def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Conf
     new = found.given.keys() | options.keys()
     values = {name: (found if name in new else config).options[name] for name in declared_options(kind)}
     for name, value in values.items():
-        if name not in _CHANGEABLE:
+        if name not in changeable:
             if value != config.options[name]:
                 raise ConfigError(f"{name}: cannot change while the client runs")
             values[name] = config.options[name]  # the same object: the client holds a secret that is renewed

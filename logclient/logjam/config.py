@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from logclient.config import readers
 from logclient.config.common import Config
 from logclient.config.option import option
 from logclient.config.readers import choice, curve_key, integer, names, optional, secret, size, text
@@ -68,13 +69,13 @@ class LogjamConfig(Config):
         "Time zone of the importer, such as Europe/Berlin, which reads started_at as its local time.",
         shown="this machine's",
     )
-    host_name: str | None = option(
-        optional(text), "none", "Host that documents name as their origin.", shown="this machine's"
+    fields: dict[str, Any] = option(
+        readers.fields,
+        "",
+        "Fields of every document that is made here, by name; in a URL a JSON object. Importers know "
+        "cluster, datacenter, namespace, revision, and host, which is this machine's name by default.",
+        shown="none",
     )
-    cluster: str | None = option(optional(text), "none", "Cluster that documents name.")
-    datacenter: str | None = option(optional(text), "none", "Data center that documents name.")
-    namespace: str | None = option(optional(text), "none", "Namespace that documents name.")
-    revision: str | None = option(optional(text), "none", "Revision of the application that documents name.")
     mask: tuple[str, ...] = option(
         names,
         "",

@@ -54,9 +54,6 @@ class PlogConfig(Config):
         "auto: the pace follows the server's receive queue on the same machine, else its counters (STAT); "
         "stat: its counters; none: a fixed pace after a slow start.",
     )
-    host_name: str | None = option(
-        optional(text), "none", "Host that documents name as their origin.", shown="this machine's"
-    )
 
     @property
     def queued_event_bytes(self) -> int:

@@ -34,7 +34,7 @@ def test_each_option_is_listed_with_its_protocol() -> None:
         "tags": ["Lumberjack, Logux", "plog"],
         "max_events": [""],
         "ca": ["TLS"],
-        "fields": ["Lumberjack, Logux"],
+        "fields": ["Lumberjack, Logux", "Logjam"],
     }
     for name, titles in places.items():
         assert titles == re.findall(rf"^\| `{name}` \| (.*?) ?\| ", text, re.MULTILINE)

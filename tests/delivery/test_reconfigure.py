@@ -201,6 +201,15 @@ class TestRefusals:
         assert (config.connect_timeout, config.options["fields"]) == (3.0, {"a": 1})
 
 
+@pytest.mark.parametrize(
+    ("url", "change"),
+    [("logjam://127.0.0.1:9/shop-test", {"fields": {"a": 1}}), ("plog://127.0.0.1:9", {"tags": "a"})],
+)
+def test_documents_that_are_not_ecs_keep_their_fields(url: str, change: Any) -> None:
+    with logclient.connect(url) as client, pytest.raises(ConfigError, match="cannot change while the client"):
+        client.reconfigure(**change)
+
+
 def test_a_wrong_level_is_shown() -> None:
     client = logclient.connect("lumberjack://127.0.0.1:1")
     with pytest.raises(ConfigError, match=r"^level: .* got 'LOUD'$"):
