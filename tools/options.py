@@ -29,7 +29,8 @@ An option has the first of these values that there is:
 4. the default.
 
 Without a URL, `Handler()` and `connect()` take that of the variable `LOGCLIENT_URL`. Variables are read when
-a client is made; those of options that its protocol does not have, and empty ones, are ignored.
+a client is made, by a command, too. Empty ones, and those of options that the scheme does not have, are
+ignored.
 
 Never write a secret in a URL or a variable: use `env:NAME`, `file:PATH` or a keyword, which may be a function
 that returns the secret. Secrets are read anew for each connection. Functions are keywords only.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from logclient.config import readers
-from logclient.config.option import declared_options, option
+from logclient.config.option import Option, declared_options, option
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 
@@ -238,6 +238,11 @@ class Config:
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
+
+    @classmethod
+    def refusal(cls, option: Option, scheme: str) -> str:
+        """Return why a scheme does not have one of the options; empty: it has it."""
+        return "only for a scheme with TLS" if option.tls_only and not scheme.endswith("+tls") else ""
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:

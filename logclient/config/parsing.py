@@ -73,7 +73,7 @@ def parse(
         for name, value in (defaults or {}).items():
             values[name] = _read(name, declared[name].reader, value)
         for name, text in parts.options:
-            option = _find(name, declared, row)
+            option = _find(name, kind, parts.scheme)
             if name in given:
                 raise ConfigError(f"{name}: given twice in the URL")
             values[name] = _read(name, option.reader.read_text, text)
@@ -81,13 +81,13 @@ def parse(
     except ConfigError as error:
         raise ConfigError(f"{place}{error}") from None
     for name, value in keywords.items():
-        option = _find(name, declared, row)
+        option = _find(name, kind, parts.scheme)
         if value is not None:
             values[name] = _read(name, option.reader, value)
             given[name] = name
     for name, option in declared.items():
         text = environ.get(variable := _VARIABLE + name.upper(), "")
-        if text and name not in given and (row.tls or not option.tls_only):
+        if text and name not in given and not kind.refusal(option, parts.scheme):
             values[name] = _read(variable, option.reader.read_text, text)
             given[name] = variable
     try:
@@ -148,17 +148,18 @@ def _read(name: str, read: Callable[[Any], Any], value: Any) -> Any:
         raise ConfigError(f"{name}: {error}") from None
 
 
-def _find(name: str, declared: dict[str, Option], row: registry.Scheme) -> Option:
+def _find(name: str, kind: type[Config], scheme: str) -> Option:
     """Find an option by its name; ConfigError: the scheme does not have it."""
+    declared = declared_options(kind)
     option = declared.get(name)
     if option is not None:
-        if option.tls_only and not row.tls:
-            raise ConfigError(f"{name}: only for a scheme with TLS")
+        if refusal := kind.refusal(option, scheme):
+            raise ConfigError(f"{name}: {refusal}")
         return option
     if not (name.isascii() and name.isidentifier() and len(name) <= 40):
         raise ConfigError("options: each must be name=value, joined by &")
     if name in all_options():
-        raise ConfigError(f"{name}: not an option of {row.protocol}")
+        raise ConfigError(f"{name}: not an option of {scheme.partition('+')[0]}")
     from difflib import get_close_matches
 
     near = get_close_matches(name, declared, n=1, cutoff=0.5)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from logclient.config.common import Config
-from logclient.config.option import option
+from logclient.config.option import Option, option
 from logclient.config.readers import boolean, choice, integer, optional, size, text
-from logclient.errors import ConfigError
 
 MAX_DATAGRAM = 65_507
 """Bytes of the largest datagram over IPv4, and more than any event's tags."""
@@ -61,8 +60,8 @@ class PlogConfig(Config):
         return self.max_event_bytes + 2 + MAX_DATAGRAM
 
     @classmethod
-    def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
+    def refusal(cls, option: Option, scheme: str) -> str:
         """Refuse options of datagrams for lines over TCP."""
-        super().complete(scheme, values, given)
-        if scheme == "plog+tcp" and given & _DATAGRAMS:
-            raise ConfigError(f"{min(given & _DATAGRAMS)}: only for datagrams, which plog+tcp does not send")
+        if scheme == "plog+tcp" and option.name in _DATAGRAMS:
+            return "only for datagrams, which plog+tcp does not send"
+        return super().refusal(option, scheme)

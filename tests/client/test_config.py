@@ -557,9 +557,11 @@ class TestEnvironment:
         ["WINDW", "TREE", "ONLY", "DEBUG", "LIBRARIES", "CA", "TLS_PASSWORD", "TOKEN", "CLIENT_IP", "window"],
     )
     def test_other_variables_are_ignored(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        """Unknown ones, those for building, of TLS without TLS, of other protocols."""
+        """Unknown ones, those for building, of TLS without TLS, of other protocols and schemes."""
         monkeypatch.setenv(f"LOGCLIENT_{name}", "x")
-        assert parse(URL) == parse(URL, environ={})
+        monkeypatch.setenv("LOGCLIENT_PACE", "x")
+        for url in (URL, "plog+tcp://host"):
+            assert parse(url) == parse(url, environ={})
 
 
 class TestInternationalNames:
