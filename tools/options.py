@@ -125,19 +125,10 @@ def own_options(of: type[Config]) -> list[Option]:
 
 GROUPS = {
     "Connect": "connect_timeout silence progress_timeout balance proxy http_headers ping deflate",
-    "TLS and credentials": (
-        "ca cert key tls_password server_name verify curve_server curve_secret user token"
-    ),
-    "Batching and speed": (
-        "linger window inflight compression mtu unboxed pace "
-        "pace_bytes feedback"
-    ),
-    "Memory and overflow": (
-        "max_events max_bytes max_event_bytes truncate overflow keep_level hwm"
-    ),
-    "Retry and back-off": (
-        "backoff_max max_age poison on_doubt processing_timeout"
-    ),
+    "TLS and credentials": "ca cert key tls_password server_name verify curve_server curve_secret user token",
+    "Batching and speed": "linger window inflight compression mtu unboxed pace pace_bytes feedback",
+    "Memory and overflow": "max_events max_bytes max_event_bytes truncate overflow keep_level hwm",
+    "Retry and back-off": "backoff_max max_age poison on_doubt processing_timeout",
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
         "format ecs_dotted timestamp service environment tags fields enrich opentelemetry "

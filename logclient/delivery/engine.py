@@ -100,6 +100,7 @@ class Engine:
     ) -> None:
         threads.check()
         self.limits = limits
+        self._blocks = limits.policy == "block"
         self.error_log = log or error_log.process
         self.on_end: Callable[[], object] = lambda: None
         self.on_start: Callable[[], object] = lambda: None
@@ -278,7 +279,7 @@ class Engine:
         if code == PUT_UNOPENED:
             self._open_spool()
             code = self.submissions.push(body, level, kind, delivery)
-        if code == PUT_FULL and self.limits.policy == "block":
+        if code == PUT_FULL and self._blocks:
             self.ensure_sender()
             if deadline is None:
                 deadline = self._block_until()
@@ -360,7 +361,7 @@ class Engine:
         seq, deadline = 0, None
         # A callback makes room by its end.
         crowded = submissions.is_crowded() and not submissions.callbacks.here
-        if crowded and self.limits.policy == "block":
+        if crowded and self._blocks:
             deadline = self._block_until()
             crowded = not self._wait_uncrowded(deadline)
         if crowded:
