@@ -258,7 +258,7 @@ def _ways(server: Server, folder: Path) -> Iterator[Way]:
     yield ours(", with a ledger", ledger=str(folder))
     if not real:
         yield ours(", check=false", check=False)
-        yield ours(", window=1000", window=1000, window_bytes="1MiB")
+        yield ours(", window=1000", window=1000)
 
 
 class Measured(NamedTuple):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from logclient.config import Config
 from logclient.delivery import error_log
 from tests import support
 from tests.support.patience import PATIENCE
@@ -102,6 +104,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test reports holds no line of another back, though a process has one reporter."""
     monkeypatch.setattr(error_log, "process", error_log.ErrorLog())
+
+
+@pytest.fixture
+def slow_pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
+    """Return a function that sets the first and the last bound of the wait after rejected credentials."""
+
+    def use(first: float, last: float) -> None:
+        monkeypatch.setattr(Config, "auth_backoff_min", first)
+        monkeypatch.setattr(Config, "auth_backoff_max", last)
+
+    return use
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -21,9 +21,19 @@ PAGE_HEAD = """\
 
 Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
-Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Values in a
-URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword, which may
-be a function that returns the secret. Secrets are read anew for each connection.
+An option has the first of these values that there is:
+
+1. a keyword: `window=500`
+2. in the URL: `?window=500&overflow=block`; values may be percent-encoded
+3. a variable of the environment, in capitals: `LOGCLIENT_WINDOW=500`
+4. the default.
+
+Without a URL, `Handler()` and `connect()` take that of the variable `LOGCLIENT_URL`. Variables are read when
+a client is made, by a command, too. Empty ones, and those of options that the scheme does not have, are
+ignored.
+
+Never write a secret in a URL or a variable: use `env:NAME`, `file:PATH` or a keyword, which may be a function
+that returns the secret. Secrets are read anew for each connection. Functions are keywords only.
 
 - A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
 - A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of
@@ -36,6 +46,23 @@ The options stand by task. *For* names the protocols that have an option; where 
 several lines for one name, the one with your protocol applies.
 
 `make generated` writes this page from the declarations in the code.
+"""
+
+PAGE_TAIL = """\
+## What is no option
+
+- The first wait before a new attempt to connect: up to 100 ms, all of it random. That spreads the clients of
+  a server that restarts, and is shorter than a restart takes.
+- The wait after rejected credentials (certificate, key or token): up to 30 s, doubling to 5 min, half of it
+  random. It takes a person to correct them, and servers lock out whoever tries often.
+- The events of a window of Lumberjack have 1 MiB at most, the actions of a sync message of Logux 256 KiB; a
+  larger event is sent alone. Servers keep a window in memory, and more bytes gain nothing, because several
+  windows are in flight.
+- Logux: a message from the server of more than 16 MiB ends the connection. What servers send is far shorter.
+- plog: after a pause as many packets are sent at once as the pace sends in 6.4 ms, and 64 at least. The
+  receive buffer that Linux gives a socket has room for fewer than 300.
+- Logjam: bodies of less than 1 KiB are not compressed. It would save less than a packet.
+- Logjam: ZeroMQ's own pings are not used. `silence` finds a server that does not answer.
 """
 
 TYPES_HEAD = '''\
@@ -76,6 +103,7 @@ KEYWORD_TYPES = {
     "number": "int",
     "patterns": "str | list[str] | tuple[str, ...]",
     "path": "str | PathLike[str]",
+    "policy": "str",
     "secret": "str | Secret | Callable[[], str]",
     "shares": "str | Mapping[str, float]",
     "size": "int | str",
@@ -96,28 +124,15 @@ def own_options(of: type[Config]) -> list[Option]:
 
 
 GROUPS = {
-    "Connect": (
-        "connect_timeout silence progress_timeout balance proxy http_headers heartbeat ping "
-        "deflate max_message"
-    ),
-    "TLS and credentials": (
-        "ca cert key tls_password server_name verify curve_server curve_secret user token"
-    ),
-    "Batching and speed": (
-        "linger window window_bytes inflight compression compress_over mtu unboxed pace burst "
-        "pace_bytes feedback"
-    ),
-    "Memory and overflow": (
-        "max_events max_bytes max_event_bytes truncate overflow block_timeout keep_level hwm"
-    ),
-    "Retry and back-off": (
-        "backoff_min backoff_max auth_backoff_min auth_backoff_max max_age poison on_doubt processing_timeout"
-    ),
-    "Exit": "flush_timeout close_timeout atexit_timeout",
+    "Connect": "connect_timeout silence progress_timeout balance proxy http_headers ping deflate",
+    "TLS and credentials": "ca cert key tls_password server_name verify curve_server curve_secret user token",
+    "Batching and speed": "linger window inflight compression mtu unboxed pace pace_bytes feedback",
+    "Memory and overflow": "max_events max_bytes max_event_bytes truncate overflow keep_level hwm",
+    "Retry and back-off": "backoff_max max_age poison on_doubt processing_timeout",
+    "Exit": "timeout atexit_timeout",
     "What is in an event": (
         "format ecs_dotted timestamp service environment tags fields enrich opentelemetry "
-        "error_fingerprint formatter_json identity trust check host_name cluster datacenter "
-        "namespace revision zone"
+        "error_fingerprint formatter_json identity trust check zone"
     ),
     "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",
     "Outcomes and ledger": "ledger on_delivery on_drop on_error",
@@ -152,7 +167,7 @@ def page() -> str:
             lines += [f"| `{name}` | {', '.join(filter(None, whose))} | {text} |" for text, whose in found]
     if rows:
         raise LookupError(f"no section of docs/options.md for {', '.join(rows)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", PAGE_TAIL])
 
 
 def keyword_type(option: Option) -> str:

@@ -155,8 +155,8 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
             collectors.append(_consumer(url, {**options, **own}))
             continue
         given = config.parse(url, listen=True)
-        if given.given - _TLS:
-            raise ConfigError(f"{min(given.given - _TLS)}: not an option of a collector's URL")
+        if wrong := given.given.keys() - _TLS:
+            raise ConfigError(f"{min(wrong)}: not an option of a collector's URL")
         if given.path:
             raise ConfigError("path: not allowed in a collector's URL")
         if "device" in own and len(given.endpoints) > 1:

@@ -109,8 +109,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    given = config.parse(arguments.to, ledger=arguments.ledger)
-    options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow"}
+    given = config.parse(arguments.to, environ={}, ledger=arguments.ledger)  # what the URL says
+    options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow", "spool_sync": "none"}
     if arguments.ledger is not None:
         options["ledger"] = arguments.ledger
     for name in ("spool_sync", "spool_bytes"):

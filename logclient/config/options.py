@@ -29,25 +29,20 @@ class Options(TypedDict, total=False):
     sample: str | Mapping[str, float] | None
     rate_limit: int | None
     dedupe: float | str | None
-    overflow: Literal["drop_oldest", "drop_new", "block", "raise"] | None
-    block_timeout: float | str | None
+    overflow: str | None
     keep_level: int | str | None
     identity: Literal["id", "own", "none"] | None
     check: bool | None
     connect_timeout: float | str | None
     silence: float | str | None
     progress_timeout: float | str | None
-    backoff_min: float | str | None
     backoff_max: float | str | None
-    auth_backoff_min: float | str | None
-    auth_backoff_max: float | str | None
     max_age: float | str | None
     poison: Literal["fail", "keep"] | None
     on_delivery: Callable[..., Any] | None
     on_drop: Callable[..., Any] | None
     on_error: Callable[..., Any] | None
-    flush_timeout: float | str | None
-    close_timeout: float | str | None
+    timeout: float | str | None
     atexit_timeout: float | str | None
     linger: float | str | None
     spool: str | PathLike[str] | None
@@ -75,7 +70,6 @@ class Options(TypedDict, total=False):
     enrich: str | list[str] | tuple[str, ...] | None
     opentelemetry: bool | None
     window: int | None
-    window_bytes: int | str | None
     inflight: int | None
     compression: int | Literal["auto", "none", "zlib", "snappy", "lz4"] | None
     version: int | None
@@ -86,23 +80,15 @@ class Options(TypedDict, total=False):
     trust: Literal["none", "metadata"] | None
     mode: Literal["request", "async"] | None
     topic: str | None
-    compress_over: int | str | None
     hwm: int | None
-    heartbeat: float | str | None
     curve_server: str | None
     curve_secret: str | Secret | Callable[[], str] | None
     zone: str | None
-    host_name: str | None
-    cluster: str | None
-    datacenter: str | None
-    namespace: str | None
-    revision: str | None
     mask: str | list[str] | tuple[str, ...] | None
     event_type: str | None
     mtu: int | None
     unboxed: bool | None
     pace: int | None
-    burst: int | None
     pace_bytes: int | str | None
     feedback: Literal["none", "auto", "stat"] | None
     user: str | None
@@ -113,7 +99,6 @@ class Options(TypedDict, total=False):
     ping: float | str | None
     processing_timeout: float | str | None
     deflate: Literal["off", "on"] | None
-    max_message: int | str | None
     proxy: Literal["env", "none"] | None
     http_headers: str | Mapping[str, str | Secret | Callable[[], str]] | None
     state: str | PathLike[str] | None

@@ -103,6 +103,7 @@ class Engine:
     ) -> None:
         threads.check()
         self.limits = limits
+        self._blocks = limits.policy == "block"
         self.error_log = log or error_log.process
         self.on_end: Callable[[], object] = lambda: None
         self.on_start: Callable[[], object] = lambda: None
@@ -111,7 +112,7 @@ class Engine:
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             max_event_bytes=limits.queued_event_bytes,
-            policy=limits.overflow,
+            policy=limits.policy,
             keep_level=limits.keep_level // 10,
             full_events=batch_events,
             full_bytes=batch_bytes,
@@ -273,7 +274,7 @@ class Engine:
             level: logging level // 10.
             kind: a ``K_`` number (``_ext/constants.pxd``).
             delivery: follows the event.
-            deadline: the monotonic second at which ``block`` gives up; None: `block_timeout` from now.
+            deadline: the monotonic second at which ``block`` gives up; None: by ``overflow``.
 
         Returns:
             The event's sequence, or 0 when it was dropped.
@@ -284,7 +285,7 @@ class Engine:
         if code == PUT_UNOPENED:
             self._open_spool()
             code = self.submissions.push(body, level, kind, delivery)
-        if code == PUT_FULL and self.limits.overflow == "block":
+        if code == PUT_FULL and self._blocks:
             self.ensure_sender()
             if deadline is None:
                 deadline = self._block_until()
@@ -334,7 +335,7 @@ class Engine:
 
     def _block_until(self) -> float:
         """Return when a ``block`` gives up that begins now: a monotonic second."""
-        timeout = self.limits.block_timeout
+        timeout = self.limits.block_seconds
         return FOREVER if timeout is None else time.monotonic() + timeout
 
     def ensure_sender(self) -> None:
@@ -366,7 +367,7 @@ class Engine:
         seq, deadline = 0, None
         # A callback makes room by its end.
         crowded = submissions.is_crowded() and not submissions.callbacks.here
-        if crowded and self.limits.overflow == "block":
+        if crowded and self._blocks:
             deadline = self._block_until()
             crowded = not self._wait_uncrowded(deadline)
         if crowded:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from logclient.config.documents import DocumentConfig
 from logclient.config.option import option
-from logclient.config.readers import boolean, choice, integer, size
+from logclient.config.readers import boolean, choice, integer
 from logclient.errors import ConfigError
 
 
@@ -14,14 +14,11 @@ class LumberjackConfig(DocumentConfig):
     """The configuration of a Lumberjack client."""
 
     title = "Lumberjack"
+    window_bytes: ClassVar[int] = 1 << 20
+    """Largest size of the events in a window, uncompressed and without ids; a longer event is sent alone."""
 
     window: int = option(
         integer(1, 10_000), "2048", "Largest number of events in a window. Servers refuse more than 10000."
-    )
-    window_bytes: int = option(
-        size(1024, 64 << 20),
-        "1MiB",
-        "Largest size of the events in a window, uncompressed and without ids; a longer event is sent alone.",
     )
     inflight: int = option(
         integer(1, 64),

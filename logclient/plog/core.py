@@ -231,8 +231,8 @@ class Plog(Core):
         self._by_stat.answered(self._codec.now, lost, request.counts[2])
 
     def _burst(self, packets: float) -> float:
-        burst = self._config.burst
-        return max(64.0, packets * 0.0064) if burst is None else burst
+        least, seconds = self._config.burst
+        return max(least, packets * seconds)
 
     # -- the connection
 

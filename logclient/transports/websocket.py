@@ -134,7 +134,7 @@ class WebSocketLink(Link):
             words = "the server ended the connection without a close frame (1006)"
             return self._broken or ConnectionError(words)
         if frames.over == "too big":
-            words = f"the server sent a message of more than max_message ({self._max_message}) bytes"
+            words = f"the server sent a message of more than {self._max_message} bytes"
             return ConnectionError(words)
         reason = frames.reason.decode()
         if frames.over == "closed":

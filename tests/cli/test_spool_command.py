@@ -100,9 +100,12 @@ class TestList:
 
 class TestDrain:
     def test_dead_owners_are_sent_under_their_ids(
-        self, scene: Scene, capsys: pytest.CaptureFixture[str]
+        self, scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Whatever the environment says about the spools of programs."""
         producers = [scene.run(events=200) for _ in range(2)]
+        for name, value in (("SPOOL", "elsewhere"), ("SPOOL_SYNC", "batch"), ("SPOOL_MODE", "always")):
+            monkeypatch.setenv(f"LOGCLIENT_{name}", value)
         arguments = ["drain", scene.spool, "--to", scene.url, "--ledger", scene.ledger]
         out, _ = command(capsys, *arguments)
         assert out == "400 events of 2 dead owners: 0 left\n"

@@ -165,7 +165,7 @@ class TestLoopIsNeverBlocked:
 
     def test_a_full_queue_drops_and_does_not_block(self) -> None:
         async def main(url: str) -> None:
-            async with AsyncClient(url + "?max_events=10&close_timeout=0") as client:
+            async with AsyncClient(url + "?max_events=10&timeout=0") as client:
                 outcomes = [asyncio.ensure_future(client.submit({"n": n})) for n in range(30)]
                 await asyncio.sleep(0)
                 assert [f for f in range(30) if client.send({"n": f})] == []
@@ -278,7 +278,7 @@ class TestThreads:
         """An outcome that is there at once needs no callback and lets other tasks run."""
 
         async def main(url: str) -> None:
-            client = AsyncClient(url + "?max_events=1&close_timeout=0")
+            client = AsyncClient(url + "?max_events=1&timeout=0")
             client.send({"n": 0})
             ticks = LoopTurns()
             for n in range(100):

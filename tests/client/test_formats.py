@@ -249,7 +249,7 @@ def test_formatters_of_other_handlers_have_the_forms() -> None:
     assert gelf["short_message"] == nested["message"] == dotted["message"] == "text 1"
     assert nested["log"]["logger"] == dotted["log.logger"] == "shop"
     with (
-        logclient.connect("lumberjack://127.0.0.1:1", atexit_timeout=0, close_timeout=0) as client,
+        logclient.connect("lumberjack://127.0.0.1:1", atexit_timeout=0, timeout=0) as client,
         pytest.raises(ConfigError, match="give its ecs_dotted to the handler"),
     ):
         logclient.Handler(client=client).setFormatter(EcsFormatter(ecs_dotted=True))

@@ -499,7 +499,7 @@ class TestFates:
     @pytest.mark.parametrize("overflow", ["drop_new", "raise"])
     def test_a_revised_event_without_room_is_dropped(self, overflow: str) -> None:
         options: dict[str, Any] = {"overflow": overflow, "max_events": 1, "before_send": dict}
-        with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0, **options) as client:
+        with logclient.connect("lumberjack://127.0.0.1:1", timeout=0.0, **options) as client:
             client.send("first")
             if overflow == "raise":
                 with pytest.raises(logclient.QueueFull):
@@ -518,7 +518,6 @@ class TestFates:
             client = logclient.connect(
                 f"lumberjack://127.0.0.1:{port}",
                 before_send=dict,
-                backoff_min=0.001,
                 backoff_max=0.01,
                 **options,
             )
@@ -599,7 +598,7 @@ def test_an_event_that_fails_gets_its_outcome_without_another_event(before_send:
 
 
 def test_an_event_that_fails_waits_for_its_turn() -> None:
-    with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0) as client:
+    with logclient.connect("lumberjack://127.0.0.1:1", timeout=0.0) as client:
         with pytest.raises(EncodeError):
             client.send(7)  # type: ignore[arg-type]
         stats = client.stats()

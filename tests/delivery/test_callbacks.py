@@ -143,7 +143,7 @@ def test_block_waits_for_slow_callbacks(build: Make, few: int) -> None:
 
 
 def test_block_times_out_while_callbacks_are_slow(build: Make, few: int) -> None:
-    rig = build(FIFO, max_events=10, overflow="block", block_timeout=0.02)
+    rig = build(FIFO, max_events=10, overflow="block:20ms")
     gate = Gate()
     submit(rig).add_done_callback(gate)
     assert gate.entered.wait(PATIENCE)

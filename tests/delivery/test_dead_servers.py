@@ -130,9 +130,7 @@ def test_flush_and_close_return_in_time(dead: Any, scheme: str) -> None:
 
 def test_deliveries_of_dropped_events_are_settled(dead: Any) -> None:
     """Also while an attempt to connect hangs for an hour."""
-    with logclient.connect(
-        dead.url, overflow="drop_oldest", max_events=100, close_timeout=0.1, **NEVER
-    ) as client:
+    with logclient.connect(dead.url, overflow="drop_oldest", max_events=100, timeout=0.1, **NEVER) as client:
         deliveries = [client.submit({"n": n}) for n in range(10_000)]
         # All but those in the bounds. A window in flight is kept, wherever it was when the connection came.
         wait_until(lambda: sum(delivery.done() for delivery in deliveries) == 9900, "outcomes")
@@ -143,9 +141,9 @@ def test_deliveries_of_dropped_events_are_settled(dead: Any) -> None:
 
 
 def test_block_times_out_with_a_dead_server(dead: Any) -> None:
-    """`block` waits for `block_timeout` and no longer."""
-    options = NEVER | {"overflow": "block", "block_timeout": 0.05, "max_events": 100}
-    with logclient.connect(dead.url, close_timeout=0.1, **options) as client:
+    """`block` waits for its time and no longer."""
+    options = NEVER | {"overflow": "block:50ms", "max_events": 100}
+    with logclient.connect(dead.url, timeout=0.1, **options) as client:
         sent = assert_returns(lambda: [client.send({"n": i}) for i in range(103)])
         assert all(sent[:100]) and sent[100:] == [0, 0, 0]
         assert client.stats().dropped == {"overflow": 3}

@@ -488,7 +488,7 @@ def test_block_waits_for_room(make: Make, setup: Setup) -> None:
 
 
 def test_block_times_out(make: Make) -> None:
-    rig = make(max_events=3, overflow="block", block_timeout=0.02)
+    rig = make(max_events=3, overflow="block:20ms")
     stop_listening(rig)
     assert rig.many(5) == [1, 2, 3, 0, 0]
     assert rig.stats().dropped == {"overflow": 2}

@@ -28,7 +28,7 @@ from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
 COMPILED = Setup("fifo", True)
-QUICK: dict[str, Any] = {"backoff_min": 0.001, "backoff_max": 0.01}
+QUICK: dict[str, Any] = {"backoff_max": 0.01}
 SECRET = "hunter2-correct-horse"
 
 

@@ -28,7 +28,7 @@ ROOM = len(BODY) + 28
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
-QUIET = {"close_timeout": 0.0, "atexit_timeout": 0.0, "connect_timeout": 3600}
+QUIET = {"timeout": 0.0, "atexit_timeout": 0.0, "connect_timeout": 3600}
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +155,7 @@ def test_block_gives_up_after_its_timeout(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     with (
         dead(refusing, overflow="drop_new") as other,
-        dead(refusing, overflow="block", block_timeout=0.05) as client,
+        dead(refusing, overflow="block:50ms") as client,
     ):
         assert fill(other) == 100
         assert assert_returns(lambda: client.send(BODY)) == 0
@@ -286,13 +286,13 @@ def test_many_threads_and_clients_never_exceed_the_bound() -> None:
 
     with Sink() as live, KINDS["accepts and never reads"]() as mute:
         clients = [
-            logclient.connect(url, overflow=policy, block_timeout=0.05, close_timeout=0.1)
+            logclient.connect(url, overflow=policy, timeout=0.1)
             for url in (live.url, mute.url)
-            for policy in ("drop_new", "drop_oldest", "raise", "block")
+            for policy in ("drop_new", "drop_oldest", "raise", "block:50ms")
         ]
 
         def produce(client: logclient.Client, level: str) -> None:
-            for i in range(3000 if client.config.overflow != "block" else 50):
+            for i in range(3000 if client.config.policy != "block" else 50):
                 try:
                     client.send(b'{"message":"%s"}' % (b"x" * (i % 3000)), level)
                 except logclient.QueueFull:

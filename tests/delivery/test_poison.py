@@ -79,7 +79,6 @@ def send_to_breaking_server(name: str, cuts: int, window: int) -> tuple[int, Sta
         reader.url,
         compression=0,
         window=window,
-        backoff_min=0.001,
         backoff_max=0.004,
         overflow="block",
         max_events=2000,

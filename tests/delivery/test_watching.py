@@ -68,8 +68,8 @@ def test_every_event_is_told_once() -> None:
 
 def test_errors_and_drops_are_told() -> None:
     told = Told()
-    options: Any = {"max_events": 10, "overflow": "drop_oldest", "backoff_min": 0.001, "backoff_max": 0.01}
-    with logclient.connect(NOBODY, close_timeout=0, **options, **told.options) as client:
+    options: Any = {"max_events": 10, "overflow": "drop_oldest", "backoff_max": 0.01}
+    with logclient.connect(NOBODY, timeout=0, **options, **told.options) as client:
         for n in range(100):
             client.send({"n": n})
         wait_until(lambda: sum(one.events for one in told.dropped) == 90)

@@ -138,7 +138,7 @@ def storm(handler: logclient.Handler, seconds: float) -> list[int]:
 
 def closing(url: str) -> None:
     """Threads that log while the handler is closed, and the counts of each."""
-    handler = logclient.Handler(url, close_timeout=5.0)
+    handler = logclient.Handler(url, timeout=5.0)
     logger = logging.Logger("closing")
     logger.addHandler(handler)
     begun = threading.Barrier(5)
@@ -195,7 +195,7 @@ def others(seconds: float) -> dict[str, int]:
             module = importlib.import_module(f"logclient.testing.{scheme}")
             with module.Collector() as collector:
                 url = f"{scheme}://127.0.0.1:{collector.port}"
-                handler = logclient.Handler(url, overflow="block", close_timeout=20.0, flush_timeout=20.0)
+                handler = logclient.Handler(url, overflow="block", timeout=20.0)
                 logged = sum(storm(handler, seconds))
                 handler.client.close()
                 s = handler.client.stats()
@@ -271,7 +271,7 @@ def main(seconds: float) -> None:
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     with Collector() as collector:
         url = f"lumberjack://127.0.0.1:{collector.port}"
-        handler = logclient.Handler(url, overflow="block", close_timeout=20.0, flush_timeout=20.0)
+        handler = logclient.Handler(url, overflow="block", timeout=20.0)
         counts = storm(handler, seconds)
         for _ in range(5):
             forking(handler)

@@ -36,7 +36,6 @@ from tests.support.patience import PATIENCE, wait_until
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
-DEAD: dict[str, Any] = {"backoff_min": 5.0, "backoff_max": 5.0}
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -161,7 +160,7 @@ def test_endless_timeouts_are_allowed(server: MemoryServer) -> None:
 
 
 def test_close_reports_events_given_up(build: Make) -> None:
-    rig = build(FIFO, **DEAD)
+    rig = build(FIFO, backoff_min=5.0, backoff_max=5.0)
     rig.server.down()
     rig.many(3)
     assert rig.engine.close(0.05) == 3
@@ -219,7 +218,7 @@ def test_unreferenced_clients_end_beside_dead_servers(
     with Refusing() as dead, BlackHole() as hole:
         descriptors, before = len(os.listdir("/dev/fd")), len(senders())
         for url in (dead.url, hole.url) * 5:
-            client = logclient.connect(url, **DEAD)
+            client = logclient.connect(url)
             client.send("one")
             assert len(senders()) > before
             del client
@@ -379,7 +378,7 @@ def test_replaced_handlers_end_without_the_collector(
 
 def test_logging_shutdown_ignores_unreachable_servers(server: MemoryServer) -> None:
     server.down()
-    handler = logclient.Handler(URL, backoff_min=0.01)
+    handler = logclient.Handler(URL)
     handler.handle(logging.makeLogRecord({"msg": "one", "levelno": 20}))
     server.wait(lambda: server.attempts > 1)
     begin = time.monotonic()
@@ -420,7 +419,7 @@ def test_flush_of_a_handler_waits_for_a_slow_server(server: MemoryServer) -> Non
 
 
 def test_exit_has_one_deadline_for_all_clients(black_hole: str) -> None:
-    clients = [logclient.connect(black_hole, **DEAD) for _ in range(60)]
+    clients = [logclient.connect(black_hole) for _ in range(60)]
     for client in clients:
         client.send("one")
     engines = [client._engine for client in clients]
@@ -491,7 +490,7 @@ logging.getLogger("app").error("early")
 
 @needs_fork
 def test_a_fork_does_not_wait_for_hanging_connections(black_hole: str) -> None:
-    clients = [logclient.connect(black_hole, **DEAD) for _ in range(60)]
+    clients = [logclient.connect(black_hole) for _ in range(60)]
     try:
         for client in clients:
             client.send("one")

@@ -452,7 +452,7 @@ for i in range(30):
 def test_the_sender_imports_nothing(tmp_path: Path) -> None:
     """A child that is forked in the middle of an import never gets that module."""
     text = """
-log, handler = log_to(ledger=FOLDER + "/run", backoff_min=0.001, backoff_max=0.01)
+log, handler = log_to(ledger=FOLDER + "/run", backoff_max=0.01)
 with socket.socket() as bound:
     bound.bind(("127.0.0.1", 0))
     dead = logclient.connect(f"lumberjack://127.0.0.1:{bound.getsockname()[1]}", ledger=FOLDER + "/run")

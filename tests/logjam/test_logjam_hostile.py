@@ -202,7 +202,7 @@ CLIENT = """if 1:
     if not compiled:
         Zmq.load_pump = refuse
 
-    client = logclient.connect(url, connect_timeout=1.0, backoff_min=0.01, backoff_max=0.05)
+    client = logclient.connect(url, connect_timeout=1.0, backoff_max=0.05)
     assert (client.stats().pump == "compiled") == bool(compiled)
     body = b'{"line":"%s"}' % (b"x" * size)
 

@@ -90,6 +90,7 @@ def sync(actions: list[dict[str, Any]], first: int = 1) -> list[Any]:
 
 
 Serve = Callable[..., LoguxServer]
+Pace = Callable[[float, float], None]
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ class TestReleasedServer:
 
 def connected(server: LoguxServer, **options: Any) -> Any:
     """Connect our client with short waits between attempts."""
-    ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_min": 0.01, "backoff_max": 0.05}
+    ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_max": 0.05}
     return logclient.connect(server.url, **{**ours, **options})
 
 
@@ -248,12 +249,13 @@ class TestOurClientWithTheirServer:
         assert numbers(server) == list(range(1000))
 
     def test_wrong_token_is_retried_without_showing_it(
-        self, serve: Serve, capfd: pytest.CaptureFixture[str]
+        self, serve: Serve, slow_pace: Pace, capfd: pytest.CaptureFixture[str]
     ) -> None:
         """Nothing is sent meanwhile. The server then accepts the token, and the next slow attempt
         delivers."""
+        slow_pace(0.3, 0.3)
         server = serve(token="other")
-        client = connected(server, token="planted-secret", auth_backoff_min=0.3, auth_backoff_max=0.3)
+        client = connected(server, token="planted-secret")
         client.send({"n": 0})
         wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
         wait_for(lambda: "wrong-credentials" in client.stats().last_error, PATIENCE, "its reason")
@@ -281,13 +283,14 @@ class TestOurClientWithTheirServer:
         assert numbers(server) == [0, 1]
         assert "credentials" not in capfd.readouterr().err
 
-    def test_locked_out_client_delivers_later(self, serve: Serve) -> None:
+    def test_locked_out_client_delivers_later(self, serve: Serve, slow_pace: Pace) -> None:
         """After wrong tokens from one address the server refuses the right one for a while."""
         server = serve()
         for _ in range(3):
             with RawClient(server, token="guess") as guess:
                 assert guess.first[1] == "wrong-credentials"
-        client = connected(server, auth_backoff_min=1.5, auth_backoff_max=1.5)
+        slow_pace(1.5, 1.5)
+        client = connected(server)
         client.send({"n": 0})
         wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
         assert client.close(PATIENCE) == 0

@@ -41,7 +41,7 @@ import sys
 import time
 import logclient
 
-client = logclient.connect(sys.argv[1], token="secret", user="clock", backoff_min=0.01, backoff_max=0.05)
+client = logclient.connect(sys.argv[1], token="secret", user="clock", backoff_max=0.05)
 n = 0
 while not select.select([sys.stdin], [], [], 0.005)[0]:
     n += 1

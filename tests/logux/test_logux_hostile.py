@@ -41,7 +41,7 @@ if why:
     from tests.support.pumps import refuse_pump
 
     WebSocket.load_pump = refuse_pump(why)
-client = logclient.connect(url, token="secret", backoff_min=0.01, backoff_max=0.05, **options)
+client = logclient.connect(url, token="secret", backoff_max=0.05, **options)
 for number in range(n):
     client.send({"n": number})
 print(json.dumps("sent"), flush=True)

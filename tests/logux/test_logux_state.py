@@ -117,7 +117,7 @@ def test_received_number_is_kept_after_its_callbacks(peer: LoguxPeer, file: Path
 def test_new_client_id_after_doubt_is_kept(peer: LoguxPeer, file: Path) -> None:
     """The server's queue of the old one may be jammed."""
     peer.answer = lambda action: {}
-    with connect(peer, file, backoff_min=0.01, backoff_max=0.02) as client:
+    with connect(peer, file, backoff_max=0.02) as client:
         client.add({"type": "a"})
         peer.wait(lambda: peer.actions)
         peer.answer = processed

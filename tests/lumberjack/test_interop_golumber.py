@@ -19,6 +19,7 @@ import pytest
 
 import logclient
 from logclient import cli
+from logclient.lumberjack.config import LumberjackConfig
 from logclient.testing.lumberjack import Collector
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
@@ -151,7 +152,7 @@ def test_go_lumber_server_receives_every_event_exactly(
 ) -> None:
     with Server(golumber, tmp_path / "out") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, overflow="block", backoff_min=0.01,
+            server.url, version=version, compression=compression, overflow="block",
             timestamp=False,
         )  # fmt: skip
         for n in range(EVENTS):
@@ -168,13 +169,19 @@ def test_go_lumber_server_receives_every_event_exactly(
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("compression", [0, 3])
 def test_only_two_windows_of_10000_events_are_in_flight(
-    pump: None, golumber: Path, tmp_path: Path, version: int, compression: int
+    pump: None,
+    golumber: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    compression: int,
 ) -> None:
     """The second window goes out before the first is acknowledged, and a third does not. What was queued
     meanwhile goes in windows of 10,000, the most that go-lumber accepts."""
+    monkeypatch.setattr(LumberjackConfig, "window_bytes", 16 << 20)
     with Server(golumber, tmp_path / "out", "-hold") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, window=10_000, window_bytes=16 << 20,
+            server.url, version=version, compression=compression, window=10_000,
             timestamp=False,
         )  # fmt: skip
         client.send(event(version, 0))
@@ -204,7 +211,7 @@ def test_killed_go_lumber_server_loses_no_acknowledged_event(
     server = Server(golumber, tmp_path / "out0", "-die", "2000")
     client = logclient.connect(
         server.url, version=version, overflow="block", window=200, max_events=2000,
-        backoff_min=0.001, backoff_max=0.01, timestamp=False,
+        backoff_max=0.01, timestamp=False,
     )  # fmt: skip
     done = threading.Event()
 
@@ -268,7 +275,7 @@ def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path
     poison = {0, 1, 777, 2500, 2501}
     with Server(golumber, tmp_path / "out") as server:
         client = logclient.connect(
-            server.url, check=False, overflow="block", backoff_min=0.001, backoff_max=0.01
+            server.url, check=False, overflow="block", backoff_max=0.01
         )
         for n in range(3000):
             client.send(b'{"n":1e400}' if n in poison else b'{"n":%d}' % n)
@@ -352,15 +359,22 @@ class TestTls:
 
     @pytest.mark.parametrize("shown", ["nothing", "of another authority"])
     def test_replaced_client_certificate_resumes_delivery(
-        self, golumber: Path, tmp_path: Path, ours: Authority, tls: str, shown: str
+        self,
+        golumber: Path,
+        tmp_path: Path,
+        ours: Authority,
+        slow_pace: Callable[[float, float], None],
+        tls: str,
+        shown: str,
     ) -> None:
         """The refused certificate is replaced in its file, and delivery resumes by itself."""
+        slow_pace(0.05, 0.1)
         mine = tmp_path / "me.pem"
         shutil.copy(Authority(tmp_path / "theirs").issue("me", "me@example.org"), mine)
         options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
         with Server(golumber, tmp_path / "out", *options) as server:
             client = logclient.connect(
-                server.url.replace("://", "+tls://"), ca=ours.ca, auth_backoff_min=0.05, auth_backoff_max=0.1,
+                server.url.replace("://", "+tls://"), ca=ours.ca,
                 cert=None if shown == "nothing" else str(mine), timestamp=False,
             )  # fmt: skip
             for n in range(100):

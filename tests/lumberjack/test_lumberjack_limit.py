@@ -202,7 +202,7 @@ class TestFarReaders:
 class TestBytes:
     def test_half_of_max_bytes_bounds_windows_in_flight(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = record_codecs(monkeypatch, "logclient.lumberjack.core")
-        Lumberjack(parse("lumberjack://h?max_bytes=16MiB&window_bytes=1MiB"), PRODUCER)
+        Lumberjack(parse("lumberjack://h?max_bytes=16MiB"), PRODUCER)
         assert (made[0][-1]["adaptive"], made[0][-1]["inflight_bytes"]) == (True, 8 << 20)
 
     def test_bytes_in_flight_stay_within_the_bound(self) -> None:

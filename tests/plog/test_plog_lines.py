@@ -140,7 +140,7 @@ def test_verdict_over_lines_is_clean(server: Collector, tmp_path: Path) -> None:
 # -- unsupported options and commands
 
 
-@pytest.mark.parametrize("option", ["mtu=1400", "unboxed=true", "topic=a", "tags=a", "pace=5", "burst=5",
+@pytest.mark.parametrize("option", ["mtu=1400", "unboxed=true", "topic=a", "tags=a", "pace=5",
                                     "pace_bytes=5", "feedback=auto"])  # fmt: skip
 def test_options_of_datagrams_are_refused(option: str) -> None:
     with pytest.raises(ConfigError, match=f"^{option.partition('=')[0]}: only for datagrams"):

@@ -319,7 +319,7 @@ def test_queue_of_another_machine_is_not_read(monkeypatch: pytest.MonkeyPatch) -
 def test_server_that_reads_nothing_drops_nothing(feedback: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
-        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback={feedback}&close_timeout=0"
+        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback={feedback}&timeout=0"
         client = stack.enter_context(logclient.connect(url))
         for _ in range(2000):
             client.send(BODY)
@@ -346,7 +346,7 @@ def test_server_that_pauses_loses_nothing(size: int, mtu: int, buffer: int, coun
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         server.bind(("127.0.0.1", 0))
         server.setblocking(False)
-        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback=auto&mtu={mtu}&close_timeout=0"
+        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback=auto&mtu={mtu}&timeout=0"
         client = stack.enter_context(logclient.connect(url))
         for number in range(count):
             client.send(b"m%06d" % number + b"x" * (size - 7))

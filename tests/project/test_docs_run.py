@@ -647,7 +647,7 @@ MOVED = "import json\n[event] = server.events(1)\nassert event['message'] == 'or
 IN_POD = (
     "import json, os\n"
     "os.environ.update(KUBERNETES_SERVICE_HOST='h', POD_NAME='shop-1',\n"
-    "                  LOG_URL='lumberjack://127.0.0.1:5044?enrich=kubernetes')\n"
+    "                  LOGCLIENT_URL='lumberjack://127.0.0.1:5044?enrich=kubernetes')\n"
 )
 
 STAGES: dict[str, list[Stage]] = {

@@ -50,10 +50,10 @@ def test_all_that_send_returned_for_survives_kills(tmp_path: Path) -> None:
         _assert_all_arrived(scene, returned)
 
 
-@pytest.mark.parametrize("policy", ["block", "drop_new", "drop_oldest"])
+@pytest.mark.parametrize("policy", ["block:50ms", "drop_new", "drop_oldest"])
 def test_no_event_is_only_in_memory_when_places_are_in_pieces(policy: str, tmp_path: Path) -> None:
     # Two segments: in each, one of 3 MB leaves pieces of 1 MB, which together have room for one of 1.2 MB.
-    options = {"max_event_bytes": "4MB", "spool_bytes": "8MiB", "block_timeout": 0.05}
+    options = {"max_event_bytes": "4MB", "spool_bytes": "8MiB"}
     with Scene(tmp_path, overflow=policy, **options) as scene:
         producer = scene.run(events=3, sizes=[1_200_000, 3_000_000, 3_000_000])
         assert producer.returned() == ({1, 2, 3} if policy == "drop_oldest" else {1, 2})

@@ -265,7 +265,7 @@ def test_a_disk_that_fills_up_drops_and_counts(
     options = {"spool_mode": "overflow", "spool_bytes": "64MiB", "max_bytes": "1MiB", "overflow": policy}
     with Scene(tmp_path, **options) as scene, mounted(scene.spool, "size=6m"):
         scene.collector.__exit__(None, None, None)  # it keeps its port
-        with scene.client(backoff_min=0.01, backoff_max=0.1) as client:
+        with scene.client(backoff_max=0.1) as client:
             count = 0
 
             def dropped() -> int:
@@ -296,7 +296,7 @@ def test_a_log_without_room_ends_and_delivery_goes_on(
     with Scene(tmp_path, spool_bytes="16MiB", spool_sync="interval") as scene:
         scene.collector.__exit__(None, None, None)  # it keeps its port
         # Two segments, and less than a MiB for the log.
-        with mounted(scene.spool, "size=9m"), scene.client(backoff_min=0.01, backoff_max=0.1) as client:
+        with mounted(scene.spool, "size=9m"), scene.client(backoff_max=0.1) as client:
             assert client.submit({"message": "first"}).stored(PATIENCE)
             for _ in range(5000):
                 client.send({"message": "m" * 600})
@@ -317,7 +317,7 @@ def test_a_removed_directory_stops_growth_only(tmp_path: Path, capfd: pytest.Cap
     options = {"spool_mode": "overflow", "max_bytes": "1MiB", "overflow": "drop_new"}
     with Scene(tmp_path, **options) as scene:
         scene.collector.__exit__(None, None, None)  # it keeps its port
-        with scene.client(backoff_min=0.01, backoff_max=0.1) as client:
+        with scene.client(backoff_max=0.1) as client:
             client.send({"message": "first"})
             wait_until(scene.owners, "the spool is open")
             shutil.rmtree(scene.spool)

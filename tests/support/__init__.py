@@ -57,7 +57,7 @@ def agent_handler(agent: Any) -> logging.Handler:
 
         class config:
             redacted = "test://agent"
-            flush_timeout = 0.0
+            timeout = 0.0
 
         class _engine:
             ensure_sender = put_contended = flush_if_reachable = staticmethod(lambda *given: 0)

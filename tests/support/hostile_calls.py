@@ -45,7 +45,7 @@ class World:
         self.undo = ExitStack()
 
     def handler(self) -> logclient.Handler:
-        made = logclient.Handler(NOWHERE, close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0)
+        made = logclient.Handler(NOWHERE, timeout=0.0, atexit_timeout=0.0)
         self.queues.append(QueueOnly(made.client))
         return made
 

@@ -70,7 +70,7 @@ class Fleet:
         options = {"overflow": "block", "max_events": 5000, **options}
         self.clients = [
             logclient.connect(
-                url, ledger=str(folder / "ledger"), backoff_min=0.01, backoff_max=0.05, **options
+                url, ledger=str(folder / "ledger"), backoff_max=0.05, **options
             )
             for _ in range(clients)
         ]

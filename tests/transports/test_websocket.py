@@ -604,10 +604,7 @@ class TestHostile:
         with RawServer() as raw, assert_memory_below(MIB):
             raw.far.sendall(server_frame(TEXT, b"[1]") + head + b"x" * 1000)
             assert read_message(raw.link) == b"[1]"
-            assert (
-                read_error(raw.link)
-                == f"the server sent a message of more than max_message ({16 * MIB}) bytes"
-            )
+            assert read_error(raw.link) == f"the server sent a message of more than {16 * MIB} bytes"
             (close,) = raw.frames(1)
             assert Close.parse(bytes(close.data)).code == 1009
 
@@ -615,7 +612,7 @@ class TestHostile:
     def test_an_absurd_length_is_refused(self, length: int) -> None:
         link, _ = scripted([b"\x82\x7f" + struct.pack("!Q", length)])
         with assert_memory_below(MIB):
-            assert "max_message" in read_error(link)
+            assert "a message of more than" in read_error(link)
 
     def test_max_message_is_exact_for_fragments(self) -> None:
         for extra, fragment in (0, 1000), (0, 300), (1, 1000), (1, 300):
@@ -625,7 +622,7 @@ class TestHostile:
             wire = b"".join(server_frame(BINARY * (not n), part, n == last) for n, part in enumerate(parts))
             link, _ = scripted([wire], max_message=1000)
             if extra:
-                assert read_error(link) == "the server sent a message of more than max_message (1000) bytes"
+                assert read_error(link) == "the server sent a message of more than 1000 bytes"
             else:
                 assert link.receive() == message
 
@@ -636,7 +633,7 @@ class TestHostile:
         link, carrier = scripted([server_frame(TEXT, b"", fin=False), *[spree] * 20], max_message=2000)
         with assert_memory_below(MIB):
             if size:
-                assert "max_message" in read_error(link)
+                assert "a message of more than" in read_error(link)
             else:
                 while carrier.pieces:
                     assert link.receive() is None
@@ -646,7 +643,7 @@ class TestHostile:
         link, _ = scripted(
             [server_frame(TEXT, bytes(600), fin=False) + server_frame(0, bytes(500))[:4]], max_message=1000
         )
-        assert read_error(link) == "the server sent a message of more than max_message (1000) bytes"
+        assert read_error(link) == "the server sent a message of more than 1000 bytes"
 
     def test_small_fragments_cost_only_their_payload(self) -> None:
         count = 40_000
@@ -731,7 +728,7 @@ class TestHostile:
     def test_max_message_is_exact(self, limit: int) -> None:
         link, _ = scripted([server_frame(TEXT, bytes(limit)), server_frame(TEXT, bytes(limit + 1))], limit)
         assert link.receive() == bytes(limit)
-        assert read_error(link) == f"the server sent a message of more than max_message ({limit}) bytes"
+        assert read_error(link) == f"the server sent a message of more than {limit} bytes"
 
     def test_a_decompression_bomb_is_refused(self) -> None:
         """A short compressed message that is a long one."""
@@ -740,7 +737,7 @@ class TestHostile:
         extension = "Sec-WebSocket-Extensions: permessage-deflate"
         with RawServer(extension, deflate=True, max_message=MIB) as raw, assert_memory_below(8 * MIB):
             raw.far.sendall(server_frame(TEXT, packed[:-4], bits=0x40))
-            assert "max_message" in read_error(raw.link)
+            assert "a message of more than" in read_error(raw.link)
 
     def test_broken_compression_ends_the_connection(self) -> None:
         with RawServer("Sec-WebSocket-Extensions: permessage-deflate", deflate=True) as raw:

@@ -481,7 +481,7 @@ def test_a_refused_frame_is_not_sent_twice(
 
         monkeypatch.setattr(Zmq, "connect", wrapped)
     with Collector(push_port=0, keep=True) as device:
-        url = f"logjam+push://127.0.0.1:{device.push_port}/shop-production?backoff_min=0.001&backoff_max=0.01"
+        url = f"logjam+push://127.0.0.1:{device.push_port}/shop-production?backoff_max=0.01"
         client = logclient.connect(url, linger=0.05)
         for n in range(100):
             assert client.send({"n": n})
