@@ -32,7 +32,7 @@ def _numbers(lines: list[dict[str, Any]]) -> list[int]:
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
 def test_every_event_that_is_lost_has_a_line(policy: str, tmp_path: Path) -> None:
     file = tmp_path / "lost"
-    client = logclient.connect(NOBODY, max_events=10, overflow=policy, fallback=file, close_timeout=0)
+    client = logclient.connect(NOBODY, max_events=10, overflow=policy, fallback=file, timeout=0)
     for n in range(100):
         client.send({"n": n})
     wait_until(lambda: len(_lines(file)) == 90)
@@ -73,8 +73,8 @@ def test_an_event_after_close_has_a_line(tmp_path: Path) -> None:
 
 def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
     file = tmp_path / "lost"
-    options: dict[str, Any] = {"max_events": 1, "overflow": "block", "block_timeout": 0.001}
-    with logclient.connect(NOBODY, fallback=file, close_timeout=0, **options) as client:
+    options: dict[str, Any] = {"max_events": 1, "overflow": "block:1ms"}
+    with logclient.connect(NOBODY, fallback=file, timeout=0, **options) as client:
         client.send({"n": 0})
         client.send({"n": 1})
         wait_until(lambda: _numbers(_lines(file)) == [1])
@@ -88,7 +88,7 @@ def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
 ], ids=["bytes", "text", "lines", "object"])  # fmt: skip
 def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "lost"
-    client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, close_timeout=0)
+    client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, timeout=0)
     with client._engine.sender.role(PATIENCE):  # nothing is sent
         for _ in range(2):
             client.send(body)
@@ -103,7 +103,7 @@ def test_events_beyond_the_memory_have_a_line_together(
 ) -> None:
     monkeypatch.setattr(engine, "LOST_BYTES", 400)
     file = tmp_path / "lost"
-    client = logclient.connect(NOBODY, max_events=10, overflow="drop_new", fallback=file, close_timeout=0)
+    client = logclient.connect(NOBODY, max_events=10, overflow="drop_new", fallback=file, timeout=0)
     with client._engine.sender.role(PATIENCE):
         for n in range(100):
             client.send({"n": n})
@@ -117,7 +117,7 @@ def test_events_beyond_the_memory_have_a_line_together(
 def test_the_file_is_rotated_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fallback, "ROTATE_AT", 500)
     file = tmp_path / "lost"
-    options: dict[str, Any] = {"max_events": 1, "overflow": "drop_new", "close_timeout": 0}
+    options: dict[str, Any] = {"max_events": 1, "overflow": "drop_new", "timeout": 0}
     with logclient.connect(NOBODY, fallback=file, **options) as client:
         for n in range(20):
             client.send({"n": n})
@@ -132,7 +132,7 @@ def test_the_file_is_rotated_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_a_fallback_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     fifo, errors = tmp_path / "fifo", list[str]()
     os.mkfifo(fifo)
-    options: dict[str, Any] = {"max_events": 1, "close_timeout": 0, "on_error": errors.append}
+    options: dict[str, Any] = {"max_events": 1, "timeout": 0, "on_error": errors.append}
     with logclient.connect(NOBODY, fallback=fifo, **options) as client:
         client.send({"n": 0})
         client.send({"n": 1})
