@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -93,11 +94,27 @@ def pytest_configure(config: pytest.Config) -> None:
     loop.CollectorBase.events.__defaults__ = (None, PATIENCE)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that start Spark, compile or build: at the end one of them would run alone."""
-    slow = {item.path for item in items if {mark.name for mark in item.iter_markers()} & {"spark", "tree"}}
-    items.sort(key=lambda item: item.path not in slow)
+@pytest.hookimpl(tryfirst=True)  # before xdist looks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with Spark, in one process, then the files that compile or build: at the end they would run alone."""
+    spark, tree = ({item.path for item in items if item.get_closest_marker(name)} for name in ("spark", "tree"))
+    items.sort(key=lambda item: (item.path not in spark, item.path not in tree))
+    for item in items:
+        if item.path in spark and config.pluginmanager.has_plugin("xdist"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run the tests of a file, and those of a group, in one process."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return scope.split("::")[0]
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)
