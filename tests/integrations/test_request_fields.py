@@ -111,6 +111,7 @@ class TestFrameworks:
         with web_apps.serving(framework) as port:
             yield port
 
+    @pytest.mark.slow
     def test_events_of_all_loggers_have_the_fields(self, port: int, arrived: Any) -> None:
         with _connected(port) as get:
             answer = get("/all/gr%C3%BC%C3%9Fe?secret=1", x_request_id="r-1", traceparent=TRACEPARENT)
@@ -158,6 +159,7 @@ class TestFrameworks:
         [after] = [event for event in events if event["message"] == "c pool"]
         assert _fields(after) == _expected("/pool/c", "r-4")
 
+    @pytest.mark.slow
     def test_concurrent_requests_have_their_own(self, port: int, arrived: Any, framework: str) -> None:
         prefix = "/later/meet" if framework == "django-asgi" else "/meet"
         statuses: list[int] = []

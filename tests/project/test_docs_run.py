@@ -30,7 +30,7 @@ from tests.project.pages import FOUND, Text
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
 NAMES = (
     *("a", "b", "logs.example.org", "logjam.example.net", "logjam-1.example.net", "logjam-2.example.net"),

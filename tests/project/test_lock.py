@@ -64,6 +64,7 @@ def test_a_package_has_one_version_in_all_files() -> None:
     assert len(set(found)) == len(dict(found))
 
 
+@pytest.mark.slow
 def test_no_dependency_is_missing_here() -> None:
     """No dependency is fetched beside the locks, so they must have all."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
@@ -129,6 +130,7 @@ def test_dependencies_of_a_package_are_found() -> None:
     assert "sys_platform == 'win32'" in packages["colorama"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(10 * PATIENCE)
 def test_a_file_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = "tampered-1.0.dist-info"

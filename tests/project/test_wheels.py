@@ -19,7 +19,7 @@ from tests.support import ROOT, clean_environment, need
 from tests.support.patience import PATIENCE
 from tools import extensions, lock, pythons, wheels
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
 PYTHONS = {"cp311", "cp312", "cp313", "cp314", "cp314t"}
 """What is promised; cibuildwheel builds those of later versions as soon as it knows them."""
