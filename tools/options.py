@@ -135,7 +135,7 @@ GROUPS = {
         "error_fingerprint formatter_json identity trust check zone"
     ),
     "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",
-    "Outcomes and ledger": "ledger on_delivery on_drop on_error",
+    "Outcomes and ledger": "fallback ledger on_delivery on_drop on_error",
     "Spool": "spool spool_mode spool_sync spool_bytes spool_age",
     "Specific to a protocol": (
         "version frames strict_spec mode topic event_type action_type ack subprotocol state"
