@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -439,7 +439,61 @@ class TestStarlette:
         assert found == {"shop": ("acme", 17), "uvicorn.access": ("acme", None)}
 
 
+    @pytest.mark.parametrize(
+        ("messages", "error", "status"),
+        [
+            ([{"type": "http.response.start", "status": 204}, {"type": "http.response.body"}], None, 204),
+            ([{"type": "http.response.start", "status": 200}], "cancelled", 200),
+            ([], "cancelled", 499),
+            ([], "error", 500),
+            ([], None, 500),
+            ([{"type": "websocket.close"}], None, 403),
+            ([{"type": "websocket.http.response.start", "status": 401}], None, 401),
+            ([{"type": "websocket.accept"}, {"type": "websocket.close"}], None, 101),
+        ],
+    )
+    def test_the_status_is_what_the_client_got(
+        self, messages: list[Any], error: str | None, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        import asyncio
+
+        from logclient.integrations.starlette import RequestContext
+
+        class User:
+            is_authenticated = True
+
+            @property
+            def display_name(self) -> str:
+                raise NotImplementedError
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope["user"] = User()
+            for message in messages:
+                await send(message)
+            web_apps.log.warning("goes on")  # as a background task does
+            if error is not None:
+                raise asyncio.CancelledError if error == "cancelled" else LookupError
+
+        async def send(message: Any) -> None:
+            pass
+
+        kind = "websocket" if messages and messages[0]["type"].startswith("websocket") else "http"
+        run = RequestContext(app, logger=web_apps.FINISHED)({"type": kind, "path": "/"}, None, send)  # type: ignore[arg-type]
+        with caplog.at_level("INFO"), suppress(LookupError, asyncio.CancelledError):
+            asyncio.run(run)
+        (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
+        assert vars(found)["http.response.status_code"] == status
+        if status == 204:
+            assert [record.name for record in caplog.records] == [web_apps.FINISHED, "shop"]
+
+
 class TestArguments:
+    def test_a_logger_is_named(self) -> None:
+        from logclient.integrations.starlette import RequestContext
+
+        with pytest.raises(TypeError, match="^logger: must be the name of a logger, got Logger"):
+            RequestContext(Thing(), logger=web_apps.log)  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("framework", ["flask", "aiohttp", "celery"])
     def test_what_is_no_application_is_refused(self, framework: str) -> None:
         module = importlib.import_module(f"logclient.integrations.{framework}")
