@@ -250,7 +250,7 @@ class Books:
             found += [Settlement(self.producer, *one) for one in bare]
             if self.watcher is not None:
                 self.watcher.lost(found, omitted)
-            if self._fallback is not None and found:
+            if self._fallback is not None and (found or omitted):
                 self._fallback.write(found, omitted)
         except (OSError, MemoryError) as error:
             target = self._fallback.target if self._fallback is not None else "on_drop"
