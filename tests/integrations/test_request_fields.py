@@ -491,7 +491,7 @@ class TestArguments:
     def test_a_logger_is_named(self) -> None:
         from logclient.integrations.starlette import RequestContext
 
-        with pytest.raises(TypeError, match="^logger: must be the name of a logger, got Logger"):
+        with pytest.raises(TypeError, match=r"^logger: must be the name of a logger, got Logger"):
             RequestContext(Thing(), logger=web_apps.log)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("framework", ["flask", "aiohttp", "celery"])
