@@ -253,10 +253,10 @@ class Examination:
         return Finding("protocol", FAILED, words, fix)
 
     def _broken(self, why: str) -> Finding:
-        if not self.given.tls and self._is_tls_server():
-            return self._foreign("a TLS server")
         if self._probe.begin_again():
             return self._ask()
+        if not self.given.tls and self._is_tls_server():
+            return self._foreign("a TLS server")
         fix = "read the server's log: it accepted the connection and closed it"
         if not self._stream:
             fix = f"{self._fix_server()}: nothing listens on {self._endpoint[1]} there"
