@@ -403,7 +403,7 @@ cdef class Encoder:
     # Records.
 
     cdef int _learn_keys(self) except -1:
-        # Find out whether the values of records lie in the order of `names`, and the entries of other dicts, too.
+        # Find out whether the values of records, and the entries of other dicts, lie in the order of `names`.
         cdef PyObject **values
         cdef const lc_entry *entries
         cdef dict own
