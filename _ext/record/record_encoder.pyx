@@ -91,7 +91,8 @@ cdef class Encoder:
         self.order = list(self.first)[:ORDER]
         # color_message: uvicorn's copy of the message, with terminal escapes.
         skipped = ("message", "asctime", "color_message")
-        self.standard = {name: slots.get(name, A_UNUSED) for name in self.order} | dict.fromkeys(skipped, A_SKIPPED)
+        self.standard = {name: slots.get(name, A_UNUSED) for name in self.order}
+        self.standard.update(dict.fromkeys(skipped, A_SKIPPED))
         if ecs:
             for i, name in enumerate(INSTRUMENTED_NAMES):
                 self.standard[name] = A_TRACE + i if A_TRACE + i < A_UNUSED else A_SKIPPED
