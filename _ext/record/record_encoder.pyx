@@ -91,7 +91,8 @@ cdef class Encoder:
         self.order = list(self.first)[:ORDER]
         # color_message: uvicorn's copy of the message, with terminal escapes.
         skipped = ("message", "asctime", "color_message")
-        self.standard = {name: slots.get(name, A_UNUSED) for name in self.order} | dict.fromkeys(skipped, A_SKIPPED)
+        self.standard = {name: slots.get(name, A_UNUSED) for name in self.order}
+        self.standard.update(dict.fromkeys(skipped, A_SKIPPED))
         if ecs:
             for i, name in enumerate(INSTRUMENTED_NAMES):
                 self.standard[name] = A_TRACE + i if A_TRACE + i < A_UNUSED else A_SKIPPED
@@ -403,7 +404,7 @@ cdef class Encoder:
     # Records.
 
     cdef int _learn_keys(self) except -1:
-        # Find out whether the values of records lie in the order of `names`, and the entries of other dicts, too.
+        # Find out whether the values of records, and the entries of other dicts, lie in the order of `names`.
         cdef PyObject **values
         cdef const lc_entry *entries
         cdef dict own
