@@ -96,11 +96,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with Spark, in one process, then the files that compile or build: at the end they would run alone."""
-    spark, tree = ({item.path for item in items if item.get_closest_marker(name)} for name in ("spark", "tree"))
-    items.sort(key=lambda item: (item.path not in spark, item.path not in tree))
+    """Begin with what uses the Spark session, in one process, and with what compiles or builds."""
+    session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    slow = {item.path for item in items if {mark.name for mark in item.iter_markers()} & {"spark", "tree"}}
+    items.sort(key=lambda item: (item.path not in session, item.path not in slow))
     for item in items:
-        if item.path in spark and config.pluginmanager.has_plugin("xdist"):
+        if item.path in session and config.pluginmanager.has_plugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, wsgi_path
+from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, check_logger, wsgi_path
 from logclient.records import context
 
 __all__ = ["RequestContext", "init_app"]
@@ -48,7 +48,7 @@ class RequestContext:
     def __init__(self, app: Application, *, client_ip: bool = True, logger: str | None = None) -> None:
         self.app = app
         self.client_ip = client_ip
-        self.logger = logger
+        self.logger = check_logger(logger)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Call the application with the fields bound; return its response."""
@@ -60,12 +60,14 @@ class RequestContext:
             environ.get("HTTP_X_REQUEST_ID"),
             environ.get("HTTP_TRACEPARENT"),
             environ.get("REMOTE_ADDR") if self.client_ip else None,
+            self.logger,
         )
         environ[KEY] = fields.id
-        code = 500
+        code, rule = 500, None
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            nonlocal code
+            nonlocal code, rule
+            rule = getattr(environ.get("werkzeug.request"), "url_rule", None)  # Flask removes it at the end
             code = int(status[:3]) if status[:3].isdecimal() else 0
             others = [pair for pair in headers if pair[0].lower() != "x-request-id"]
             shown = [*others, (REQUEST_ID, fields.id)]
@@ -74,9 +76,11 @@ class RequestContext:
             finally:
                 exc_info = None  # PEP 3333: avoid a reference cycle through the traceback
 
+        def facts() -> tuple[object, object]:
+            return rule, environ.get("REMOTE_USER")
+
         def log() -> None:
-            rule = getattr(environ.get("werkzeug.request"), "url_rule", None)
-            fields.log(self.logger, code, rule, environ.get("REMOTE_USER"))
+            fields.log(code, facts)
 
         file_wrapper = environ.get("wsgi.file_wrapper")
         whole = True
