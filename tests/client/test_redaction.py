@@ -492,7 +492,7 @@ class TestFates:
                 stats = sent.client.stats()
                 assert (stats.sent, stats.failed, stats.dropped, stats.filtered) == (1, {reason: 1}, {}, {})
                 sent.client.close()
-                assert [(one.first, one.last, *one[3:]) for one in told] == [(1, 1, "failed", reason)]
+                assert [(one.first, one.last, *one[3:5]) for one in told] == [(1, 1, "failed", reason)]
             assert self.ends(folder) == [("failed", reason, 1)]
 
         send("send", lambda sent: sent.client.send("text"))

@@ -656,6 +656,7 @@ STAGES: dict[str, list[Stage]] = {
         Stage(),
         Stage(TLS.format(kind="lumberjack", port=5044, more=""), around=DICT_CONFIG),
     ],
+    "docs/index.md": [Stage()],
     "docs/events.md": [
         Stage(SHIPPED, "[event] = server.events(1)\nprint(json.dumps(event))", shows=True),
         Stage(
