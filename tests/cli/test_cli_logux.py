@@ -14,16 +14,16 @@ import pytest
 from logclient import cli
 from logclient.errors import ExitCode
 from tests import support
-from tests import verify_files as files
-from tests.logux_server import LoguxServer
-from tests.verify_scene import P
+from tests.support import verify_files as files
+from tests.support.logux_server import LoguxServer
+from tests.support.verify_scene import P
 
 support.need("websockets")
 
 from websockets.sync.server import ServerConnection  # noqa: E402
 
 from tests.logux.peer import LoguxPeer  # noqa: E402
-from tests.transports.test_websocket import serve_library  # noqa: E402
+from tests.support.websocket import serve_library  # noqa: E402
 
 TOKEN = "x7Zq, not for anybody else"
 

@@ -28,8 +28,8 @@ from logclient.testing.lumberjack import Collector
 from logclient.transports.tls import server_context
 from tests.cores.recount import recount
 from tests.cores.rig import adds_up
-from tests.delivery.test_poison import PoisonedServer
 from tests.support import clean_environment
+from tests.support.breaks import PoisonedServer
 from tests.support.patience import PATIENCE, wait_until
 
 QUICK: dict[str, Any] = {"balance": True, "backoff_max": 0.02}
@@ -243,7 +243,7 @@ class TestFailures:
 
     def test_random_cuts_on_both_servers_lose_nothing(self, tmp_path: Path) -> None:
         """They break around writes and acknowledgements, stop and start; the verifier judges."""
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         seeded = random.Random(19)
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         faults = [
@@ -256,11 +256,11 @@ class TestFailures:
             stop = threading.Event()
             sent: list[int] = []
 
-            def send() -> None:
+            def send(sizes: random.Random) -> None:
                 while not stop.is_set():
-                    sent.append(client.send({"text": "x" * random.randrange(2000)}))
+                    sent.append(client.send({"text": "x" * sizes.randrange(2000)}))
 
-            threads = [threading.Thread(target=send) for _ in range(2)]
+            threads = [threading.Thread(target=send, args=(random.Random(seed),)) for seed in (20, 21)]
             for thread in threads:
                 thread.start()
             for _ in range(12):
@@ -443,7 +443,7 @@ class TestCalls:
 
     def test_other_servers(self, tmp_path: Path) -> None:
         """Under load, to more and to fewer of them; the verifier judges."""
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         stop = threading.Event()
         with running("", "", "", "", capture=str(capture)) as servers:

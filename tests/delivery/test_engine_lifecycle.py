@@ -24,13 +24,11 @@ from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
 from tests.support import NO_FALLBACK
-from tests.support.forks import FORKS, passes_in_own_process, run_in_child
+from tests.support.forks import FORKS, needs_fork, passes_in_own_process, run_in_child
 from tests.support.patience import PATIENCE, assert_returns
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 @pytest.fixture(params=SETUPS, ids=str)
@@ -455,11 +453,13 @@ def test_replies_are_reported_without_extra_turns(build: Make) -> None:
     rig.server.script = script
     rig.put()
     rig.settle()
-    before = rig.stats().turns
     rig.until(lambda s: rig.received)
     assert [event.payload for event in rig.received] == [7]
-    time.sleep(0.05)
-    assert rig.stats().turns - before < 10
+    before = rig.stats().turns
+    late = threading.Timer(0.05, rig.put)
+    late.start()
+    assert rig.until(lambda s: s.acked == 2).turns - before < 10  # it slept until the next event
+    late.join()
 
 
 # -- listening ----------------------------------------------------------------------------------------

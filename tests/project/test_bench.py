@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import zlib
+from random import Random
 
 import pytest
 
@@ -20,6 +21,7 @@ if not (support.ROOT / "bench" / "harness.py").exists():
 
 from bench import certificates, data, dead, delay, harness, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
+from tests.support.bench_rows import acked, row  # noqa: E402
 
 
 def busy():
@@ -71,14 +73,6 @@ def test_a_missing_peer_is_named():
     (verdict,) = harness.judge({"a": {"cpu": [1.0]}}, [harness.Target("a", "b", ">=", 2)])
     assert verdict.reached is None
     assert verdict.why == "b is not installed"
-
-
-def row(name="some", value=1.0, others=0.1, cpu="AMD EPYC"):
-    facts = harness.machine() | {"cpu": cpu, "load": (0.5, 0.75), "seconds": 3.0, "others": others}
-    samples = {"a": {"cpu": [value] * 3, "wall": [value] * 3}}
-    return harness.Row(
-        name, "a title", "us", harness.lines(samples), [harness.claim("x", value, "<=", 2.0)], ["n"], facts
-    )
 
 
 def test_a_busy_machine_is_reported():
@@ -147,14 +141,6 @@ def running(tmp_path, monkeypatch):
     with sink.Sink(dump=tmp_path / "dump") as s, socket.create_connection(("127.0.0.1", s.port)) as c:
         c.settimeout(PATIENCE)
         yield s, c, tmp_path / "dump"
-
-
-def acked(connection):
-    data = b""
-    while len(data) < 6:
-        data += connection.recv(6 - len(data))
-    assert data[:2] == b"2A"
-    return int.from_bytes(data[2:], "big")
 
 
 def test_the_sink_acks_windows_cut_at_every_byte(running):
@@ -325,7 +311,7 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch, pr
     support.need("numpy")
     support.need("pyarrow")
     from bench import verify, verify_data
-    from tests import verify_inprocess
+    from tests.support import verify_inprocess
 
     monkeypatch.setattr(verify_data, "FAULTS", dict.fromkeys(verify_data.FAULTS, 0.05))
     monkeypatch.setattr(verify_data, "UNEXPECTED", 0.01)
@@ -511,7 +497,7 @@ def test_the_logux_stub_refuses_invalid_messages(stub, bad):
 @pytest.fixture
 def quickly(monkeypatch):
     from bench import logux
-    from tests import logux_server
+    from tests.support import logux_server
 
     logux_server.need()
     support.need("websockets")
@@ -560,7 +546,7 @@ def test_our_client_reaches_the_logux_stub_over_tls(quickly, tmp_path):
 def test_relay_passes_bytes_unchanged_after_its_delay(size: int) -> None:
     if sys.platform != "linux" or not (shutil.which("cc") or shutil.which("gcc")):
         support.missing("no C compiler for the benchmarks' relay, or no ppoll")
-    data = os.urandom(size)
+    data = Random(size).randbytes(size)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay = delay.Relay(listener.getsockname()[1], 40)
         with socket.create_connection(("127.0.0.1", relay.port), PATIENCE) as near:

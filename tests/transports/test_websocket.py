@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from random import Random
 from typing import Any
 
 import pytest
@@ -36,22 +36,28 @@ need("websockets")
 from websockets.frames import Close, Frame, Opcode  # noqa: E402
 from websockets.protocol import State  # noqa: E402
 from websockets.server import ServerProtocol  # noqa: E402
-from websockets.sync.server import ServerConnection, serve  # noqa: E402
+from websockets.sync.server import ServerConnection  # noqa: E402
 
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
-from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
+from logclient.transports.websocket import WebSocketLink  # noqa: E402
 from tests.oracle.websocket import frames_of  # noqa: E402
 from tests.support.tls import HOST, Authority, context, serving  # noqa: E402
 from tests.support.websocket import (  # noqa: E402
     BINARY,
     CLOSE,
+    FAR,
     PING,
     PONG,
     TEXT,
     accept_answer,
+    echo,
+    read_error,
+    read_message,
     read_request,
+    serve_library,
     server_frame,
+    transport_by_url,
 )
 
 
@@ -59,22 +65,11 @@ def plain_link(port: int, **options: Any) -> WebSocketLink:
     return transports.websocket(**options).connect((HOST, port), Attempt())
 
 
-def read_message(link: WebSocketLink) -> bytes:
-    """Return the next message."""
-    deadline = time.monotonic() + PATIENCE
-    while (data := link.receive()) is None:
-        assert time.monotonic() < deadline
-        link.wait(PATIENCE, False)
-    return data
-
-
-def read_error(link: WebSocketLink) -> str:
-    """Return the text of the error with which reading ends."""
-    with pytest.raises(OSError) as caught:
-        while read_message(link):
-            pass
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def assert_echoes(link: WebSocketLink) -> None:
+    """Send a message to a server that sends it back, and close."""
+    link.send([b"[1]"])
+    assert read_message(link) == b"[1]"
+    link.close()
 
 
 def flush_all(link: WebSocketLink) -> None:
@@ -86,26 +81,6 @@ def flush_all(link: WebSocketLink) -> None:
 
 
 # -- the far ends
-
-FAR = logging.Logger("far", 60)
-
-
-@contextmanager
-def serve_library(handler: Callable[[ServerConnection], object], **options: Any) -> Iterator[int]:
-    """Run a server of the library; yield its port."""
-    with serve(handler, HOST, 0, logger=FAR, **options) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.socket.getsockname()[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def echo(far: ServerConnection) -> None:
-    for message in far:
-        far.send(message)
 
 
 class RawServer:
@@ -222,7 +197,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("size", [125, 126, 65535, 65536, 3 << 20])
     def test_messages_of_any_length_travel(self, size: int) -> None:
-        message = os.urandom(size // 2).hex().encode() + b"x" * (size % 2)
+        message = Random(size).randbytes(size // 2).hex().encode() + b"x" * (size % 2)
         with serve_library(echo, max_size=None) as port:
             link = plain_link(port)
             if not link.send([message[:100], memoryview(message)[100:]]):
@@ -299,7 +274,7 @@ class TestMessages:
             link.close()
 
     def test_a_peer_that_does_not_read_delays_messages(self) -> None:
-        message = os.urandom(20_000).hex().encode()
+        message = Random(1).randbytes(20_000).hex().encode()
         with RawServer() as raw:
             sent = 0
             while raw.link.send([b"%08d" % sent, message]):
@@ -315,7 +290,7 @@ class TestMessages:
             assert [bytes(one.data) for one in found] == [b"%08d" % n + message for n in range(sent)]
 
     def test_simultaneous_writes_do_not_deadlock(self) -> None:
-        count, message = 400, os.urandom(20_000).hex().encode()
+        count, message = 400, Random(2).randbytes(20_000).hex().encode()
         with serve_library(echo) as port:
             link = plain_link(port)
             sent = got = 0
@@ -459,26 +434,33 @@ class TestTheEnd:
     def test_close_gives_up_on_a_busy_or_silent_peer(self) -> None:
         """It waits neither for an answer nor for room, nor for a peer that keeps sending."""
         with RawServer() as raw:
+            ends: list[OSError] = []
             over = threading.Event()
 
             def talk() -> None:
                 raw.far.setblocking(False)
-                while not over.is_set():
+                while not ends and not over.is_set():
                     try:
                         raw.far.send(server_frame(TEXT, b"[1]") * 1000)
                     except BlockingIOError:
                         select.select([], [raw.far], [], 0.01)
-                    except OSError:
-                        return
+                    except OSError as error:
+                        ends.append(error)
 
             thread = threading.Thread(target=talk)
             thread.start()
-            while raw.link.send([b"x" * 100_000]):
-                pass
-            raw.link.close(0.1)
-            over.set()
-            thread.join()
+            try:
+                while raw.link.send([b"x" * 100_000]):
+                    pass
+                assert_returns(lambda: raw.link.close(0.1))
+                assert raw.link.fileno() == -1
+                thread.join(PATIENCE)
+                assert len(ends) == 1 and isinstance(ends[0], ConnectionError)
+            finally:
+                over.set()
+                thread.join()
             raw.link.close(0.1)  # no harm in a second one
+            assert raw.link.fileno() == -1
 
     def test_a_close_without_a_code_is_an_ordinary_end(self) -> None:
         with RawServer() as raw:
@@ -1056,16 +1038,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return put
 
 
-def transport_by_url(*endpoints: tuple[str, int], ours: Authority | None = None, **options: Any) -> WebSocket:
-    """Return the transport that a client makes."""
-    given = {
-        "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
-        "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
-        "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (), "token": None,
-    }  # fmt: skip
-    return WebSocket(SimpleNamespace(**(given | options)))
-
-
 class TestProxies:
     @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
     def test_a_proxy_tunnels_plain_connections(self, variable: str, environment: Callable[..., None]) -> None:
@@ -1104,7 +1076,7 @@ class TestProxies:
         with serve_library(echo) as port, serving(ProxyServer(closed=True)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             transport = transport_by_url((HOST, port))
-            transport.connect((HOST, port), Attempt()).close()
+            assert_echoes(transport.connect((HOST, port), Attempt()))
             shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
             assert not any(secret in shown for secret in ("pass", NAME, pair))
@@ -1212,7 +1184,7 @@ class TestProxies:
         with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
             if around:
-                transport_by_url((HOST, port)).connect((HOST, port), Attempt()).close()
+                assert_echoes(transport_by_url((HOST, port)).connect((HOST, port), Attempt()))
             else:
                 with pytest.raises(ConfigError):
                     transport_by_url((HOST, port))
@@ -1224,13 +1196,15 @@ class TestProxies:
             endpoints = (HOST, port), ("only.proxy.example", port)
             transport = transport_by_url(*endpoints)
             for endpoint in endpoints:
-                transport.connect(endpoint, Attempt()).close()
-        assert len(tunnels.heads) == 1
+                assert_echoes(transport.connect(endpoint, Attempt()))
+        assert [head.split(b"\r\n")[0] for head in tunnels.heads] == [
+            f"CONNECT only.proxy.example:{port} HTTP/1.1".encode()
+        ]
 
     def test_proxy_none_ignores_the_environment(self, environment: Callable[..., None]) -> None:
         with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1")
-            transport_by_url((HOST, port), proxy="none").connect((HOST, port), Attempt()).close()
+            assert_echoes(transport_by_url((HOST, port), proxy="none").connect((HOST, port), Attempt()))
 
     def test_without_a_variable_there_is_no_proxy(self, environment: Callable[..., None]) -> None:
         environment(no_proxy="x", https_proxy="http://127.0.0.1:1", http_proxy="")
@@ -1255,17 +1229,18 @@ def test_all_modules_load_before_the_first_use() -> None:
     """In the sender's thread an import could be cut in two by a fork."""
     program = """
 import sys
-from tests.transports.test_websocket import *
+from logclient.delivery.attempt import Attempt
+from tests.support.websocket import echo, read_error, read_message, serve_library, transport_by_url
 deflate = "on"
 with serve_library(echo) as port:
-    transport = transport_by_url((HOST, port), deflate=deflate)
+    transport = transport_by_url(("127.0.0.1", port), deflate=deflate)
     before = set(sys.modules)
-    link = transport.connect((HOST, port), Attempt())
+    link = transport.connect(("127.0.0.1", port), Attempt())
     link.send([b"[]"])
     read_message(link)
     link.close(1.0)
     with serve_library(lambda far: far.close(1008, "no")) as port:
-        link = transport.connect((HOST, port), Attempt())
+        link = transport.connect(("127.0.0.1", port), Attempt())
         read_error(link)
         link.close()
     new = set(sys.modules) - before

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -33,9 +34,9 @@ from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.websocket import WebSocket  # noqa: E402
 from tests.cores.compiled import Compiled  # noqa: E402
 from tests.cores.rig import Rig, Setup  # noqa: E402
+from tests.cores.scripts import SCRIPTS  # noqa: E402
 from tests.cores.server import Peer, silent  # noqa: E402
 from tests.cores.websocket import DEFLATE, Interpreted, WebSocketServer  # noqa: E402
-from tests.delivery.test_engine_traces import SCRIPTS  # noqa: E402
 from tests.oracle.websocket import PACKED  # noqa: E402
 from tests.support.tls import HOST, Authority, context  # noqa: E402
 from tests.support.websocket import (  # noqa: E402
@@ -184,9 +185,10 @@ class TestMessages:
     def test_a_server_that_does_not_read_delays_events(self, kind: str) -> None:
         server = WebSocketServer()
         server.stuck = True
+        random = Random(1)
         with running(kind, server, inflight=2000) as rig:
             for _ in range(300):
-                rig.put(os.urandom(20_000).hex().encode())
+                rig.put(random.randbytes(20_000).hex().encode())
             rig.until(lambda stats: stats.inflight > 1)
             assert rig.stats().acked == 0
             with server.changed:
