@@ -238,6 +238,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level
 cdef bint lc_grant_room(lc_queue *h) noexcept nogil
 cdef void lc_lose(lc_queue *h, uint64_t seq, const uint8_t *body, uint32_t size, uint8_t kind, uint8_t status,
                   uint8_t reason) noexcept nogil
+cdef size_t lc_lost_room(lc_queue *h) noexcept nogil
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *chunk) noexcept nogil
 cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil
 cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil

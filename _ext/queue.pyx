@@ -13,7 +13,7 @@ have held its mutex. The Python object stays the same.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EMFILE
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -147,9 +147,15 @@ cdef class EventQueue:
         cdef lc_queue *h = <lc_queue *> calloc(1, sizeof(lc_queue))
         if h == NULL:
             raise MemoryError
-        if lc_wake_open(&h.wake) < 0 and self.h == NULL:
+        try:
+            if like.lost != NULL:
+                h.lost = _new_lost(like.lost.room)
+            if lc_wake_open(&h.wake) < 0 and self.h == NULL:
+                raise OSError(EMFILE, "no descriptor left to wake the sender with")
+        except BaseException:
+            _free_lost(h.lost)
             free(h)
-            raise OSError(EMFILE, "no descriptor left to wake the sender with")
+            raise
         lc_mutex_init(&h.mutex)
         lc_cond_init(&h.changed)
         h.generation = lc_forks
@@ -165,8 +171,6 @@ cdef class EventQueue:
         h.needs_sender = 1
         h.sender_state = SENDER_BUSY
         h.full_reason = <uint8_t> R_OVERFLOW
-        if like.lost != NULL:
-            h.lost = _new_lost(like.lost.room)
         self.h = h
         self._share()
         return 0
@@ -336,7 +340,8 @@ cdef class EventQueue:
         """Count an event that found no room in time as dropped (``overflow``), with a sequence of its own."""
         cdef lc_queue *h = _lock(self)
         cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)
-        cdef uint32_t size = <uint32_t> min(PyBytes_GET_SIZE(body), <Py_ssize_t> h.max_event_bytes)
+        # One that is too long would have failed: only its number is kept.
+        cdef uint32_t size = <uint32_t> PyBytes_GET_SIZE(body) if PyBytes_GET_SIZE(body) <= <Py_ssize_t> h.max_event_bytes else 0
         if h.closed:
             _refuse(h, data, size, kind)
         else:

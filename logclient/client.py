@@ -194,7 +194,7 @@ class Client(FastClient):
             self.revision = Revision(draft, encoder, steps, put, partial(_report_step, self._engine))
         self._bind(
             encoder,
-            _send_fallback(self._engine, encoder, put),
+            _finish_send(self._engine, encoder, put),
             partial(count_lost, self._engine),
             None if self.revision is None else _revised_send(self._engine, self.revision, put),
         )
@@ -539,7 +539,7 @@ def _putter(engine: Engine, config: Config) -> Callable[..., int]:
     return put
 
 
-def _send_fallback(
+def _finish_send(
     engine: Engine, encoder: Encoder, put: Callable[..., int]
 ) -> Callable[[int, Event, int], int]:
     """Return the function that ``send`` calls when the queue did not take an event at once."""

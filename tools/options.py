@@ -30,7 +30,7 @@ An option has the first of these values that there is:
 
 Without a URL, `Handler()` and `connect()` take that of the variable `LOGCLIENT_URL`. Variables are read when
 a client is made, by a command, too. Empty ones, and those of options that the scheme does not have, are
-ignored.
+ignored. A variable is for all clients of the process: where it contradicts a URL, the error names it.
 
 Never write a secret in a URL or a variable: use `env:NAME`, `file:PATH` or a keyword, which may be a function
 that returns the secret. Secrets are read anew for each connection. Functions are keywords only.
@@ -135,7 +135,7 @@ GROUPS = {
         "error_fingerprint formatter_json identity trust check zone"
     ),
     "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",
-    "Outcomes and ledger": "ledger on_delivery on_drop on_error",
+    "Outcomes and ledger": "fallback ledger on_delivery on_drop on_error",
     "Spool": "spool spool_mode spool_sync spool_bytes spool_age",
     "Specific to a protocol": (
         "version frames strict_spec mode topic event_type action_type ack subprotocol state"

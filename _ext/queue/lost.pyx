@@ -46,6 +46,16 @@ cdef void lc_lose(lc_queue *h, uint64_t seq, const uint8_t *body, uint32_t size,
     lc_mutex_unlock(&lost.mutex)
 
 
+cdef size_t lc_lost_room(lc_queue *h) noexcept nogil:
+    # Return how many bytes of lost events can be copied now.
+    cdef size_t room = SIZE_MAX
+    if h.lost != NULL:
+        lc_mutex_lock(&h.lost.mutex)
+        room = h.lost.room - h.lost.used
+        lc_mutex_unlock(&h.lost.mutex)
+    return room
+
+
 cdef list _read_lost(const uint8_t *data, size_t size):
     cdef const lc_event *e
     cdef size_t at = 0

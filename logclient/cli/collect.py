@@ -14,7 +14,7 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 
 from logclient import config
-from logclient.cli.exits import signals_handled
+from logclient.cli.exits import end_with_reader, signals_handled
 from logclient.cli.parser import UsageError, duration
 from logclient.config import readers
 from logclient.config.url import split_url
@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Listen until SIGINT, SIGTERM or the end of the time."""
     if arguments.capture is None and not arguments.show:
         raise UsageError("--capture, --print: at least one of them is required")
+    if arguments.capture is None:
+        end_with_reader()
     names = ("capture", "show", "faults", "fault_log", "seconds", "as_json")
     return collect(arguments.urls, **{name: getattr(arguments, name) for name in names})
 

@@ -307,7 +307,7 @@ class _FileSender:
                 "dropped": dict(stats.dropped),
                 "outstanding": outstanding,
                 "resent": stats.resent,
-                "mangled": stats.sanitized,
+                "sanitized": stats.sanitized,
                 "moved": stats.moved,
                 "connects": stats.connects,
                 **{name: getattr(self, name) for name in ("blank", "replaced", "refused")},

@@ -320,8 +320,9 @@ class Config:
         return type(self)(**{**self.__dict__, **changes})
 
     def for_tests(self) -> Self:
-        """Return a copy for clients that only test a server: without files, and with ids that say so."""
-        changes = {"ledger": None, "spool": None, "identity": "id", "only_tests": True}
+        """Return a copy for clients that only test a server: without files and functions, and with ids that say so."""
+        nothing = dict.fromkeys(("ledger", "spool", "fallback", "on_delivery", "on_drop", "on_error"))
+        changes = {**nothing, "identity": "id", "only_tests": True}
         return type(self)(**{**self.__dict__, **changes})
 
     def __setattr__(self, name: str, value: Any) -> None:

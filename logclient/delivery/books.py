@@ -149,8 +149,9 @@ class Books:
         if limits.on_delivery or limits.on_drop or limits.on_error:
             self.watcher = Watcher(limits, self.submissions.callbacks)
             self.diagnostics.on_error = self.watcher.failed
-        self.event_of: Callable[[bytes, int], bytes] = lambda body, _kind: body
+        self.event_of: Callable[[bytes, int], bytes]  # of the core; set before the first event
         self._fallback = None if limits.fallback is None else Fallback(limits.fallback)
+        self.keeps_lost = self._fallback is not None or limits.on_drop is not None
         self._in_flight = in_flight
         self._limits = limits
 
@@ -172,6 +173,7 @@ class Books:
         # events that were dropped or given up, in no more ranges than the queue has events.
         self._unlisted: dict[tuple[str, str], Ranges] = {}
         self.diagnostics.last_error = ""
+        self._saves_later = False
         self.submissions.begin(pump.poke)
         if self.watcher is not None:
             self.watcher.begin()
@@ -234,29 +236,32 @@ class Books:
         if self.watcher is not None:
             self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
 
-    def save_lost(self) -> bool:
-        """Hand lost events to the fallback and to `on_drop`; return whether one of these is there."""
-        if self._fallback is None and self._limits.on_drop is None:
-            return False
+    def save_lost(self) -> None:
+        """Hand lost events to the fallback and to `on_drop`; not in a log call, because it writes."""
+        self._saves_later = False
+        if not self.keeps_lost:
+            return
         try:
             lost, bare, omitted = self._in_flight.queue.take_lost()
-        except MemoryError:
-            return True  # the next call takes them
-        found = [
-            Settlement(self.producer, seq, seq, status, reason, self.event_of(body, kind) if body else None)
-            for seq, status, reason, kind, body in lost
-        ]
-        found += [Settlement(self.producer, *one) for one in bare]
-        if self.watcher is not None:
-            self.watcher.lost(found, omitted)
-        if self._fallback is not None and found:
-            try:
+            found = [
+                Settlement(self.producer, seq, seq, status, reason, self.event_of(body, kind) if body else None)
+                for seq, status, reason, kind, body in lost
+            ]
+            found += [Settlement(self.producer, *one) for one in bare]
+            if self.watcher is not None:
+                self.watcher.lost(found, omitted)
+            if self._fallback is not None and (found or omitted):
                 self._fallback.write(found, omitted)
-            except OSError as error:
-                what = error_log.counted(sum(one.events for one in found) + omitted, "lost event")
-                words = f"fallback: {self._fallback.target}: {describe_error(error)}; {what} not written"
-                self.diagnostics.warn_limited("fallback", words)
-        return True
+        except (OSError, MemoryError) as error:
+            target = self._fallback.target if self._fallback is not None else "on_drop"
+            words = f"fallback: {target}: {describe_error(error)}; not all lost events were written"
+            self.diagnostics.warn_limited("fallback", words)
+
+    def save_lost_later(self) -> None:
+        """Have the thread of callbacks do that: for events that come after the client has ended."""
+        if not self._saves_later:
+            self._saves_later = True
+            self.submissions.callbacks.run(self.save_lost)
 
     def _list_outcomes(self, ledger: Ledger) -> None:
         """Write the lines of the outcomes that are not listed yet."""

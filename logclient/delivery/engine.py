@@ -117,10 +117,10 @@ class Engine:
             full_events=batch_events,
             full_bytes=batch_bytes,
         )
-        if limits.fallback is not None or limits.on_drop is not None:
-            self.queue.keep_lost(LOST_BYTES)
         self.in_flight = InflightBatches(self.queue)
         self.books = Books(self.in_flight, limits, url, self.error_log)
+        if self.books.keeps_lost:
+            self.queue.keep_lost(LOST_BYTES)
         self.diagnostics = self.books.diagnostics
         self.submissions = self.books.submissions
         self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())
@@ -352,7 +352,9 @@ class Engine:
 
     def _report_refusal(self) -> None:
         """Report once that events are dropped because they come after ``close``."""
-        if not self.running and not self.books.save_lost() and self.ended:
+        if self.books.keeps_lost:
+            self.books.save_lost_later()
+        elif not self.running and self.ended:
             self.queue.needs_sender = False
         if not self._refusal_reported and self.queue.counters()["dropped"].get("closed"):
             self._refusal_reported = True
@@ -600,8 +602,8 @@ class Engine:
         """Fail or drop events that have waited too long; return when to look again, `until` at most."""
         now = time.monotonic()
         old = ages.look(now, self._last)
-        if old:
-            self.in_flight.expire(old, drop)
+        while old and self.in_flight.expire(old, drop):
+            self.books.save_lost()
         waiting = any(lane.trials.unsent for lane in self.lanes)
         return min(until, now + ages.every) if waiting else until
 
@@ -785,7 +787,6 @@ class Engine:
         self.ending.end()
         self.queue.needs_sender = True
         self.queue.release()
-        self.books.save_lost()  # of callers who have found it closed, and not ended
         self.on_end()
 
     def _settle_rest(self) -> int:

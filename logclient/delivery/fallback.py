@@ -8,17 +8,26 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 import stat
+import time
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
+
+from logclient.errors import ConfigError
 
 if TYPE_CHECKING:
     from logclient.delivery.watching import Settlement
 
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 ROTATE_AT = 64 << 20
 """Bytes of the file after which it becomes ``FILE.1``, in place of an older one."""
+
+STDERR_S = 0.5
+"""Seconds in which stderr must take what is written; then it gets nothing for `STDERR_PAUSE_S`."""
+
+STDERR_PAUSE_S = 10.0
 
 
 class Fallback:
@@ -29,7 +38,11 @@ class Fallback:
     """
 
     def __init__(self, target: str) -> None:
-        self.target = target
+        self.target = target if target == "stderr" else os.path.abspath(target)
+        folder = os.path.dirname(self.target)
+        if folder and not os.path.isdir(folder):
+            raise ConfigError(f"fallback: no such folder: {folder}")
+        self._not_before = 0.0
         # Now, in the caller's thread: a child forked while the sender imports never gets that module.
         import json
 
@@ -54,7 +67,7 @@ class Fallback:
     def _event(self, body: bytes) -> bytes | None:
         """Return a body as JSON in one line; None: it is none."""
         try:
-            value = self._json.loads(body)
+            value = self._json.loads(body.decode(), parse_constant=_refuse)
         except (ValueError, RecursionError):
             return None
         return self._dumps(value) if b"\n" in body or b"\r" in body else body
@@ -75,25 +88,65 @@ class Fallback:
         lines = [self._line(one) for one in lost]
         if omitted:
             lines.append(self._dumps({"omitted": omitted}))
-        data = memoryview(b"\n".join([*lines, b""]))
+        data = b"\n".join([*lines, b""])
         if self.target == "stderr":
-            _write(2, data)
-            return
-        while True:
-            fd = os.open(self.target, _FLAGS, 0o600)
-            try:
-                found = os.fstat(fd)
-                if not stat.S_ISREG(found.st_mode):
-                    raise OSError(errno.EINVAL, "is not a regular file", self.target)
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                size = os.fstat(fd).st_size
-                if not size or size + len(data) <= ROTATE_AT:
-                    _write(fd, data)
-                    return
-                if _is_at(self.target, found):  # no other process has rotated it meanwhile
-                    os.replace(self.target, f"{self.target}.1")
-            finally:
-                os.close(fd)
+            self._write_stderr(data)
+        else:
+            while not self._append(data):
+                pass
+
+    def _append(self, data: bytes) -> bool:
+        """Append to the file; return False if it has been moved away instead."""
+        fd = os.open(self.target, _FLAGS, 0o600)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "is not a regular file", self.target)
+            if found.st_uid != os.geteuid():
+                raise OSError(errno.EPERM, "belongs to another user", self.target)
+            size = found.st_size
+            if size and size + len(data) > ROTATE_AT and _lock(fd):
+                try:
+                    if _is_at(self.target, found):  # no other process has moved it meanwhile
+                        os.replace(self.target, f"{self.target}.1")
+                    return False
+                finally:
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # a child that was forked meanwhile has it, too
+            if size and os.pread(fd, 1, size - 1) != b"\n":  # where the disk was full, or a process was killed
+                data = b"\n" + data
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            return True
+        finally:
+            os.close(fd)
+
+    def _write_stderr(self, data: bytes) -> None:
+        """Write as long as somebody reads: the sender must not wait for a terminal that is stopped."""
+        end = time.monotonic() + STDERR_S
+        if end < self._not_before:
+            raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+        poll = select.poll()
+        poll.register(2, select.POLLOUT)
+        rest = memoryview(data)
+        while rest:
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                self._not_before = end + STDERR_PAUSE_S
+                raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+            rest = rest[os.write(2, rest[: select.PIPE_BUF]) :]  # what a pipe takes at once
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _lock(fd: int) -> bool:
+    """Lock a file for its rotation, unless that would wait or cannot be done."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _is_at(path: str, found: os.stat_result) -> bool:
@@ -102,8 +155,3 @@ def _is_at(path: str, found: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), found)
     except FileNotFoundError:
         return False
-
-
-def _write(fd: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(fd, data) :]

@@ -190,7 +190,7 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
         more = len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
         text = f"{left[0][0].url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
-        kept = {engine.limits.fallback for engine, _ in left}
+        kept = {engine.limits.fallback for engine, _ in left if engine.settled_all}
         named = ", ".join(sorted(kept - {None}))
         text += f"; see {named}" if named else "; fallback=FILE, or stderr, would keep them"
         left[0][0].error_log.warn_limited("exit", text, 40)

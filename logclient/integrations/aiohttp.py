@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, joined
+from logclient.integrations.request_fields import (
+    CLIENT_CLOSED,
+    KEY,
+    REQUEST_ID,
+    RequestFields,
+    check_logger,
+    joined,
+)
 
 try:
     from aiohttp import web
@@ -19,6 +27,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Newer versions warn of keys that are text.
 _KEY: Any = web.RequestKey(KEY, str) if hasattr(web, "RequestKey") else KEY
+_STATUS: Any = web.RequestKey("logclient.status", int) if hasattr(web, "RequestKey") else "logclient.status"
 
 
 def install(app: web.Application, *, client_ip: bool = True, logger: str | None = None) -> None:
@@ -37,6 +46,7 @@ def install(app: web.Application, *, client_ip: bool = True, logger: str | None 
     """
     if not isinstance(app, web.Application):
         raise TypeError(f"app: must be an aiohttp.web.Application, got {type(app).__name__}")
+    check_logger(logger)
 
     @web.middleware
     async def request_context(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -48,18 +58,22 @@ def install(app: web.Application, *, client_ip: bool = True, logger: str | None 
             joined(request.headers.getall(REQUEST_ID, ())),
             joined(request.headers.getall("traceparent", ())),
             request.remote if client_ip else None,
+            logger,
         )
         request[_KEY] = fields.id
-        status = 500
+
+        def facts() -> tuple[object, object]:
+            resource = request.match_info.route.resource
+            return None if resource is None else resource.canonical, None
+
         try:
             response = await handler(request)
-            status = response.status
-        except web.HTTPException as error:
-            status = error.status
+        except BaseException as error:
+            gone = isinstance(error, (asyncio.CancelledError, ConnectionResetError))
+            status = getattr(error, "status", CLIENT_CLOSED if gone else 500)
+            fields.log(request.get(_STATUS) or status, facts)
             raise
-        finally:
-            resource = request.match_info.route.resource
-            fields.log(logger, status, None if resource is None else resource.canonical)
+        fields.log(response.status, facts)
         return response
 
     app.middlewares.insert(0, request_context)
@@ -69,3 +83,4 @@ def install(app: web.Application, *, client_ip: bool = True, logger: str | None 
 async def _add_id(request: web.Request, response: web.StreamResponse) -> None:
     if _KEY in request:
         response.headers[REQUEST_ID] = request[_KEY]
+        request[_STATUS] = response.status

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import sane_id
+from logclient.integrations.request_fields import check_logger, sane_id
 from logclient.records.context import bind, bound
 
 __all__ = ["install"]
@@ -41,9 +41,11 @@ def install(app: Any, *, logger: str | None = None) -> None:
         raise MissingExtra("celery") from None
     if not isinstance(app, Celery):
         raise TypeError(f"app: must be a celery.Celery, got {type(app).__name__}")
+    check_logger(logger)
 
     signals.before_task_publish.connect(_send_request, weak=False, dispatch_uid="logclient.request")
     signals.task_prerun.connect(_begin, weak=False, dispatch_uid="logclient.begin")
+    signals.task_postrun.disconnect(dispatch_uid="logclient.end")  # of an earlier call, with another logger
     signals.task_postrun.connect(partial(_end, logger), weak=False, dispatch_uid="logclient.end")
 
 
@@ -68,9 +70,13 @@ def _end(logger: str | None, task: Any, state: str | None = None, **_: Any) -> N
     binding = getattr(task.request, _BINDING, None)
     if binding is None:
         return
-    if logger is not None:
-        took = time.perf_counter() - getattr(task.request, _BEGUN)
-        text, fields = "%s: %s in %.1f ms", {"celery.task.state": state, "event.duration": round(took * 1e9)}
-        logging.getLogger(logger).info(text, task.name, state, took * 1e3, extra=fields)
-    delattr(task.request, _BINDING)
-    binding.reset()
+    try:
+        if logger is not None:
+            took = time.perf_counter() - getattr(task.request, _BEGUN)
+            fields = {"celery.task.state": state, "event.duration": round(took * 1e9)}
+            logging.getLogger(logger).info(
+                "%s: %s in %.1f ms", task.name, state, took * 1e3, extra=fields
+            )
+    finally:
+        delattr(task.request, _BINDING)
+        binding.reset()

@@ -6,12 +6,14 @@ With ``LOGCLIENT_CLIENT_IP = False`` in the settings, events do not have the add
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import REQUEST_ID, RequestFields
+from logclient.integrations.request_fields import CLIENT_CLOSED, REQUEST_ID, RequestFields, check_logger
 
 try:
     from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -35,7 +37,7 @@ class RequestContext:
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self.get_response = get_response
         self.client_ip = bool(getattr(settings, "LOGCLIENT_CLIENT_IP", True))
-        self.logger: str | None = getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None)
+        self.logger = check_logger(getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None))
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
@@ -60,20 +62,15 @@ class RequestContext:
             found.get("HTTP_X_REQUEST_ID"),
             found.get("HTTP_TRACEPARENT"),
             found.get("REMOTE_ADDR") if self.client_ip else None,
+            self.logger,
         )
         try:
             yield fields
-        except BaseException:
-            self._log(request, 500, fields)
+        except BaseException as error:
+            status = CLIENT_CLOSED if isinstance(error, asyncio.CancelledError) else 500
+            fields.log(status, partial(_facts, request))
             fields.end()
             raise
-
-    def _log(self, request: Any, status: int, fields: RequestFields) -> None:
-        # The user only if the program has asked for it: that is a query.
-        user = getattr(request, "_cached_user", None)
-        named = user is not None and user.is_authenticated
-        route = getattr(request.resolver_match, "route", None)
-        fields.log(self.logger, status, route, user.get_username() if named else None)
 
     def _ending(self, request: Any, response: Any, fields: RequestFields) -> Any:
         response[REQUEST_ID] = fields.id
@@ -82,9 +79,16 @@ class RequestContext:
         def close_and_end() -> None:
             try:
                 close()
-                self._log(request, response.status_code, fields)
             finally:
+                fields.log(response.status_code, partial(_facts, request))
                 fields.end()
 
         response.close = close_and_end
         return response
+
+
+def _facts(request: Any) -> tuple[object, object]:
+    """Return the route and the user, whom only the program looks up: that is a query."""
+    user = getattr(request, "_cached_user", None)
+    named = user is not None and user.is_authenticated
+    return getattr(request.resolver_match, "route", None), user.get_username() if named else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, wsgi_path
+from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, check_logger, wsgi_path
 from logclient.records import context
 
 __all__ = ["RequestContext", "init_app"]
@@ -48,7 +48,7 @@ class RequestContext:
     def __init__(self, app: Application, *, client_ip: bool = True, logger: str | None = None) -> None:
         self.app = app
         self.client_ip = client_ip
-        self.logger = logger
+        self.logger = check_logger(logger)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Call the application with the fields bound; return its response."""
@@ -60,6 +60,7 @@ class RequestContext:
             environ.get("HTTP_X_REQUEST_ID"),
             environ.get("HTTP_TRACEPARENT"),
             environ.get("REMOTE_ADDR") if self.client_ip else None,
+            self.logger,
         )
         environ[KEY] = fields.id
         code = 500
@@ -74,9 +75,11 @@ class RequestContext:
             finally:
                 exc_info = None  # PEP 3333: avoid a reference cycle through the traceback
 
+        def facts() -> tuple[object, object]:
+            return getattr(environ.get("werkzeug.request"), "url_rule", None), environ.get("REMOTE_USER")
+
         def log() -> None:
-            rule = getattr(environ.get("werkzeug.request"), "url_rule", None)
-            fields.log(self.logger, code, rule, environ.get("REMOTE_USER"))
+            fields.log(code, facts)
 
         file_wrapper = environ.get("wsgi.file_wrapper")
         whole = True

@@ -176,6 +176,7 @@ class TestBrokenServers:
         assert statuses(found) == {"name": "failed"}
         assert found["name"]["mend"]
 
+    @pytest.mark.slow
     def test_a_slow_look_up_times_out(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -99,6 +99,7 @@ def run(tmp_path: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_completion_in_bash(folder: Path, line: str) -> None:
     program = (

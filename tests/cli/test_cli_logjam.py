@@ -159,6 +159,7 @@ class TestCollect:
             assert time.monotonic() < end
             time.sleep(0.01)
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs limits of another process")
     def test_a_consumer_reports_a_failing_capture(self, tmp_path: Path) -> None:
         with Collector(heartbeat=0) as device, Producer(device.port) as producer:
@@ -406,6 +407,7 @@ class TestSend:
             assert (outcomes["sent"], outcomes["acked"], outcomes["handed"]) == (2, 0, 2)
             assert [document["action"] for document in device.events(2)] == ["A#b", "A#c"]
 
+    @pytest.mark.slow
     def test_send_to_a_dead_device_is_exit_3(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -223,6 +223,7 @@ class TestFiles:
         assert (done.returncode, done.stderr) == (0, b"")
         assert messages(server, 2) == ["one", "two"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", COMPRESS)
     def test_the_readable_part_of_damaged_data_is_sent(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
@@ -457,6 +458,7 @@ class TestPlog:
             said = f'"lost": {dropped}' if arguments else f"lost {dropped} by the server's counters"
             assert said in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_losses_are_unknown_without_counters(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -475,6 +477,7 @@ class TestPlog:
 
 
 class TestProcesses:
+    @pytest.mark.slow
     def test_a_pause_of_standard_input_does_not_time_out(self, server: Collector) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "logclient", "send", server.url, "--timeout", "200ms", "--json"],
@@ -709,6 +712,7 @@ class TestProgress:
         assert estimate.text(116.0, 5010, 0.2501) == "25%, 1/s, 20:49:50 left, "
         assert estimate.text(117.0, 20_000, 0.999) == "99%, 1,500/s, 0:00 left, "
 
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform == "win32", reason="no such terminals")
     def test_progress_is_shown_in_a_terminal(self, server: Collector, tmp_path: Path) -> None:
         from tests.cli.terminal import Terminal

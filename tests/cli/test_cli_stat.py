@@ -62,6 +62,7 @@ def test_other_protocols_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> 
 
 
 class TestLogjam:
+    @pytest.mark.slow
     def test_a_device_reports_its_counters(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -142,6 +142,7 @@ class TestSend:
             f"cannot connect to 127.0.0.1:{port}: connection refused\n"
         )
 
+    @pytest.mark.slow
     def test_send_to_a_black_hole(self) -> None:
         with black_hole() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}")
@@ -153,17 +154,20 @@ class TestSend:
             said = self.refused(f"lumberjack://127.0.0.1:{port}?compression=0", (b"x" * 6000 + b"\n") * 2000)
         assert said.endswith("connected, but nothing was acknowledged for 0.8s\n")
 
+    @pytest.mark.slow
     def test_send_to_a_server_that_closes_at_once(self) -> None:
         with closes() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}")
         assert "connected, but nothing was acknowledged for 0.8s: 127.0.0.1" in said
 
+    @pytest.mark.slow
     def test_send_to_a_server_of_another_protocol(self) -> None:
         with banner() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}")
         assert "expected an ack frame" in said
         assert "\x1b" not in said
 
+    @pytest.mark.slow
     def test_send_to_an_unknown_name(self) -> None:
         said = self.refused("lumberjack://nosuch.invalid")
         assert "nothing could be reached for 0.8s: cannot connect to nosuch.invalid:5044: " in said
@@ -178,6 +182,7 @@ class TestSend:
         assert done.stderr.count("\n") == 1
         assert "connection refused" in done.stderr
 
+    @pytest.mark.slow
     def test_send_to_a_server_that_dies_midway_is_exit_1(self, tmp_path: Path) -> None:
         with Collector(faults="stall=every:2") as server:
             url = f"{server.url}?window=1&compression=0"
@@ -290,6 +295,7 @@ class TestTls:
         step, says = last(found)
         return sent.stderr, says, step
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("version", ["1.2", "1.3"])
     def test_a_missing_client_certificate_is_named(self, ours: Any, version: str) -> None:
         from tests.support.tls import context
@@ -298,6 +304,7 @@ class TestTls:
             for said in self.lines(f"{server.url}?ca={ours.ca}")[:2]:
                 assert "client certificate" in said
 
+    @pytest.mark.slow
     def test_refused_certificates_are_explained(self, ours: Any, tmp_path: Path) -> None:
         from tests.support.tls import Authority, context
 
@@ -313,6 +320,7 @@ class TestTls:
                 assert says in checks
                 assert step == "TLS"
 
+    @pytest.mark.slow
     def test_tls_to_a_plain_server_is_explained(self) -> None:
         with Collector() as server:
             sent, checks, step = self.lines(f"lumberjack+tls://127.0.0.1:{server.port}")
@@ -320,6 +328,7 @@ class TestTls:
         assert "TLS" in checks
         assert step == "TLS"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
     def test_plain_to_a_tls_server_is_explained(self, scheme: str, tmp_path: Path) -> None:
         if scheme == "logux":

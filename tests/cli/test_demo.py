@@ -19,6 +19,8 @@ from logclient.cli.demo.scenarios import PROTOCOLS as SCENARIOS
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 from tests.support.patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.verify_scene import Scene
 

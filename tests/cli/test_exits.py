@@ -53,6 +53,7 @@ def datagram_server() -> Iterator[tuple[str, Callable[[ExitStack], None]]]:
 
 
 class TestSignals:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("number", "code", "word"), BOTH)
     @pytest.mark.parametrize(
         ("command", "scheme", "server"),
@@ -83,6 +84,7 @@ class TestSignals:
             _, error = process.communicate(timeout=PATIENCE)
         assert (process.returncode, error.decode()) == (code, f"logclient: {word}\n")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("number", "code", "word"), BOTH)
     def test_a_signal_ends_a_drain_with_events_left(
         self, tmp_path: Path, number: int, code: int, word: str
@@ -181,6 +183,7 @@ class TestReadersThatEnd:
         command = ["decode", "--protocol", "lumberjack", str(tmp_path / "wire"), *as_json]
         assert self.run(closed_pipe, *command)[0] == 0
 
+    @pytest.mark.slow
     def test_the_list_of_a_spool_ends_with_its_reader(self, closed_pipe: IO[bytes], tmp_path: Path) -> None:
         script = (
             "import logclient, os, sys\n"

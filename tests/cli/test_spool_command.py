@@ -99,6 +99,7 @@ class TestList:
 
 
 class TestDrain:
+    @pytest.mark.slow
     def test_dead_owners_are_sent_under_their_ids(
         self, scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -116,6 +117,7 @@ class TestDrain:
         assert json.loads(out) == {"owners": 0, "events": 0, "left_owners": 0, "left": 0, "exit": 0}
         assert scene.verdict().ok == 400
 
+    @pytest.mark.slow
     def test_what_cannot_be_sent_is_left(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         producer = scene.run(events=100)
         arguments = ["drain", scene.spool, "--to", NOBODY, "--timeout", "1s"]
@@ -124,6 +126,7 @@ class TestDrain:
         assert "connection refused" in err
         assert listed(capsys, scene)[producer.name]["events"] == 100
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
@@ -143,6 +146,7 @@ class TestDrain:
 
 
 class TestPurge:
+    @pytest.mark.slow
     def test_it_refuses_where_nobody_can_be_asked(
         self, scene: Scene, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -152,6 +156,7 @@ class TestPurge:
         assert err == "logclient: purge: needs --yes where nobody can be asked\n"
         assert scene.owners() == {producer.name}
 
+    @pytest.mark.slow
     def test_on_a_terminal_it_asks(self, scene: Scene) -> None:
         from tests.cli.terminal import Terminal
 
@@ -165,6 +170,7 @@ class TestPurge:
                 terminal.process.wait(support.patience.PATIENCE)
             assert len(scene.owners()) == left
 
+    @pytest.mark.slow
     def test_one_owner_goes_and_others_stay(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         first, second = scene.run(events=10), scene.run(events=20)
         out, _ = command(capsys, "purge", scene.spool, "--owner", first.name, "--yes")
@@ -181,6 +187,7 @@ class TestPurge:
             assert "is alive" in err and scene.owners() == {client.producer}
             client.close(0.0)
 
+    @pytest.mark.slow
     def test_purged_events_are_dropped_in_the_ledger(
         self, scene: Scene, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -206,12 +213,14 @@ def _spoil(path: Path, at: int, data: bytes) -> None:
 
 
 class TestCheck:
+    @pytest.mark.slow
     def test_sound_files_pass(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         scene.run(events=3000)
         scene.run(events=3000, spool_mode="overflow", max_bytes="1MiB", end="close")
         out, _ = command(capsys, "check", scene.spool)
         assert out == "2 owners, 0 faults\n"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("at", "data", "words"),
         [

@@ -114,6 +114,7 @@ class TestEndpoints:
         assert parse("LumberJack://host/").scheme == "lumberjack"
         assert parse("lumberjack://host/?window=5").window == 5
 
+    @pytest.mark.slow
     @given(st.text(max_size=60))
     def test_any_text_parses_or_raises_one_line_config_error(self, text: str) -> None:
         for url in (

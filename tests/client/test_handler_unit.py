@@ -487,6 +487,7 @@ class TestReentrant:
         one.log.info("%s", Chatty(), extra={"again": Chatty()})
         assert one.messages() == ["inner", "inner", "outer"]
 
+    @pytest.mark.slow
     def test_destructors_and_signal_handlers_may_log(self, make: Make) -> None:
         one = make()
         counts = {"gc": 0, "signal": 0, "main": 0}

@@ -118,6 +118,7 @@ def with_pyright(folder: Path) -> set[int]:
     return {int(number) for number in re.findall(r"\.py:(\d+):\d+ - error:", done.stdout)}
 
 
+@pytest.mark.slow
 @pytest.mark.tree
 @pytest.mark.parametrize("judge", [with_mypy, with_pyright], ids=["mypy", "pyright"])
 def test_type_checkers_find_wrong_options(judge: Callable[[Path], set[int]], tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def _record(extra: Mapping[str, Any], msg: Any = "text", args: Any = ()) -> logg
 
 
 class TestNames:
+    @pytest.mark.slow
     @examples(500)
     @given(st.lists(st.text("aAſsß*.Éя", max_size=4), max_size=3), st.text("aA.éSßẞſЯ𐐀", max_size=5))
     def test_entries_fit_as_in_plain_python(self, entries: list[str], name: str) -> None:
@@ -103,12 +104,14 @@ class TestNames:
         found = json.loads(Encoder(redact=("*",)).encode({"я.message": "kept", "я.massage": "gone"})[0])
         assert found == {"я.message": "kept", "я.massage": REDACTED}
 
+    @pytest.mark.slow
     @examples(400)
     @given(FIELDS)
     def test_mappings_equal_those_without_secrets(self, fields: dict[str, Any]) -> None:
         found = Encoder(redact=SECRETS).encode(fields)
         assert found == Encoder().encode(without_secrets(fields))
 
+    @pytest.mark.slow
     @examples(400)
     @given(FIELDS, FIELDS)
     def test_records_equal_those_without_secrets(self, common: dict[str, Any], extra: dict[str, Any]) -> None:
@@ -116,6 +119,7 @@ class TestNames:
         plain = Encoder(fields=without_secrets(common)).encode_record(_record(without_secrets(extra)))
         assert json.loads(found[0]) == json.loads(plain[0])
 
+    @pytest.mark.slow
     @examples(200)
     @given(FIELDS)
     def test_pair_blocks_equal_those_without_secrets(self, fields: dict[str, Any]) -> None:
@@ -250,6 +254,7 @@ def redacted(found: Sequence[str], text: str) -> str:
 
 
 class TestPatterns:
+    @pytest.mark.slow
     @examples(500)
     @given(st.randoms(use_true_random=False))
     def test_a_pattern_finds_among_others_what_it_finds_alone(self, random: Random) -> None:

@@ -137,6 +137,7 @@ class TestOption:
             assert _made(encoder, own) == _made_record(encoder, own) == {**_ids(span), **own}
         assert _made(encoder) == {"trace.id": "client", "a": 1}
 
+    @pytest.mark.slow
     @examples(300)
     @given(FIELDS, FIELDS, FIELDS, st.booleans())
     def test_documents_equal_merged_ones(
@@ -343,6 +344,7 @@ class TestInstrumentedRecords:
         assert made.items() >= {"message": "m", "n": 1, "service.name": "shop", **_ids(span)}.items()
         assert not any(name.startswith("otel") for name in made)
 
+    @pytest.mark.slow
     @examples(300)
     @given(
         st.one_of(st.sampled_from(("0", "ab" * 16, "AB" * 16, '"' * 32, "é" * 32)), st.none(), st.integers()),

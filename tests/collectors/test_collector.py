@@ -203,6 +203,7 @@ class TestWindows:
             writer.send(window(event(1)) + window(event(2)))
             assert writer.rest() == b"2A\0\0\0\1" * 2
 
+    @pytest.mark.slow
     def test_a_window_of_5000_events_is_taken(self, collector):
         bodies = [event(n, text="x" * 700) for n in range(1, 5001)]
         with Writer(collector) as writer:
@@ -379,6 +380,7 @@ class TestBadWriters:
             assert writer.rest() == b""
         assert collector.counts.truncated >= 1
 
+    @pytest.mark.slow
     def test_a_writer_that_never_reads_is_not_read_from(self):
         """A thousand keep-alives a window fill every buffer on the way; none is lost, memory is bounded."""
         n, data = 600, window(event(1))
@@ -915,6 +917,7 @@ class TestFixture:
             writer.ship(event(1))
         assert log_collector.events(1)[0]["message"] == "line 1"
 
+    @pytest.mark.slow
     def test_the_fixture_takes_a_scheme(self, tmp_path):
         """As in a project that has this package installed."""
         pytest.importorskip("zmq")
@@ -1178,6 +1181,7 @@ class ResendingWriter:
             self.losses += bool(flying)
 
 
+@pytest.mark.slow
 def test_killed_collectors_lose_no_acknowledged_window(tmp_path):
     """kill -9 of the collector, ten times under load.
 

@@ -144,6 +144,7 @@ class TestShares:
             assert numbers(server) == dict.fromkeys(range(100), 1)
             assert client.close(PATIENCE) == 0
 
+    @pytest.mark.slow
     def test_servers_with_tls(self, tls_pump: str, tmp_path: Path) -> None:
         tls = pytest.importorskip("tests.support.tls")
         ours = tls.Authority(tmp_path / "ours")
@@ -504,6 +505,7 @@ class TestCalls:
         assert len(producers) == 2
         assert sorted(sum(recount(tmp_path, one).count("acked").values()) for one in producers) == [100, 101]
 
+    @pytest.mark.slow
     def test_fork_while_an_attempt_is_under_way(self) -> None:
         with Collector(keep=True) as server, connect(CLOSED, server) as client:
             for n in range(20):

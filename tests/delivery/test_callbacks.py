@@ -293,6 +293,7 @@ def test_exit_runs_waiting_callbacks_or_reports_them(build: Make) -> None:
 # -- out of threads -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_threads_the_sender_runs_no_callback(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = build(FIFO)
     rig.server.script = silent

@@ -59,6 +59,7 @@ def assert_child_is_new(rig: Rig, n: int = 20) -> Callable[[], None]:
     return work
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.parametrize("fork", FORKS)
 def test_a_child_starts_empty_and_the_parent_goes_on(
@@ -84,6 +85,7 @@ def test_a_child_starts_empty_and_the_parent_goes_on(
     assert stats.disconnects == 0, "the child hung up on the parent's server"
 
 
+@pytest.mark.slow
 @needs_fork
 def test_events_queued_at_a_fork_stay_with_the_parent(build: Make, setup: Setup) -> None:
     rig = build(setup, backoff_max=0.002)
@@ -144,6 +146,7 @@ def test_a_fork_while_a_caller_waits_for_room(build: Make) -> None:
     assert os.waitstatus_to_exitcode(done[1]) == 0
 
 
+@pytest.mark.slow
 @needs_fork
 def test_many_forks_under_load(build: Make, setup: Setup) -> None:
     """A caller logs all the time; 20 children each log their own events."""
@@ -360,6 +363,7 @@ def test_a_dead_sender_is_replaced(build: Make) -> None:
     assert stats.acked + stats.handed == 7
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_flush_that_waits_replaces_a_dead_sender(build: Make) -> None:
     rig = build(FIFO)
@@ -394,6 +398,7 @@ def test_a_memory_error_ends_only_the_connection(build: Make) -> None:
     assert rig.lines.of("memory")
 
 
+@pytest.mark.slow
 def test_a_failed_fork_leaves_the_sender_running(build: Make, setup: Setup) -> None:
     rig = build(setup)
     rig.server.down()
@@ -424,6 +429,7 @@ def test_an_orphaned_engine_delivers_and_ends(
     assert rig.books().closed is not None
 
 
+@pytest.mark.slow
 def test_an_orphan_has_the_full_time_at_exit(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that ends the program drops its client just before."""
     monkeypatch.setattr(engine_module, "ORPHAN_TIMEOUT", 1.0)

@@ -108,6 +108,7 @@ def trace(setup: Setup, transport: Tcp, folder: Path, script: Callable[[Peer], N
 ADAPTED = {"link": (True, Interpreted), "core": (False, Tcp), "link and core": (False, Interpreted)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
 @pytest.mark.parametrize("adapted", ADAPTED)
@@ -156,6 +157,7 @@ def reports_of(core: Any, batch: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
 @given(data=st.data(), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12), replies=words)
 def test_compiled_cores_equal_the_plain_ones(kind: str, data: Any, sizes: list[int], replies: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -85,7 +86,9 @@ def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
     ("plog", "text\u20ac".encode(), {"text": "text\u20ac"}),
     ("plog", b'{"a":\n1}', {"event": {"a": 1}}),
     ("lumberjack", b'{"a" : 1 }', {"event": {"a": 1}}),
-], ids=["bytes", "text", "lines", "object"])  # fmt: skip
+    ("plog", b'{"a":NaN}', {"text": '{"a":NaN}'}),
+    ("plog", '{"a":1}'.encode("utf-16"), {"base64": "//57ACIAYQAiADoAMQB9AA=="}),
+], ids=["bytes", "text", "lines", "object", "no number", "utf-16"])  # fmt: skip
 def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "lost"
     client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, timeout=0)
@@ -112,6 +115,109 @@ def test_events_beyond_the_memory_have_a_line_together(
     ranges = [line for line in lines if "first" in line]
     assert len(lines) - len(ranges) + sum(int(r["last"], 16) - int(r["first"], 16) + 1 for r in ranges) == 100
     assert ranges and _numbers([line for line in lines if "event" in line])[:3] == [10, 11, 12]
+
+
+def test_the_bodies_of_all_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """However many more there are than the copies have room."""
+    monkeypatch.setattr(engine, "LOST_BYTES", 400)
+    file = tmp_path / "lost"
+    client = logclient.connect(NOBODY, fallback=file, timeout=0)
+    for n in range(3000):
+        client.send({"n": n})
+    client.close()
+    assert _numbers(_lines(file)) == list(range(3000))
+
+
+@pytest.mark.parametrize("status", ["failed", "dropped"])
+def test_the_bodies_of_all_that_expire_are_written(
+    status: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine, "LOST_BYTES", 400)
+    file = tmp_path / "lost"
+    options: dict[str, Any] = {"max_age": 0.2, "timeout": 0}
+    if status == "dropped":
+        options = {"spool": tmp_path / "spool", "spool_age": 0.2, "timeout": 0}
+    with logclient.connect(NOBODY, fallback=file, **options) as client:
+        for n in range(1000):
+            client.send({"n": n})
+        wait_until(lambda: len(_lines(file)) == 1000)
+    assert _numbers(_lines(file)) == list(range(1000))
+    assert {(line["status"], line["reason"]) for line in _lines(file)} == {(status, "max_age")}
+
+
+def test_a_torn_line_stays_alone(tmp_path: Path) -> None:
+    """A full disk, or the end of a process, may leave half a line."""
+    file = tmp_path / "lost"
+    file.write_text('{"id":"half')
+    with logclient.connect(NOBODY, fallback=file, timeout=0) as client:
+        client.send({"n": 0})
+    torn, *rest = file.read_text().splitlines()
+    assert torn == '{"id":"half' and [json.loads(line)["event"] for line in rest] == [{"n": 0}]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    file, errors = tmp_path / "lost", list[str]()
+    file.touch()
+    os.chown(file, 12345, -1)
+    with logclient.connect(NOBODY, fallback=file, timeout=0, on_error=errors.append) as client:
+        client.send({"n": 0})
+    wait_until(lambda: any("belongs to another user" in text for text in errors))
+    assert not file.stat().st_size
+
+
+def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(logclient.ConfigError, match=f"^fallback: no such folder: {tmp_path}/no$"):
+        logclient.connect(NOBODY, fallback=tmp_path / "no" / "lost")
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with logclient.connect(NOBODY, fallback="lost", timeout=0) as client:
+        monkeypatch.chdir("/")
+        client.send({"n": 0})
+    assert _numbers(_lines(tmp_path / "lost")) == [0]
+
+
+def test_a_lock_that_another_process_holds_delays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the file grows on, and is rotated later."""
+    monkeypatch.setattr(fallback, "ROTATE_AT", 500)
+    file = tmp_path / "lost"
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for name in "ab":
+            with logclient.connect(NOBODY, fallback=file, timeout=0) as client:
+                client.send({"n": name * 400})
+        assert len(_lines(file)) == 2
+    with logclient.connect(NOBODY, fallback=file, timeout=0) as client:
+        client.send({"n": 3})
+    assert _numbers(_lines(file)) == [3] and len(_lines(tmp_path / "lost.1")) == 2
+
+
+def test_stderr_that_nobody_reads_delays_no_end() -> None:
+    """Neither the sender nor the end of the process waits for its reader."""
+    program = (
+        "import logclient\n"
+        f"client = logclient.connect({NOBODY!r}, fallback='stderr', timeout=0)\n"
+        "for n in range(5000): client.send({'text': 'x' * 1000})\n"
+        "client.close()\n"
+        "client.send({'text': 'late' * 1000})\n"
+        "print(client.stats().failed)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "{'closed': 5000}\n"
+        errors = process.stderr.read()
+        assert process.wait(PATIENCE) == 0
+    assert errors.startswith('{"status":"failed","reason":"closed"')
 
 
 def test_the_file_is_rotated_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

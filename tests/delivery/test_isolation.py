@@ -264,6 +264,7 @@ BLIND: dict[str, Callable[[Random], Iterator[Iterator[bool]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BLIND)
 def test_a_blind_server_condemns_no_event(name: str) -> None:
     random = Random(name)
@@ -339,6 +340,7 @@ def test_poison_without_neighbours_waits_for_them() -> None:
     world.run(lambda w: w.condemned == [1])
 
 
+@pytest.mark.slow
 def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
     """It is delivered once the server takes it."""
     random = Random(5)
@@ -353,6 +355,7 @@ def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
     assert 50 in world.acked
 
 
+@pytest.mark.slow
 def test_an_undecided_suspect_is_reported_once() -> None:
     """Nine connections of ten take nothing, so the trials prove nothing about the event."""
     random = Random(6)
@@ -379,6 +382,7 @@ def test_a_suspect_is_undecided_after_enough_trials_or_time(controls: int, secon
 SIZES = st.integers(1, 64)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     poison=st.sets(st.integers(1, 300), max_size=6) | st.builds(range, SIZES, SIZES).map(set),

@@ -96,6 +96,7 @@ def send_to_breaking_server(name: str, cuts: int, window: int) -> tuple[int, Sta
     return reader.cuts, stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["50 %", "75 % of connections", "8 down, 6 up", "each connection 2, 1 windows"]
 )

@@ -139,6 +139,7 @@ def provider() -> Iterator[LoggerProvider]:
     made.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [False, True])
 def test_records_equal_the_sdks_own_json(
     batch: bool, provider: LoggerProvider, console: io.StringIO, tmp_path: Path

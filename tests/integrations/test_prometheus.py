@@ -197,6 +197,7 @@ def _gunicorn(site: Site, metrics: Path, preload: bool) -> Iterator[Running]:
         yield Running(site, server, port)
 
 
+@pytest.mark.slow
 @pytest.mark.tree
 @pytest.mark.parametrize("preload", [True, False], ids=["preload", "no-preload"])
 @pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
@@ -248,6 +249,7 @@ def test_counters_of_gunicorn_never_go_back(kill: signal.Signals, preload: bool,
             assert listed <= final["events_acked_total", ""] <= arrived
 
 
+@pytest.mark.slow
 def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
     program = (
         "import logclient, sys\n"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -111,6 +111,7 @@ class TestFrameworks:
         with web_apps.serving(framework) as port:
             yield port
 
+    @pytest.mark.slow
     def test_events_of_all_loggers_have_the_fields(self, port: int, arrived: Any) -> None:
         with _connected(port) as get:
             answer = get("/all/gr%C3%BC%C3%9Fe?secret=1", x_request_id="r-1", traceparent=TRACEPARENT)
@@ -158,6 +159,7 @@ class TestFrameworks:
         [after] = [event for event in events if event["message"] == "c pool"]
         assert _fields(after) == _expected("/pool/c", "r-4")
 
+    @pytest.mark.slow
     def test_concurrent_requests_have_their_own(self, port: int, arrived: Any, framework: str) -> None:
         prefix = "/later/meet" if framework == "django-asgi" else "/meet"
         statuses: list[int] = []
@@ -437,7 +439,61 @@ class TestStarlette:
         assert found == {"shop": ("acme", 17), "uvicorn.access": ("acme", None)}
 
 
+    @pytest.mark.parametrize(
+        ("messages", "error", "status"),
+        [
+            ([{"type": "http.response.start", "status": 204}, {"type": "http.response.body"}], None, 204),
+            ([{"type": "http.response.start", "status": 200}], "cancelled", 200),
+            ([], "cancelled", 499),
+            ([], "error", 500),
+            ([], None, 500),
+            ([{"type": "websocket.close"}], None, 403),
+            ([{"type": "websocket.http.response.start", "status": 401}], None, 401),
+            ([{"type": "websocket.accept"}, {"type": "websocket.close"}], None, 101),
+        ],
+    )
+    def test_the_status_is_what_the_client_got(
+        self, messages: list[Any], error: str | None, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        import asyncio
+
+        from logclient.integrations.starlette import RequestContext
+
+        class User:
+            is_authenticated = True
+
+            @property
+            def display_name(self) -> str:
+                raise NotImplementedError
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope["user"] = User()
+            for message in messages:
+                await send(message)
+            web_apps.log.warning("goes on")  # as a background task does
+            if error is not None:
+                raise asyncio.CancelledError if error == "cancelled" else LookupError
+
+        async def send(message: Any) -> None:
+            pass
+
+        kind = "websocket" if messages and messages[0]["type"].startswith("websocket") else "http"
+        run = RequestContext(app, logger=web_apps.FINISHED)({"type": kind, "path": "/"}, None, send)  # type: ignore[arg-type]
+        with caplog.at_level("INFO"), suppress(LookupError, asyncio.CancelledError):
+            asyncio.run(run)
+        (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
+        assert vars(found)["http.response.status_code"] == status
+        if status == 204:
+            assert [record.name for record in caplog.records] == [web_apps.FINISHED, "shop"]
+
+
 class TestArguments:
+    def test_a_logger_is_named(self) -> None:
+        from logclient.integrations.starlette import RequestContext
+
+        with pytest.raises(TypeError, match="^logger: must be the name of a logger, got Logger"):
+            RequestContext(Thing(), logger=web_apps.log)  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("framework", ["flask", "aiohttp", "celery"])
     def test_what_is_no_application_is_refused(self, framework: str) -> None:
         module = importlib.import_module(f"logclient.integrations.{framework}")

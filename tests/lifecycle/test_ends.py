@@ -359,6 +359,7 @@ REPLACE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a spool")
 @pytest.mark.parametrize("options", [{}, {"spool_mode": "always"}, {"rate_limit": 99, "redact_text": ["x"]}])
 @pytest.mark.parametrize("replace", REPLACE)
@@ -459,6 +460,7 @@ def test_many_clients_of_a_dead_server_report_once(capfd: pytest.CaptureFixture[
     assert len([line for line in said if "given up" in line]) == 1
 
 
+@pytest.mark.slow
 def test_exit_gives_live_clients_time_beside_dead_ones(black_hole: str) -> None:
     text = """
 import atexit, logging, sys
@@ -529,6 +531,7 @@ def test_a_fork_does_not_wait_for_idle_senders() -> None:
                 client.close()
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python warns of a fork beside threads")
 def test_an_idle_sender_survives_forks_in_the_parent() -> None:
@@ -570,6 +573,7 @@ def test_a_closed_client_is_freed_without_the_collector() -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
 def test_a_child_inherits_no_socket_of_an_attempt() -> None:
     def sockets() -> set[str]:
@@ -717,6 +721,7 @@ INTERRUPT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", INTERRUPT)
 def test_a_signal_at_any_moment_loses_no_account(what: str, slow_collector: str, tmp_path: Path) -> None:
     for number, (which, moment) in enumerate(moments(3, 0.8)):

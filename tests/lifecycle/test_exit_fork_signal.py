@@ -125,6 +125,7 @@ def peer(request: pytest.FixtureRequest) -> Callable[[], Any]:
 # -- exit ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     ["", "sys.exit(0)", "raise SystemExit", "handler.close()", "logging.shutdown()", "del log, handler"],
@@ -162,6 +163,7 @@ raise KeyError("the application's")
     run_under_each_python(text, check, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_first_event_may_come_from_atexit(tmp_path: Path, peer: Callable[[], Any]) -> None:
     """Before our own exit hook, after it, and with the whole client created there."""
     text = """
@@ -236,6 +238,7 @@ for i in range(1000):
     run_under_each_python(text, check, tmp_path, peer=peer)
 
 
+@pytest.mark.slow
 def test_daemon_threads_may_log_until_the_end(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = f"""
 # Whether the server keeps up with them is not the question here: the queue has room for all.
@@ -303,6 +306,7 @@ for i in range(5):
 # -- signals and garbage ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_log_calls_may_nest(tmp_path: Path) -> None:
     """Inside destructors in a garbage collection and inside a signal handler, 10,000 times each."""
     text = """
@@ -348,6 +352,7 @@ say(made=made, inside=inside, stats=handler.client.stats()._asdict())
     run_under_each_python(text, check, tmp_path)
 
 
+@pytest.mark.slow
 def test_flush_on_sigterm_delivers_all(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = """
 import logclient
@@ -423,6 +428,7 @@ time.sleep(60)
 # -- fork ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_our_threads_cause_no_fork_warning(tmp_path: Path) -> None:
     text = """
 log, handler = log_to()
@@ -475,6 +481,7 @@ say(new=sorted(new))
     run_under_each_python(text, check, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_fork_right_after_the_first_event_loses_nothing(tmp_path: Path) -> None:
     """The sender has only begun, and busy threads keep it from parking in time."""
     text = """
@@ -511,6 +518,7 @@ say(code=code)
         run_under_each_python(text, check, tmp_path / str(i), *THREADS_OF_THE_USER)
 
 
+@pytest.mark.slow
 def test_many_forks_beside_three_threads_lose_nothing(tmp_path: Path, peer: Callable[[], Any]) -> None:
     forks = 100 if peer is Sink else 20  # a device is slower
     text = """
@@ -564,6 +572,7 @@ say(parent=parent, sent=sum(counts), codes=codes, stats=handler.client.stats()._
     run_under_each_python(f"FORKS = {forks}\n{text}", check, tmp_path, *THREADS_OF_THE_USER, peer=peer)
 
 
+@pytest.mark.slow
 def test_forks_by_c_code_lose_nothing(tmp_path: Path, peer: Callable[[], Any]) -> None:
     """No Python hook runs: the queue notices by itself.
 
@@ -602,6 +611,7 @@ say(codes=codes)
     run_under_each_python(text, check, tmp_path, peer=peer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", ["lumberjack", "logjam"], indirect=True)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing_children_deliver_at_their_end(
@@ -644,6 +654,7 @@ if __name__ == "__main__":
     run_under_each_python(text, check, tmp_path, *options, peer=peer)
 
 
+@pytest.mark.slow
 def test_prefork_workers_deliver_their_own_events(tmp_path: Path, peer: Callable[[], Any]) -> None:
     """As with gunicorn and uwsgi: the master loads the application, workers serve, SIGTERM ends them."""
     text = """

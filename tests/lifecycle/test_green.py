@@ -130,6 +130,7 @@ def test_greenlets_deliver_to_a_live_server() -> None:
     assert facts["worst"] < PAUSE_S and facts["beats"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Refusing, Mute])
 def test_greenlets_go_on_beside_a_dead_server(kind: type[Any]) -> None:
     with kind() as server:

@@ -134,6 +134,7 @@ def test_gunicorn_workers_deliver_through_signals(
                 assert producer.counts.ok == producer.counts.events
 
 
+@pytest.mark.slow
 def test_records_queued_before_the_fork_arrive_once(tmp_path: Path) -> None:
     """The collector is away while master and workers log for the first time."""
     with Site(tmp_path) as site:
@@ -154,6 +155,7 @@ def test_records_queued_before_the_fork_arrive_once(tmp_path: Path) -> None:
         assert len(verdict.producers) == 4
 
 
+@pytest.mark.slow
 def test_gunicorn_threads_and_max_requests_lose_nothing(tmp_path: Path) -> None:
     """Workers of several threads, which end by themselves."""
     options = ("--worker-class", "gthread", "--threads", "4", "--max-requests", "100")
@@ -166,6 +168,7 @@ def test_gunicorn_threads_and_max_requests_lose_nothing(tmp_path: Path) -> None:
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
 
 
+@pytest.mark.slow
 def test_gunicorn_upgrade_loses_nothing(tmp_path: Path) -> None:
     """USR2 forks and executes a second master; the first ends gracefully, the second without grace."""
     with Site(tmp_path) as site, gunicorn(site, preload=True) as run:
@@ -201,6 +204,7 @@ def hang():
 """
 
 
+@pytest.mark.slow
 def test_a_hanging_gunicorn_worker_delivers_its_queue(tmp_path: Path) -> None:
     """The master sends SIGABRT at the timeout: Python ends by its exit handlers."""
     (tmp_path / "hangs.py").write_text(HANGS)

@@ -76,6 +76,7 @@ def bodies(device: Collector, n: int) -> list[dict[str, Any]]:
 class TestModes:
     """Requests, async and PUSH."""
 
+    @pytest.mark.slow
     def test_requests_are_acked_in_order(self, device: Collector, pump: str) -> None:
         with logclient.connect(url_of(device)) as client:
             for n in range(3000):
@@ -87,6 +88,7 @@ class TestModes:
         found = bodies(device, 3000)
         assert [(body["n"], body["request_id"]) for body in found] == list(enumerate(ids))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
     def test_events_without_replies_are_handed(self, device: Collector, pump: str, scheme: str) -> None:
         options = {"mode": "async"} if scheme == "logjam" else {}
@@ -99,6 +101,7 @@ class TestModes:
         assert (stats.acked, stats.handed, stats.failed) == (0, 5000, {})
         assert [body["n"] for body in bodies(device, 5000)] == list(range(5000))
 
+    @pytest.mark.slow
     def test_handed_counts_what_zeromq_accepted(self, pump: str) -> None:
         # A peer that completes the handshake and reads nothing.
         context = zmq.Context()
@@ -127,6 +130,7 @@ class TestModes:
             client.close(0.0)
             context.destroy(linger=0)
 
+    @pytest.mark.slow
     def test_break_loses_only_what_zeromq_held(self, pump: str) -> None:
         """Events that ZeroMQ had not accepted go once, over the next connection."""
         body = b'"x":"%s"' % (b"x" * 3000)
@@ -554,6 +558,7 @@ class TestLifetime:
         assert len(bodies(device, 1)) == 1
         until(lambda: "logclient-sender" not in {thread.name for thread in threading.enumerate()})
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
     def test_exit_waits_for_what_zeromq_holds(self, device: Collector, scheme: str) -> None:
         program = (

@@ -181,6 +181,7 @@ def test_importers_accept_every_body_we_send(method: int, over: int, sent: list[
         assert treatment(method, pack(method, body)) == (TAKEN, body)  # as a device with recompress sends it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_no_body_unpacks_to_more_than_64_mib(method: int) -> None:
     """Beyond 64 MiB an importer loops for ever or aborts, depending on the compression."""
@@ -334,6 +335,7 @@ def attacks() -> dict[str, tuple[int, bytes, str]]:
     return framings() | bombs()
 
 
+@pytest.mark.slow
 def test_model_of_the_importer_knows_each_attack(attacks: dict[str, tuple[int, bytes, str]]) -> None:
     """It judges the bodies of `test_importers_accept_every_body_we_send`."""
     assert {name: treatment(method, body)[0] for name, (method, body, _) in attacks.items()} == {
@@ -408,6 +410,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 @pytest.mark.parametrize("reader", READERS)
 def test_readers_of_captures_refuse_each_attack(

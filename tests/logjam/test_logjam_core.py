@@ -262,6 +262,7 @@ class TestMessages:
         assert row.status == oracle.FOREIGN
         assert base64.b64decode(ids) == struct.pack("<QQ", *row.id_hash)
 
+    @pytest.mark.slow
     @examples(80)
     @given(
         st.lists(st.tuples(near_objects | plain_objects, st.sampled_from([RAW, BYTES]),
@@ -329,6 +330,7 @@ class TestCompression:
         assert oracle.unpack(method, pack(method, body)) == body
         assert unpack(method, oracle.pack(method, body)) == body
 
+    @pytest.mark.slow
     @examples(200)
     @given(st.binary(max_size=60), st.sampled_from([1, 2, 3]), st.integers(1, 400))
     def test_any_bytes_unpack_as_in_the_reference(self, body: bytes, method: int, limit: int) -> None:
@@ -682,6 +684,7 @@ class TestDecoder:
         st.lists(st.binary(max_size=8), min_size=1, max_size=7),
     )  # fmt: skip
 
+    @pytest.mark.slow
     @examples(120)
     @given(
         st.lists(st.tuples(parts, st.booleans(), st.integers(0, 3), st.booleans()), max_size=4),
@@ -790,6 +793,7 @@ class TestDecoder:
         done = subprocess.run(program, capture_output=True, text=True, timeout=2 * PATIENCE)
         assert done.stdout.split() == ["bad_snappy", "bad_lz4"], done.stderr
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", [1, 2, 3])
     def test_memory_of_bombs_is_bounded(self, method: int, tmp_path: Path) -> None:
         """One body unpacks to 512 MiB; another announces 64 MiB and holds 300 KB of zeros."""

@@ -375,6 +375,7 @@ class TestCapture:
         assert (counts.duplicates, counts.copies) == (3, 5)
 
 
+@pytest.mark.slow
 def test_killed_device_has_captured_all_it_answered(tmp_path):
     """The next device continues that capture."""
     acked = sent = 0
@@ -894,6 +895,7 @@ class TestHostile:
             assert producer.ship(1) == [ACCEPTED]
         assert process.peak() - before <= self.BOUND
 
+    @pytest.mark.slow
     def test_message_of_many_frames_is_refused(self, process):
         for count in (10, 11, 12, 13, 30, 1000, 50_000):
             parts = [*message(1), *[b"x"] * (count - 4)]
@@ -919,6 +921,7 @@ class TestHostile:
             producer.ask(message(b"x" * (4 * MIB + 1)))
             assert producer.cut()
 
+    @pytest.mark.slow
     def test_bodies_that_cannot_be_opened_are_accepted(self, process):
         bomb = zlib.compress(bytes(256 * MIB), 9)
         bodies = [(9, b"x"), (255, b""), (1, b"\x1f\x8b"), (2, b"\xff\xff\xff\xff\x0f"), (1, bomb)]

@@ -837,6 +837,7 @@ keys = st.text(max_size=12) | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @examples(120)
 @given(
     action=odd,

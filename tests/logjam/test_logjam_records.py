@@ -120,6 +120,7 @@ odd_attributes = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(600)
 @given(messages, arguments, st.dictionaries(field_names, values, max_size=4), odd_attributes, st.data())
 def test_encoded_documents_equal_those_of_the_agent(
@@ -131,6 +132,7 @@ def test_encoded_documents_equal_those_of_the_agent(
     both.is_ordinary(record_of(msg, args, extra, **attributes), data.draw(st.none() | texts | lengths))
 
 
+@pytest.mark.slow
 @examples(300)
 @given(
     st.text('ab %é日😀"\\\n\t\x7f', max_size=300),

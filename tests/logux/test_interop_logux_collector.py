@@ -82,6 +82,7 @@ class TestTheirClient:
             collector.push({"type": "hello", "n": 1})
             assert client.until("received") == {"type": "hello", "n": 1}
 
+    @pytest.mark.slow
     def test_pings_keep_the_connection_alive(self, kind: str, tmp_path: Path) -> None:
         with (
             Collector(ping=0.1, timeout=PATIENCE) as collector,

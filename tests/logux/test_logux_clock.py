@@ -127,6 +127,7 @@ class Run:
         self.server.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skew", [0, HOUR, -HOUR], ids=["right", "ahead", "behind"])
 def test_times_stay_true_when_the_clock_jumps(tmp_path: Path, skew: float) -> None:
     """The producer's clock jumps by an hour and two, with and without a break of the connection."""

@@ -166,6 +166,7 @@ def test_go_lumber_server_receives_every_event_exactly(
     assert_exact(server.events(), client, version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("compression", [0, 3])
 def test_only_two_windows_of_10000_events_are_in_flight(
@@ -269,6 +270,7 @@ def test_killed_go_lumber_server_loses_no_acknowledged_event(
     assert 3 <= len(received) - stats.sent <= stats.resent
 
 
+@pytest.mark.slow
 def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path, tmp_path: Path) -> None:
     """go-lumber ends the connection over a number that it cannot read. Our own check is off, as it would
     refuse that number."""
@@ -287,6 +289,7 @@ def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path
     assert list(first) == [n for n in range(3000) if n not in poison], "nothing missing, in order"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 3])
 @pytest.mark.parametrize("inflight", [0, 2], ids=["SyncClient", "AsyncClient"])
 @pytest.mark.parametrize("faults", ["", "keepalive=every:3:2,partial-ack=every:4"], ids=["plain", "partial"])

@@ -273,6 +273,7 @@ class TestSlowLogstash:
         assert sum(ours.lost) == sum(two.lost) > 0
         assert ours.most == two.most == 2
 
+    @pytest.mark.slow
     @given(st.lists(st.floats(1.0, 20.0), min_size=5, max_size=60))
     def test_no_slow_reader_gets_more_than_two(self, times: list[float]) -> None:
         def seconds_for(_events: int, window: int) -> float:
@@ -444,6 +445,7 @@ def sends_until(server: FarServer, client: logclient.Client, enough: Callable[[]
 class TestDelayLine:
     """A client and a server with a long round trip, over a socket."""
 
+    @pytest.mark.slow
     def test_far_server_has_more_windows_in_flight(self, pump: None) -> None:
         server = FarServer(0.05)
         with logclient.connect(server.url, overflow="block", window=50, max_events=5000) as client:
@@ -453,6 +455,7 @@ class TestDelayLine:
         server.close()
         assert 8 < server.most <= 16
 
+    @pytest.mark.slow
     def test_given_number_bounds_the_windows_in_flight(self, pump: None) -> None:
         server = FarServer(0.01)
         with logclient.connect(

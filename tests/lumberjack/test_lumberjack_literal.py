@@ -260,6 +260,7 @@ small = st.sampled_from([oracle.Limits(), oracle.Limits(), oracle.Limits(3, 40, 
 
 
 class TestReader:
+    @pytest.mark.slow
     @settings(max_examples=300, deadline=None)
     @given(streams, small, st.data())
     def test_reader_equals_the_reference_on_any_pieces(
@@ -313,6 +314,7 @@ pair_bodies = st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size
 
 
 class TestWriter:
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(st.data(), st.booleans(), st.booleans(), st.sampled_from([1, 5, 0x7FFFFFFF, LAST - 3, LAST]))
     def test_writer_and_acks_equal_the_reference(

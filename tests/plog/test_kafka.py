@@ -38,6 +38,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
+@pytest.mark.slow
 def test_broker_starts_once_answers_and_stops(
     tree: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

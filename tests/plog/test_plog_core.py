@@ -348,6 +348,7 @@ class TestMessages:
         assert batch.hashes()[3] == oracle.xxh64(judged.payload(2), 42)
         del in_flight
 
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None)
     @given(
         st.lists(st.tuples(
@@ -963,6 +964,7 @@ class TestReassembly:
             assert judged.payload(row) == body
             assert judged.tags(row) == b"t"
 
+    @pytest.mark.slow
     @given(
         st.lists(
             st.binary(max_size=60) | st.binary(max_size=40).map(lambda rest: b"\0\1" + rest), max_size=20
@@ -1118,6 +1120,7 @@ class TestDecoder:
     def rows(self, decoder: Decoder, found: list[bytes], **columns: Any) -> Any:
         return decoder.decode(*columns_of(found), **columns)
 
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None)
     @given(
         st.lists(st.tuples(

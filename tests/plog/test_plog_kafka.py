@@ -45,6 +45,7 @@ def tagged(payload: bytes, number: int, *tags: str, **how: Any) -> list[bytes]:
     return fragments(payload, number, tags=join_tags(tags), **how)
 
 
+@pytest.mark.slow
 def test_tags_choose_topic_and_key(kafka: str) -> None:
     usual, other = fresh_topic(), fresh_topic()
     with Collector(kafka=kafka, kafka_topic=usual, tcp_port=0) as collector:
@@ -96,6 +97,7 @@ def test_message_that_kafka_refuses_is_counted(kafka: str) -> None:
     assert read(kafka, topic, 1) == [(None, b"good")]
 
 
+@pytest.mark.slow
 def test_missing_broker_is_counted_and_events_kept() -> None:
     support.need("confluent_kafka")
     settings = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 300, "log_level": 0}

@@ -143,6 +143,7 @@ def test_every_event_is_in_kafka(broker: str, spark: Any, tmp_path: Path, events
     assert verdict.counts.duplicated == verdict.counts.unexpected == verdict.counts.corrupted == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", EVENTS)
 def test_every_event_lost_or_doubled_is_named(
     broker: str, spark: Any, tmp_path: Path, events: int, say: Say

@@ -176,6 +176,7 @@ def test_send_command_delivers_lines(
 # -- the codec
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(near_objects | st.binary(max_size=50), st.sampled_from([RAW, BYTES])), max_size=30),

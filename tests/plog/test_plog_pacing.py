@@ -314,6 +314,7 @@ def test_queue_of_another_machine_is_not_read(monkeypatch: pytest.MonkeyPatch) -
         assert ReceiverQueue(sock).look() is None
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("feedback", ["auto", "none"])
 def test_server_that_reads_nothing_drops_nothing(feedback: str) -> None:
@@ -425,6 +426,7 @@ def _assert_at_most_one_in_10000_lost(folder: Path, events: int, tries: int) -> 
     pytest.fail(f"more than 0.01 % lost, {tries} times")
 
 
+@pytest.mark.slow
 @linux
 def test_open_loop_loses_what_the_kernel_dropped(tmp_path: Path) -> None:
     # In a short run one stall of a busy machine exceeds 0.01 %; only the long form bounds the loss.
@@ -439,6 +441,7 @@ def test_open_loop_of_two_million_events(tmp_path: Path) -> None:
     _assert_at_most_one_in_10000_lost(tmp_path, 2_000_000, 2)
 
 
+@pytest.mark.slow
 @linux
 def test_feedback_auto_loses_nothing(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 60_000, feedback="auto")
@@ -455,6 +458,7 @@ def test_feedback_auto_loses_none_of_two_million(tmp_path: Path) -> None:
     assert ran.rate >= 30_000
 
 
+@pytest.mark.slow
 @linux
 def test_loss_without_pacing_is_estimated(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 200_000, pace=0, pace_bytes=0)
@@ -464,6 +468,7 @@ def test_loss_without_pacing_is_estimated(tmp_path: Path) -> None:
     assert missing <= ran.dropped <= missing + 10  # our questions may be dropped, too
 
 
+@pytest.mark.slow
 @linux
 def test_loss_beside_another_client_is_unknown(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 20_000, other=True)

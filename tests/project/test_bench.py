@@ -14,7 +14,7 @@ import pytest
 from tests import support
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 if not (support.ROOT / "bench" / "harness.py").exists():
     pytest.skip("no benchmarks beside these tests", allow_module_level=True)
 

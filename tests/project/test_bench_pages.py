@@ -268,6 +268,7 @@ def test_every_row_has_its_place_on_the_pages(name):
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
 @pytest.mark.parametrize(
     "start",

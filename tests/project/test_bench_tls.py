@@ -36,6 +36,7 @@ def secured(port, *, version=ssl.TLSVersion.TLSv1_3):
     return c
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_the_sink_decrypts_windows_and_acks(tls_sink, version):
     with secured(tls_sink.port, version=version) as c:

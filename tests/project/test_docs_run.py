@@ -30,7 +30,7 @@ from tests.project.pages import FOUND, Text
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
 NAMES = (
     *("a", "b", "logs.example.org", "logjam.example.net", "logjam-1.example.net", "logjam-2.example.net"),
@@ -326,9 +326,12 @@ def test_the_readme_works_in_its_order(
 ) -> None:
     """As one who reads it types it. The verdict is about all that was sent before it."""
     serve, *rest = commands_of("README.md")
-    [ten_lines, _] = [text for text in FOUND.samples if text.page == "README.md"]
+    samples = [text for text in FOUND.samples if text.page == "README.md"]
     with Server(machine, serve, here):
-        said = machine.run([sys.executable, "-c", ten_lines.text], here)
+        for sample in samples:
+            if sample.text.startswith('"'):  # of a dictConfig
+                continue
+            said = machine.run([sys.executable, "-c", sample.text if "import" in sample.text else f"import logclient\n{sample.text}"], here)
         assert "status='acked'" in said and "0 left;" in said
         for command in rest:
             if command.startswith(SPARK):
@@ -336,16 +339,13 @@ def test_the_readme_works_in_its_order(
                 shutil.copytree(here / "captured", here / "before" / "captured")
                 verdict = command
             else:
-                said = machine.run(command, here)
-            if command.startswith("logclient decode"):
-                assert "user ada logged in" in said
-                said = machine.run(command.partition(" --limit")[0], here)
-                for text in ("user ada logged in", "an event of my own", "and one to follow", "order 199 "):
-                    assert text in said
+                machine.run(command, here)
+        said = machine.run("logclient decode captured/", here)
+        assert all(text in said for text in ("paid", "an event of my own", "and one to follow"))
     request.getfixturevalue("spark")
     monkeypatch.chdir(here / "before")
     assert cli.main(shlex.split(verdict)[1:]) == ExitCode.OK
-    assert "203 of 203 events arrived intact" in capsys.readouterr().out
+    assert "3 of 3 events arrived intact" in capsys.readouterr().out
 
 
 def commands_of(page: str) -> list[str]:
@@ -652,6 +652,7 @@ IN_POD = (
 
 STAGES: dict[str, list[Stage]] = {
     "README.md": [
+        Stage(),
         Stage(),
         Stage(TLS.format(kind="lumberjack", port=5044, more=""), around=DICT_CONFIG),
     ],

@@ -24,6 +24,8 @@ from tests.support import ROOT, clean_environment, transports
 from tests.support.patience import PATIENCE
 from tools import pythons
 
+pytestmark = pytest.mark.slow
+
 SHORT = {
     # Without SIMD; compression by Python's packages in the compiled pumps.
     "macos": [

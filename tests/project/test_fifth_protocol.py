@@ -216,6 +216,7 @@ def names_a_protocol(path: Path) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.tree
 def test_only_listed_modules_name_a_protocol() -> None:
     outside = [path.relative_to(PACKAGE) for path in modules()]

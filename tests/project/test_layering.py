@@ -263,6 +263,7 @@ def test_the_rule_refuses_wrong_imports() -> None:
     assert [(pair, judge(pair)) for pair in right if judge(pair)] == []
 
 
+@pytest.mark.slow
 def test_imports_follow_the_arrows() -> None:
     broken = []
     for path in modules():
@@ -273,6 +274,7 @@ def test_imports_follow_the_arrows() -> None:
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.slow
 def test_the_package_imports_no_tests_or_tools() -> None:
     strange = {"tests", "tools", "bench", "setup", "_ext"}
     broken = [
@@ -406,6 +408,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [both for node in graph if (both := {it for it in reached[node] if node in reached.get(it, ())})]
 
 
+@pytest.mark.slow
 def test_no_files_or_folders_import_each_other() -> None:
     files: dict[str, set[str]] = {}
     folders: dict[str, set[str]] = {}

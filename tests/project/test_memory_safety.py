@@ -41,6 +41,7 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_records_may_change_while_they_are_encoded() -> None:
     """Each attribute in turn runs Python code that replaces all the others; their memory is reused."""
     said = run(HOSTILE_RECORDS)
@@ -176,6 +177,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", EXTENSIONS)
 def test_methods_before_init_raise_and_do_not_crash(module: str) -> None:
     """Every method of every compiled class, before `__init__` and after one that failed."""

@@ -22,6 +22,7 @@ from tests.support.configs import logux_config
 from tests.support.patience import wait_until
 
 
+@pytest.mark.slow
 def test_dead_owners_are_adopted_oldest_first(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         names = [scene.run(events=300).name for _ in range(3)]
@@ -90,6 +91,7 @@ def test_a_shortage_of_descriptors_delays_an_adoption(
         assert (counts.ok, counts.unknown, counts.lost) == (700, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [0, 1])
 def test_a_part_without_a_line_is_written_anew(whole: int, tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
@@ -108,6 +110,7 @@ def test_a_part_without_a_line_is_written_anew(whole: int, tmp_path: Path) -> No
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
 
 
+@pytest.mark.slow
 def test_an_adopter_that_is_killed_is_adopted_itself(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         first = _killed_with_a_ledger(scene, 300)
@@ -142,6 +145,7 @@ def test_overflow_mode_keeps_memory_and_order_at_close(tmp_path: Path) -> None:
         assert arrived == list(range(1, 5001))
 
 
+@pytest.mark.slow
 def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path) -> None:
     with Scene(tmp_path, spool_mode="overflow", max_bytes="1MiB") as scene:
         # Slow enough for the first segment, which is made while the first MiB fills memory.
@@ -155,6 +159,7 @@ def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path) -> None:
         assert (counts.lost, counts.unexpected) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ledger", [True, False])
 def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
     with Scene(tmp_path, **({} if ledger else {"ledger": None})) as scene:
@@ -168,6 +173,7 @@ def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
         assert scene.arrived() == dict.fromkeys(ids, 1)
 
 
+@pytest.mark.slow
 def test_files_of_a_live_owner_are_left_alone(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene, scene.client(NOBODY) as alive:
         alive.send({"message": "mine"})

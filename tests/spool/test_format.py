@@ -26,6 +26,8 @@ from logclient.files.ledger import merged, without
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 PLACE, PLACES = 65536, 64
 SETTLED, LEVELS = 0x80, 5
 LAST_SEQUENCE = (1 << 48) - 1

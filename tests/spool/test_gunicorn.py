@@ -18,7 +18,7 @@ from tests.support import need
 from tests.support.app_servers import STEPS, Answer, Load, Site, children, gone, wait_for
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
 WORKERS = 4
 

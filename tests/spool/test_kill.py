@@ -102,6 +102,7 @@ def _stop_many(scene: Scene, producers: int, draw: random.Random) -> dict[str, s
 NEEDS_STEPS = pytest.mark.skipif(bool(stepper.refusal()), reason=stepper.refusal())
 
 
+@pytest.mark.slow
 @NEEDS_STEPS
 def test_a_push_may_stop_at_any_instruction(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
@@ -123,6 +124,7 @@ def test_two_hundred_pushes_stop_at_any_instruction(tmp_path: Path) -> None:
         _assert_all_arrived(scene, returned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["interval", "batch"])
 def test_a_log_changes_nothing_about_kills(sync: str, tmp_path: Path) -> None:
     with Scene(tmp_path, spool_sync=sync) as scene:

@@ -161,6 +161,7 @@ def _open_to_others() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @MODES
 @pytest.mark.parametrize("made", [True, False], ids=["read-only", "missing"])
 def test_a_user_without_rights_goes_on_in_memory(
@@ -336,6 +337,7 @@ def test_a_removed_directory_stops_growth_only(tmp_path: Path, capfd: pytest.Cap
         assert counts.dropped == sum(stats.dropped.values())
 
 
+@pytest.mark.slow
 def test_events_of_a_removed_directory_are_not_stored(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene, scene.client(NOBODY) as client:
         for _ in range(100):
@@ -346,6 +348,7 @@ def test_events_of_a_removed_directory_are_not_stored(tmp_path: Path) -> None:
         assert (client.stats().stored, client.stats().failed) == (0, {"closed": 101})
 
 
+@pytest.mark.slow
 def test_adopted_events_of_a_removed_directory_are_not_stored(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         dead = scene.run(events=100)
@@ -361,6 +364,7 @@ def test_adopted_events_of_a_removed_directory_are_not_stored(tmp_path: Path) ->
         assert (close["t"], close["failed"]) == ("close", {"closed": 100})
 
 
+@pytest.mark.slow
 def test_a_removed_directory_does_not_end_delivery(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene, scene.client() as client:
         _assert_delivers(client, scene)
@@ -391,6 +395,7 @@ def _another_head(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [

@@ -66,6 +66,7 @@ def test_fixture_proves_the_delivery(log_delivery: testing.Delivery, log_collect
     assert log_delivery.check().counts.events == 50
 
 
+@pytest.mark.slow
 def test_fixture_fails_a_test_that_loses_events(tmp_path: Path) -> None:
     """At the end of the test, which itself notices nothing."""
     test = tmp_path / "test_it.py"

@@ -392,6 +392,7 @@ def test_the_limit_of_frames_is_respected(
     assert formatter.cached or NO_GIL
 
 
+@pytest.mark.slow
 def test_a_full_stack_does_not_end_the_cache(formatter: ExceptionFormatter) -> None:
     """The first look may find no room for its samples; later ones do."""
     given = raised(lambda: 1 / 0)

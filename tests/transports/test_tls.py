@@ -94,6 +94,7 @@ def ship(client: Client, n: int, first: int = 0) -> None:
 
 
 class TestDelivery:
+    @pytest.mark.slow
     def test_delivery_over_tls_passes_the_verifier(
         self, version: str, ours: Authority, tmp_path: Path
     ) -> None:
@@ -668,6 +669,7 @@ class TestCollector:
 
 
 class TestCommands:
+    @pytest.mark.slow
     def test_send_to_collect_with_certificates_on_both_sides(self, ours: Authority, tmp_path: Path) -> None:
         inprocess = pytest.importorskip("tests.verify_inprocess")
         lines = tmp_path / "lines.log"

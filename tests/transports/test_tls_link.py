@@ -382,6 +382,7 @@ class TestHandshake:
 
 
 class TestHostileServers:
+    @pytest.mark.slow
     def test_a_chain_of_ten_megabytes_is_refused(self, ours: Authority, server: str, tmp_path: Path) -> None:
         """OpenSSL buffers what is announced of a message: the bound is checked before that."""
         chain = tmp_path / "chain.pem"

@@ -95,6 +95,7 @@ def cut(data: some.DataObject, wire: bytes) -> list[bytes]:
     return [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     some.lists(pieces, max_size=8), some.sampled_from([1, 10, 125, 126, 400, 5000]), agreements, some.data()

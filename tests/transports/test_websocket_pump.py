@@ -92,6 +92,7 @@ def squeezed(data: bytes) -> bytes:
     return server_frame(TEXT, packer.compress(data) + packer.flush() + b"\0", bits=PACKED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("form", ["plain", "fragments", "deflate"])
 def test_c_and_the_adapter_leave_equal_traces(script: str, form: str, tmp_path: Path) -> None:
@@ -151,6 +152,7 @@ class TestMessages:
             server.peers[0].ack()
             assert rig.settle().acked == 1
 
+    @pytest.mark.slow
     def test_a_server_that_does_not_read_delays_events(self, kind: str) -> None:
         server = WebSocketServer()
         server.stuck = True

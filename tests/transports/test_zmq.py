@@ -252,6 +252,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
             rig.finish(0.5)
 
 
+@pytest.mark.slow
 def test_events_are_delivered_over_zmq(make: Callable[..., Rig]) -> None:
     rig = make()
     with rig.watched():
@@ -261,6 +262,7 @@ def test_events_are_delivered_over_zmq(make: Callable[..., Rig]) -> None:
     assert [got.seq for got in rig.server.events(5000)] == list(range(1, 5001))
 
 
+@pytest.mark.slow
 def test_cuts_lose_and_reorder_no_event(make: Callable[..., Rig]) -> None:
     rig = make(overflow="block", max_events=500)
     randomly = random.Random(7)

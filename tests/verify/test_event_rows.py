@@ -47,6 +47,7 @@ def rows_of(source: Any, **options: Any) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", ["1", "20k", "64m"])
 def test_words_are_those_of_the_verdict(

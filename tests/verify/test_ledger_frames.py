@@ -23,7 +23,7 @@ job = pytest.importorskip("logclient.verify.job")
 pytest.importorskip("logclient.verify.dataframes.ledgers")
 AnalysisException = pytest.importorskip("pyspark.errors").AnalysisException
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 WORDS = (
     "ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending",

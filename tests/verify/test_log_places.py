@@ -52,6 +52,7 @@ def two_folders(tmp_path: Path) -> tuple[list[Row], list[Row]]:
 # -- several folders
 
 
+@pytest.mark.slow
 def test_several_folders_and_patterns_have_all_rows(tmp_path: Path) -> None:
     one, two = two_folders(tmp_path)
     found = read(tmp_path)
@@ -90,6 +91,7 @@ def test_wrong_places_are_named(tmp_path: Path, bucket: Bucket) -> None:
 # -- URLs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_bytes", [1 << 26, 2000])
 def test_capture_in_a_bucket_has_the_same_rows(
     tmp_path: Path, bucket: Bucket, partition_bytes: int
@@ -102,6 +104,7 @@ def test_capture_in_a_bucket_has_the_same_rows(
     assert_equal(found, [row for row in expected if row["listener"] in ("l00004", "l00009")])
 
 
+@pytest.mark.slow
 def test_stream_of_a_bucket_has_each_row_once(tmp_path: Path, bucket: Bucket) -> None:
     expected = log_captures.make(tmp_path / "capture", 34, 5, 10, damage=False)
     url = bucket.upload(tmp_path / "capture", "capture")

@@ -174,6 +174,7 @@ def test_segments_may_come_in_any_order(tmp_path: Path) -> None:
     assert start == {"main": {"read": [[1, 9]]}}
 
 
+@pytest.mark.slow
 def test_many_segments_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trigger lists names and opens new segments only. The offset does not grow with their number."""
     capture = tmp_path / "capture"
@@ -241,6 +242,7 @@ def test_damage_is_a_row_of_its_batch(tmp_path: Path) -> None:
     assert "damage" in [row["error"] for row in second]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [400, 3000])
 def test_messages_of_several_units_in_bounded_batches(tmp_path: Path, limit: int) -> None:
     sent = {seq: document(P, seq, 100 * seq) for seq in range(1, 31)}

@@ -69,6 +69,7 @@ def read(folder: Path, pushed: tuple[Any, ...] = (), schema: Any = None, **optio
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "units", "partition_bytes"),
     [(0, 25, 1 << 26), (1, 25, 3000), (2, 25, 500), (3, 25, 200), (4, 4, 1), (5, 4, 3)],
@@ -242,6 +243,7 @@ def test_only_what_is_asked_for_is_computed(tmp_path: Path, monkeypatch: pytest.
         assert asked == [needs], name
 
 
+@pytest.mark.slow
 def test_imports_are_exempt_from_garbage_collection_in_tasks_only(tmp_path: Path) -> None:
     files.write_segments(tmp_path, "a", [(files.window([files.body(None, "x")]), 0, 1)])
     script = """if True:
@@ -451,6 +453,7 @@ def test_pushed_filters_open_and_decode_less(tmp_path: Path, monkeypatch: pytest
 # -- Spark
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("listeners", [200, pytest.param(2000, marks=pytest.mark.long)])
 def test_spark_finds_the_source_and_reads_every_row(spark: Any, tmp_path: Path, listeners: int) -> None:
@@ -466,6 +469,7 @@ def test_spark_finds_the_source_and_reads_every_row(spark: Any, tmp_path: Path, 
     assert_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("enabled", ["true", "false"])
 def test_filters_give_the_same_rows_pushed_or_not(spark: Any, tmp_path: Path, enabled: str) -> None:
@@ -497,6 +501,7 @@ def test_filters_give_the_same_rows_pushed_or_not(spark: Any, tmp_path: Path, en
         spark.conf.set(name, before)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_sql_reads_a_capture(spark: Any, tmp_path: Path) -> None:
     expected = log_captures.make(tmp_path / "capture", 13, 10, 20)

@@ -810,6 +810,7 @@ def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.Mo
 # -- Spark itself
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_gives_the_same_counts(spark: Any, scene: Scene) -> None:
     scene.write_ledger().write_capture(
@@ -823,6 +824,7 @@ def test_spark_gives_the_same_counts(spark: Any, scene: Scene) -> None:
     assert (scene.out / "report.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_error_in_a_spark_worker_is_one_line(spark: Any, scene: Scene) -> None:
     scene.write_ledger()
@@ -842,6 +844,7 @@ sys.exit(print_verdict(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_command_is_quiet_and_leaves_no_files(scene: Scene, tmp_path: Path, spark: Any) -> None:
     scene.write_ledger().write_capture(range(1, 20))

@@ -78,6 +78,7 @@ def frame(request: pytest.FixtureRequest, spark: Any, scene: Scene, tmp_path: Pa
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_every_dataframe_gives_the_verdict_of_its_rows(scene: Scene, frame: Any) -> None:
     columns = {name.lower(): name for name in frame.columns}
@@ -99,6 +100,7 @@ def test_every_dataframe_gives_the_verdict_of_its_rows(scene: Scene, frame: Any)
     assert ", record " not in (scene.out / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_column_may_be_a_field_of_another_one(spark: Any, scene: Scene) -> None:
     made = spark.createDataFrame(
@@ -113,6 +115,7 @@ def test_a_column_may_be_a_field_of_another_one(spark: Any, scene: Scene) -> Non
         verify.run(scene.ledger, arrived=made, columns={"body": "event"})
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_listeners_without_an_order_are_told_apart(spark: Any, scene: Scene) -> None:
     rows = [(body.decode(), "ab"[i % 2]) for i, body in enumerate(arrivals(scene))]
@@ -132,6 +135,7 @@ def test_rows_that_come_later_are_an_error(spark: Any, scene: Scene) -> None:
         verify.run(scene.ledger, arrived=made, columns={"listener": "server"})
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_table_of_the_catalogue_comes_before_a_folder(
     spark: Any, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,6 +222,7 @@ def test_events_without_an_id_of_their_own_are_not_judged_by_id(
 OWN = ["plain", "0" * 32, "with space", 'a"b\\c', "é 😀", "/x", "\u2028", "f" * 31, "F" * 32]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_ids_come_from_a_column(spark: Any, tmp_path: Path) -> None:
     """Ours, and those that an application chose, without a body."""
@@ -249,6 +254,7 @@ def test_ids_come_from_a_column(spark: Any, tmp_path: Path) -> None:
         verify.run(tmp_path / "ledger", arrived=made, columns={"id": "n"}, match="id")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_keys_of_a_topic_are_its_ids(spark: Any, scene: Scene, broker: str) -> None:
     ids = [files.event_id(P, seq).encode() for seq in (*range(1, 20), 3)]
@@ -304,6 +310,7 @@ class Stored:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_export_of_a_store_is_judged_by_id(spark: Any, tmp_path: Path) -> None:
     """As files of Parquet with whole documents, whose ids are fields of an object."""

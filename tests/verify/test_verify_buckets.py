@@ -123,6 +123,7 @@ def plain(verdict: Any) -> dict[str, Any]:
     return fields
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [{}, {"anonymous": 0.2, "users": 0.1}, {"logjam": 0.5, "unclosed": "a"}])
 def test_verdict_is_the_same_for_all_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]
@@ -142,6 +143,7 @@ def test_verdict_is_the_same_for_all_sizes(
         assert found[1] == expected[1]
 
 
+@pytest.mark.slow
 def test_units_are_numbered_over_many_segments(tmp_path: Path) -> None:
     world = World(5, 200)
     ledger, capture = world.write(tmp_path, segments=400)

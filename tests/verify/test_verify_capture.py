@@ -195,6 +195,7 @@ def test_chunk_and_batch_size_change_nothing(tmp_path: Path, chunk: int, units: 
     assert reader.position == path.stat().st_size
 
 
+@pytest.mark.slow
 @given(
     st.lists(records, max_size=12),
     st.sampled_from([1, 2, 100]),

@@ -459,6 +459,7 @@ def header(text: bytes) -> bytes:
     return files.record(HEADER + text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "evil",
     [

@@ -17,6 +17,8 @@ from tests.oracle import plog as oracle
 from tests.verify.datagrams import document, write_datagrams
 from tests.verify_scene import Scene
 
+pytestmark = pytest.mark.slow
+
 np = support.need("numpy")
 pa = support.need("pyarrow")
 support.need("pyspark")

@@ -22,6 +22,8 @@ from tests.support.s3 import Bucket
 from tests.support.tmpfs import mounted
 from tests.verify_scene import P, Scene
 
+pytestmark = pytest.mark.slow
+
 support.need("numpy")
 support.need("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

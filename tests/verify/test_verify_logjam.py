@@ -86,6 +86,7 @@ def nonzero(verdict: Any) -> dict[str, int]:
 # -- what arrives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", [True, False], ids=["request", "async"])
 @pytest.mark.parametrize("compression", METHODS)
 @pytest.mark.parametrize("topic", [files.TOPIC, "events.shop.production", "frontend.page"])
@@ -520,6 +521,7 @@ def test_each_damaged_message_is_one_row(run: Run, seed: int) -> None:
     assert found - verdict.undecodable.get("not_json", 0) + verdict.capture["heartbeats"] == 300
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_finds_the_same_gap(spark: Any, run: Run) -> None:
     from pyspark.sql import functions as f

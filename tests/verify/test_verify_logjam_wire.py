@@ -95,6 +95,7 @@ def consumer(run: Run) -> Iterator[Any]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "zlib", "snappy", "lz4"])
 def test_requests_arrive_in_every_compression(run: Run, compression: str) -> None:
     if compression in ("snappy", "lz4"):
@@ -152,6 +153,7 @@ def test_discarded_requests_are_lost(run: Run) -> None:
     assert (verdict.counts.ok, verdict.counts.lost) == (N - 7, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["request", "async"])
 @pytest.mark.parametrize("compression", ["none", "zlib"])
 def test_each_fault_of_the_device_is_found(run: Run, mode: str, compression: str) -> None:

@@ -34,6 +34,7 @@ support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.skipif(not can_mount() and not support.REQUIRE_ALL, reason="no unshare -m and mount here"),
 ]

@@ -166,6 +166,7 @@ class TestChecks:
         verdict = verify()
         assert (verdict.exit_code, verdict.problems, verdict.capture["checks"]) == (0, (), 1)
 
+    @pytest.mark.slow
     @pytest.mark.spark
     def test_checks_in_a_table(self, scene: Scene, spark: Any, tmp_path: Any) -> None:
         check = files.body(files.event_id(CHECK, 1), "test")

@@ -84,6 +84,7 @@ def test_each_tcp_line_is_a_body(scene: Scene) -> None:
     assert verdict.counts.ok == 3
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_messages_may_span_segments_of_two_listeners(spark: Any, scene: Scene) -> None:
     scene.bodies = {seq: document(P, seq, 3_000) for seq in range(1, 101)}

@@ -91,6 +91,7 @@ def test_random_histories_equal_the_reference(
         assert verdict.seconds["second_passes"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "histories", "bits", "tail"),

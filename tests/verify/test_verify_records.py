@@ -112,6 +112,7 @@ def records_of_world(world: World) -> list[Record]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -155,6 +156,7 @@ def document(ident: str, data: bytes) -> bytes:
     return b'{"type":"log","uuid":"%b","host":"h","timestamp":1,"data":"%b"}' % (ident.encode(), data)
 
 
+@pytest.mark.slow
 def test_plog_events_are_found_by_id_or_hash(spark: Any, broker: str, scene: Scene) -> None:
     """Documents, a user's own uuid, and bytes that are no document."""
     rng = random.Random(20)
@@ -197,6 +199,7 @@ def test_plog_events_are_found_by_id_or_hash(spark: Any, broker: str, scene: Sce
 # -- Kafka
 
 
+@pytest.mark.slow
 def test_partitions_are_listeners_and_keys_are_kept(spark: Any, broker: str, scene: Scene) -> None:
     """A fault is shown with its bytes."""
     scene.write_ledger()
@@ -231,6 +234,7 @@ def test_partitions_are_listeners_and_keys_are_kept(spark: Any, broker: str, sce
     assert "\x1b" not in page
 
 
+@pytest.mark.slow
 def test_order_is_judged_per_partition(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger()
     order = [1, 2, 4, 3, *range(5, 21)]
@@ -254,6 +258,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_hostile_values_change_no_event(spark: Any, broker: str, scene: Scene) -> None:
     """A topic is open to other writers: values that are no event are counted by reason."""
     scene.write_ledger()
@@ -361,6 +366,7 @@ def test_ledger_lines_after_the_listing_are_not_read(
     assert verdict.exit_code == ExitCode.UNREACHABLE
 
 
+@pytest.mark.slow
 def test_several_topics_are_one_verdict(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger()
     names = [create_topic(broker, 1, records_of(scene, range(1 + i, 21, 2))) for i in range(2)]
@@ -394,6 +400,7 @@ def test_wrong_kafka_address_is_a_config_error(scene: Scene, address: str) -> No
     assert "secret" not in str(failed.value)
 
 
+@pytest.mark.slow
 def test_kafka_config_file_sets_the_consumer(spark: Any, broker: str, scene: Scene, tmp_path: Path) -> None:
     scene.write_ledger()
     name = create_topic(broker, 1, records_of(scene, range(1, 21)))
@@ -421,6 +428,7 @@ def test_exactly_one_source_of_arrivals_is_given(scene: Scene) -> None:
             job.run(scene.ledger, **given)
 
 
+@pytest.mark.slow
 def test_command_starts_a_session_with_the_connector(broker: str, scene: Scene, tmp_path: Path) -> None:
     """The connector is taken from a folder of jars."""
     scene.write_ledger()
@@ -446,6 +454,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in names) for row in frame.collect()), key=repr)
 
 
+@pytest.mark.slow
 def test_topic_decodes_alike_in_batch_and_stream(
     spark: Any, broker: str, scene: Scene, tmp_path: Path
 ) -> None:
@@ -485,6 +494,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
+@pytest.mark.slow
 def test_frame_without_a_body_column_is_refused(spark: Any) -> None:
     frame = spark.createDataFrame([(1, "{}", None)], "n int, value string, hash int")
     for column in ("n", "none"):
@@ -517,6 +527,7 @@ def table(spark: Any, scene: Scene, tmp_path: Path) -> Any:
     return go
 
 
+@pytest.mark.slow
 def test_table_needs_neither_arrival_nor_time(scene: Scene, table: Any) -> None:
     """Without an arrival number there is no order, without a time no latency."""
     scene.write_ledger()
@@ -560,6 +571,7 @@ def test_events_of_a_producer_that_began_after_the_listing_are_unknown(scene: Sc
     assert verdict.exit_code == ExitCode.UNREACHABLE
 
 
+@pytest.mark.slow
 def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, table: Any) -> None:
     """No event is taken for another one, and the problem gives the reason."""
     with lumberjack.Collector(keep=True) as server:
@@ -601,6 +613,7 @@ def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, tabl
     assert "arrived at the table (19)" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["metadata kept", "metadata gone"])
 def test_raw_bytes_with_two_ids_are_never_mixed_up(scene: Scene, table: Any, kept: bool) -> None:
     """No event is taken for another one, whichever of its ids the store keeps."""
@@ -628,6 +641,7 @@ def test_raw_bytes_with_two_ids_are_never_mixed_up(scene: Scene, table: Any, kep
         assert {x["seq"] for x in whole.examples["corrupted"]} == {2, 4}
 
 
+@pytest.mark.slow
 def test_columns_give_order_listener_time_and_key(scene: Scene, table: Any) -> None:
     """Order is that of arrival at each listener, wherever the rows are."""
     scene.bodies = {seq: files.body(files.event_id(P, seq), f"é {seq}") for seq in range(1, 21)}
@@ -651,6 +665,7 @@ def test_columns_give_order_listener_time_and_key(scene: Scene, table: Any) -> N
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_table_may_be_named_or_have_a_format(spark: Any, scene: Scene, table: Any, tmp_path: Path) -> None:
     scene.write_ledger()
     spark.createDataFrame(
@@ -665,6 +680,7 @@ def test_table_may_be_named_or_have_a_format(spark: Any, scene: Scene, table: An
     assert table([], name=f"text:{lines}").counts.lost == 1
 
 
+@pytest.mark.slow
 def test_wrong_column_or_table_is_named(scene: Scene, table: Any) -> None:
     scene.write_ledger()
     rows = [{"value": b"{}", "n": 1.5}]
@@ -716,6 +732,7 @@ def test_arrival_number_in_two_files_is_refused(spark: Any, scene: Scene, table:
         spark.conf.set("spark.sql.files.openCostInBytes", before)
 
 
+@pytest.mark.slow
 def test_arrival_numbers_may_begin_anywhere(scene: Scene, table: Any) -> None:
     """They count from the lowest of each listener, which may be negative."""
     scene.write_ledger()
@@ -732,6 +749,7 @@ def test_arrival_numbers_may_begin_anywhere(scene: Scene, table: Any) -> None:
     assert verdict.problems == ()
 
 
+@pytest.mark.slow
 def test_wrong_time_is_named(scene: Scene, table: Any, capfd: pytest.CaptureFixture[str]) -> None:
     scene.write_ledger()
     rows = [{"value": scene.bodies[seq], "at": f"2024-01-01 00:00:{seq:02}"} for seq in range(1, 21)]

@@ -376,6 +376,7 @@ def test_report_without_events_has_no_timeline(scene: Scene, run: Run) -> None:
     assert "Over time" not in read_page(scene).text
 
 
+@pytest.mark.slow
 def test_page_of_many_producers_is_bounded(scene: Scene) -> None:
     n = 5000
     long_ = "lumberjack://" + "a-very-long-name." * 40

@@ -203,6 +203,7 @@ def test_order_of_rows_and_second_attempts_change_nothing(
     assert faults[0] == faults[1]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "seeds", [(1, 30), *(pytest.param((n, n + 99), marks=pytest.mark.long) for n in range(31, 531, 100))]

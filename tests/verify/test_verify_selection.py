@@ -530,6 +530,7 @@ def assert_equals_reference(world: World, verdict: Any, out: Path, options: dict
     assert verdict.counts.events and left_out["events"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selection: str) -> None:
@@ -545,6 +546,7 @@ def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selecti
     assert_equals_reference(world, verdict, out, options)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("selection", ["both", "run and time"])
 def test_random_histories_on_spark_equal_the_reference(spark: Any, tmp_path: Path, selection: str) -> None:

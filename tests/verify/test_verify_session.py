@@ -77,6 +77,7 @@ sys.exit(verify.run(sys.argv[1], sys.argv[2]).exit_code)
 """
 
 
+@pytest.mark.slow
 def test_settings_of_spark_submit_win(scene: Scene, tmp_path: Path) -> None:
     home = Path(support.need("pyspark").__file__).parent
     script = tmp_path / "sub.py"
@@ -245,6 +246,7 @@ def read_all(descriptor: int, into: list[bytes]) -> None:
             into.append(data)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
 @pytest.mark.parametrize(
     ("number", "moment"),

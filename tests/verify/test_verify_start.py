@@ -100,6 +100,7 @@ def test_missing_evidence_is_named_without_spark(scene: Scene, tmp_path: Path) -
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.slow
 def test_events_of_spark_are_logged_to_their_end(scene: Scene, tmp_path: Path) -> None:
     """The JVM ends by itself, and leaves nothing else."""
     events = tmp_path / "events"

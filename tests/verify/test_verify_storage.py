@@ -181,6 +181,7 @@ def test_pattern_without_a_folder_is_an_error(scene: Scene, verify: Run, tmp_pat
 # -- S3
 
 
+@pytest.mark.slow
 def test_evidence_is_read_from_a_bucket(scene: Scene, bucket: Bucket, verify: Run) -> None:
     scene.write_ledger().write_capture(per_segment=3)
     ledger, capture = bucket.upload(scene.ledger, "run/ledger"), bucket.upload(scene.capture, "run/capture")
@@ -268,6 +269,7 @@ def test_reads_of_an_object_equal_those_of_a_file(bucket: Bucket, tmp_path: Path
             assert there.tell() == here.tell()
 
 
+@pytest.mark.slow
 def test_pattern_of_a_url_lists_only_folders_that_may_lead_to_a_match(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +306,7 @@ def test_pattern_of_a_url_lists_only_folders_that_may_lead_to_a_match(
             storage.expand("s3://*/run", "capture")
 
 
+@pytest.mark.slow
 def test_headers_are_read_at_the_same_time(
     scene: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +358,7 @@ def rows_of(out: Any) -> list[tuple[str, str]]:
     return sorted(inprocess.violation_ids(out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["plain", "anonymous", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("logjam", "unclosed"))],
@@ -384,6 +388,7 @@ def test_verdict_from_a_bucket_equals_that_of_folders(
     assert said["capture"]["folder"] == bucket.url("run/capture")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
 def test_each_protocol_is_judged_from_a_bucket(
     tmp_path: Path, bucket: Bucket, verify: Run, protocol: str
@@ -450,6 +455,7 @@ def test_folders_of_a_bucket_that_are_not_read(scene: Scene, bucket: Bucket, ver
     assert (verdict.ledger["unread"], verdict.capture["listeners"]) == (1, ["main"])
 
 
+@pytest.mark.slow
 def test_selection_from_a_bucket_equals_that_of_folders(tmp_path: Path, bucket: Bucket, verify: Run) -> None:
     world = World(5, 12, anonymous=0.3, users=0.2, runs=("one", "two"))
     ledger, capture = world.write(tmp_path)
@@ -473,6 +479,7 @@ def test_failed_verification_leaves_nothing(
     assert bucket.objects() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_command_runs_in_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) -> None:
     """Everything is behind URLs, and Spark's workers read the evidence themselves."""
@@ -516,6 +523,7 @@ def test_empty_prefix_is_one_line(scene: Scene, bucket: Bucket, verify: Run, wha
     assert_one_line(caught, f"{what}: {bucket.url('none')}: there is nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["ledger", "capture", "out"])
 def test_server_that_does_not_answer_is_one_line(
     scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch, what: str
