@@ -272,12 +272,22 @@ class TestCheck:
         out, _ = command(capsys, "check", copy, code=ExitCode.BROKEN)
         assert f"{producer.name}.000000.seg: was written before this machine started, or copied" in out
 
-    def test_a_log_that_was_damaged_is_named(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-        producer = scene.start(events=100, end="stay", spool_sync="interval")
+    def test_a_log_that_was_damaged_is_named(
+        self, scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        producer = scene.start(events=100, end="stay", spool_sync="interval", spool_bytes="16MiB")
         wait_until(lambda: producer.sent() == 100 and producer.read_name(), "it has sent all")
-        path = scene.spool / f"{producer.name}.000000.log"
-        wait_until(lambda: path.exists() and path.stat().st_size > 5000, "its log has them")
+        copy = tmp_path / "copy"
+
+        def logged() -> int:
+            """Return the events of a copy, which are those that the log has."""
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(scene.spool, copy)
+            return int(json.loads(command(capsys, "ls", copy, "--json")[0])["events"])
+
+        wait_until(lambda: logged() == 100, "its log has them")
         producer.kill()
+        path = scene.spool / f"{producer.name}.000000.log"
         assert command(capsys, "check", scene.spool)[0] == "1 owner, 0 faults\n"
         _spoil(path, 200, b"\xff")
         out, _ = command(capsys, "check", scene.spool, code=ExitCode.BROKEN)
