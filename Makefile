@@ -83,7 +83,7 @@ fuzz: build deps
 bench: build deps-bench
 	@$(PY) -m bench $(ARGS)
 docs: build $(VENV)/.docs
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet $(ARGS)
+	@$(PY) tools/site.py && $(BIN)/zensical build --clean --strict $(ARGS)
 generated: build
 	@$(PY) -m tools.options
 format: $(VENV)/.test

@@ -172,6 +172,15 @@ LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uin
     return 1;
 }
 
+/* Fill at most 256 bytes with random ones: 0, or -1. The C library may be older than its getentropy. */
+#if defined(__linux__) && !defined(LC_LIKE_MACOS)
+#include <sys/syscall.h>
+#define lc_random(to, size) (syscall(SYS_getrandom, to, size, 0) == (long)(size) ? 0 : -1)
+#else
+#include <sys/random.h>
+#define lc_random getentropy
+#endif
+
 /* A counter that is cheap to read and only tells whether a few microseconds have passed: reading the wall
  * clock costs as much as the rest of a put. LC_SOON ticks are about 5 to 20 us; 0: there is no counter, and
  * the clock is always read. */

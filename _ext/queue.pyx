@@ -336,7 +336,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
         return count
 
-    def refuse(self, bytes body not None, uint8_t kind=0):
+    def refuse(self, bytes body not None=b"", uint8_t kind=0):
         """Count an event that found no room in time as dropped (``overflow``), with a sequence of its own."""
         cdef lc_queue *h = _lock(self)
         cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)

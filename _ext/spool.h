@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "platform.h"
 
 /* What is in files has its sizes from docs/formats.md. A statement, for structures that Cython defines. */
 #define lc_static_assert(holds) _Static_assert(holds, #holds)
@@ -45,7 +46,7 @@ static inline void *lc_map(int fd, size_t size) {
 #define lc_sync fdatasync
 static inline uint64_t lc_salt(void) {
     uint64_t salt = 0;
-    if (syscall(SYS_getrandom, &salt, sizeof salt, 0) != (long)sizeof salt) salt = (uint64_t)(uintptr_t)&salt;
+    if (lc_random(&salt, sizeof salt) < 0) salt = (uint64_t)(uintptr_t)&salt;
     return salt;
 }
 /* Not posix_fallocate: where a file system cannot allocate, that writes every page. */

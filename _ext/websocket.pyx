@@ -22,7 +22,8 @@ from logclient._ext.codec cimport *
 from logclient._ext.deflate cimport *
 from logclient._ext.pump cimport *
 
-import os
+cdef extern from "platform.h" nogil:
+    int lc_random(void *to, size_t size)
 
 __all__ = ["LINKED", "ClientFrames", "WebSocketPump"]
 
@@ -51,7 +52,7 @@ cdef enum:
     OVER_TOO_BIG = 3             # a message of more than max_message bytes
     OVER_ENDED = 4               # the peer ended the connection without a close frame
     OVER_MEMORY = 5
-    KEYS = 16384                 # random bytes requested at once, with the GIL: masks of four bytes
+    KEYS = 256                   # random bytes requested at once: masks of four bytes
     HEAD = 10                    # bytes of the longest head of a server's frame
     CONTROL = 125                # bytes of the longest payload of a control frame
     NO_STATUS = 1005             # stands for a close frame without a code

@@ -40,6 +40,8 @@ cdef class Encoder:
     cdef int count                   # of names
     cdef dict first                  # the attributes of a record, whose keys the class LogRecord shares
     cdef void *keys                  # these keys, while names[i] is that of value i in them; or NULL
+    cdef str message                 # "message", as formatters write it
+    cdef bint reads_entries          # `lc_entries` has the layout of this Python
     cdef object record_type
     cdef object get_message
     cdef readonly object exceptions  # ExceptionFormatter
@@ -89,14 +91,16 @@ cdef class Encoder:
         self.order = list(self.first)[:ORDER]
         # color_message: uvicorn's copy of the message, with terminal escapes.
         skipped = ("message", "asctime", "color_message")
-        self.standard = {name: slots.get(name, A_UNUSED) for name in (*self.order, *skipped)}
+        self.standard = {name: slots.get(name, A_UNUSED) for name in self.order}
+        self.standard.update(dict.fromkeys(skipped, A_SKIPPED))
         if ecs:
             for i, name in enumerate(INSTRUMENTED_NAMES):
-                self.standard[name] = min(A_TRACE + i, A_UNUSED)
+                self.standard[name] = A_TRACE + i if A_TRACE + i < A_UNUSED else A_SKIPPED
         for i, name in enumerate(self.order):
             self.names[i] = <PyObject *> self.order[i]
             self.slots[i] = self.standard[name]
         self.count = len(self.order)
+        self.message = "message"
         self._learn_keys()
         self.bound = bound
         self.redaction = Redaction(redact) if redact else None
@@ -400,8 +404,10 @@ cdef class Encoder:
     # Records.
 
     cdef int _learn_keys(self) except -1:
-        # Find out whether the values of records lie in the order of `names`.
+        # Find out whether the values of records, and the entries of other dicts, lie in the order of `names`.
         cdef PyObject **values
+        cdef const lc_entry *entries
+        cdef dict own
         cdef int i
         for name in self.first:
             self.first[name] = object()
@@ -411,6 +417,12 @@ cdef class Encoder:
             if values == NULL or values[i] != <PyObject *> self.first[self.order[i]]:
                 self.keys = NULL
                 break
+        own = dict(list(self.first.items()))
+        entries = lc_entries(<PyObject *> own, self.count)
+        self.reads_entries = entries != NULL
+        for i in range(self.count if self.reads_entries else 0):
+            if entries[i].key != self.names[i] or entries[i].value != <PyObject *> own[self.order[i]]:
+                self.reads_entries = False
         return 0
 
     cdef inline void _read_attributes(self, PyObject *standard, PyObject *d, Attributes *s) noexcept nogil:
@@ -418,7 +430,8 @@ cdef class Encoder:
         cdef PyObject *k
         cdef PyObject *v
         cdef PyObject *place
-        cdef Py_ssize_t at = 0, before = 0
+        cdef const lc_entry *entries
+        cdef Py_ssize_t at = 0, before = 0, slot
         cdef int i = 0
         s.first_extra = -1
         s.extras_mixed = False
@@ -427,21 +440,37 @@ cdef class Encoder:
         if values != NULL:
             for i in range(self.count):
                 if values[i] == NULL:
-                    break                # and another attribute is there
+                    i = 0
+                    break
                 s.values[self.slots[i]] = values[i]
                 lc_prefetch(values[i])
             else:
-                return
-            i = 0
+                # What others have added follows, unless some of these were deleted and set again.
+                i, at, before = self.count, self.count, self.count
+        elif self.reads_entries and (entries := lc_entries(d, self.count)) != NULL:
+            for i in range(self.count):
+                if entries[i].key != self.names[i] or entries[i].value == NULL:
+                    break
+                s.values[self.slots[i]] = entries[i].value
+                lc_prefetch(entries[i].value)
+            else:
+                i = self.count
+            at = before = i
         while PyDict_Next(d, &at, &k, &v):
             if i < self.count and k == self.names[i]:
                 s.values[self.slots[i]] = v
                 lc_prefetch(v)
                 i += 1
+            elif k == <PyObject *> self.message:     # as a formatter leaves it
+                s.extras_mixed = s.first_extra >= 0
             else:
                 place = lc_find(standard, k) if PyUnicode_CheckExact(k) else NULL
                 if place != NULL:
-                    s.values[lc_compact_value(place)] = v
+                    slot = lc_compact_value(place)
+                    if values != NULL and (slot < A_TRACE or slot == A_UNUSED):
+                        values, i, at, before, s.first_extra = NULL, 0, 0, 0, -1
+                        continue
+                    s.values[slot] = v
                     s.extras_mixed = s.first_extra >= 0
                 elif s.first_extra < 0:
                     s.first_extra = before

@@ -1,20 +1,11 @@
 # Frames to send (RFC 6455, section 5).
 
-cdef int new_keys(lc_frames *f) noexcept with gil:
-    cdef bytes keys
-    try:
-        keys = os.urandom(KEYS)
-        memcpy(f.keys, <const uint8_t *> keys, KEYS)
-    except BaseException:            # the system has no generator, or memory is out
-        return -1
-    f.key = 0
-    return 0
-
-
-# Return an unpredictable mask (section 10.3); NULL: there is none.
+# Return an unpredictable mask (section 10.3); NULL: the system has no generator.
 cdef inline const uint8_t *next_key(lc_frames *f) noexcept nogil:
-    if f.key == KEYS and new_keys(f) < 0:
-        return NULL
+    if f.key == KEYS:
+        if lc_random(f.keys, KEYS) < 0:
+            return NULL
+        f.key = 0
     f.key += 4
     return &f.keys[f.key - 4]
 

@@ -195,16 +195,20 @@ class Examination:
             return Finding(handshake, FAILED, describe_error(error), fix)
         try:
             self.security = link.facts()
-            return self._await_answer(link)
+            answer = self._await_answer(link)
         except (CredentialError, ProtocolError) as error:
             # After the handshake in TLS 1.3; or an answer of Logux.
             return Finding("protocol", FAILED, str(error))
         except OSError as error:
-            return self._broken(describe_error(error))
+            answer = describe_error(error)
         finally:
             link.close()
+        if isinstance(answer, Finding):
+            return answer
+        return self._ask() if self._probe.begin_again() else self._broken(answer)
 
-    def _await_answer(self, link: Any) -> Finding:
+    def _await_answer(self, link: Any) -> Finding | str:
+        """Ask; return the answer, or how the connection ended without one."""
         probe, begun = self._probe, time.monotonic()
         question = probe.ask()
         if not question:
@@ -221,7 +225,7 @@ class Examination:
             if data is None:
                 continue
             if not data:
-                return self._broken("it closed the connection")
+                return "it closed the connection"
             answered = probe.receive_data(data)
             if answered:
                 return self._answered(time.monotonic() - begun)
@@ -255,8 +259,6 @@ class Examination:
     def _broken(self, why: str) -> Finding:
         if not self.given.tls and self._is_tls_server():
             return self._foreign("a TLS server")
-        if self._probe.begin_again():
-            return self._ask()
         fix = "read the server's log: it accepted the connection and closed it"
         if not self._stream:
             fix = f"{self._fix_server()}: nothing listens on {self._endpoint[1]} there"

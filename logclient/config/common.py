@@ -320,7 +320,7 @@ class Config:
         return type(self)(**{**self.__dict__, **changes})
 
     def for_tests(self) -> Self:
-        """Return a copy for clients that only test a server: without files and functions, and with ids that say so."""
+        """Return a copy for clients that only test a server: without files and functions; its ids say so."""
         nothing = dict.fromkeys(("ledger", "spool", "fallback", "on_delivery", "on_drop", "on_error"))
         changes = {**nothing, "identity": "id", "only_tests": True}
         return type(self)(**{**self.__dict__, **changes})

@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     poison: Literal["fail", "keep"] | None
     on_delivery: Callable[..., Any] | None
     on_drop: Callable[..., Any] | None
+    fallback: str | PathLike[str] | None
     on_error: Callable[..., Any] | None
     timeout: float | str | None
     atexit_timeout: float | str | None

@@ -136,7 +136,7 @@ def duration(low: float, high: float) -> Reader:
 
 
 def _seconds(value: float) -> str:
-    return f"{value * 1000:g}ms" if 0 < value < 1 else f"{value:g}s"
+    return f"{value * 1000:g}ms" if 0 < value < 1 else f"{value:.10g}s"
 
 
 # -- words

@@ -243,11 +243,12 @@ class Books:
             return
         try:
             lost, bare, omitted = self._in_flight.queue.take_lost()
+            own, event_of = self.producer, self.event_of
             found = [
-                Settlement(self.producer, seq, seq, status, reason, self.event_of(body, kind) if body else None)
+                Settlement(own, seq, seq, status, reason, event_of(body, kind) if body else None)
                 for seq, status, reason, kind, body in lost
             ]
-            found += [Settlement(self.producer, *one) for one in bare]
+            found += [Settlement(own, *one) for one in bare]
             if self.watcher is not None:
                 self.watcher.lost(found, omitted)
             if self._fallback is not None and (found or omitted):

@@ -112,7 +112,7 @@ class Fallback:
                     return False
                 finally:
                     fcntl.flock(fd, fcntl.LOCK_UN)  # a child that was forked meanwhile has it, too
-            if size and os.pread(fd, 1, size - 1) != b"\n":  # where the disk was full, or a process was killed
+            if size and os.pread(fd, 1, size - 1) != b"\n":  # the disk was full, or a process killed
                 data = b"\n" + data
             rest = memoryview(data)
             while rest:

@@ -89,6 +89,6 @@ class RequestContext:
 
 def _facts(request: Any) -> tuple[object, object]:
     """Return the route and the user, whom only the program looks up: that is a query."""
-    user = getattr(request, "_cached_user", None)
+    user: Any = getattr(request, "_cached_user", None)
     named = user is not None and user.is_authenticated
     return getattr(request.resolver_match, "route", None), user.get_username() if named else None

@@ -63,10 +63,11 @@ class RequestContext:
             self.logger,
         )
         environ[KEY] = fields.id
-        code = 500
+        code, rule = 500, None
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            nonlocal code
+            nonlocal code, rule
+            rule = getattr(environ.get("werkzeug.request"), "url_rule", None)  # Flask removes it at the end
             code = int(status[:3]) if status[:3].isdecimal() else 0
             others = [pair for pair in headers if pair[0].lower() != "x-request-id"]
             shown = [*others, (REQUEST_ID, fields.id)]
@@ -76,7 +77,7 @@ class RequestContext:
                 exc_info = None  # PEP 3333: avoid a reference cycle through the traceback
 
         def facts() -> tuple[object, object]:
-            return getattr(environ.get("werkzeug.request"), "url_rule", None), environ.get("REMOTE_USER")
+            return rule, environ.get("REMOTE_USER")
 
         def log() -> None:
             fields.log(code, facts)

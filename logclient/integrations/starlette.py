@@ -83,7 +83,7 @@ class RequestContext:
                 fields.log(status, facts)  # background tasks may go on
 
         def facts() -> tuple[object, object]:
-            user = scope.get("user")
+            user: Any = scope.get("user")
             named = getattr(user, "is_authenticated", False)
             return getattr(scope.get("route"), "path", None), user.display_name if named else None
 

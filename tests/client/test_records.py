@@ -979,23 +979,30 @@ class TestRecord:
         st.lists(
             st.tuples(
                 st.sampled_from(["del", "set"]),
-                st.sampled_from([*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "extra", "more"]),
+                st.sampled_from(
+                    [*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "extra", "more"]
+                ),
             ),
-            max_size=6,
+            max_size=8,
         )
     )
     def test_attributes_may_go_and_come(self, changes: list[tuple[str, str]]) -> None:
-        """The document is that of a record whose dictionary shares no keys with other records."""
+        """Whether the dictionary of the record shares its keys with other records, and in whichever order."""
         record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None, "main")
-        given = dict(vars(record), extra="e", more="f")
+        given = dict(vars(record), message="text", extra="e", more="f")
         for how, name in changes:
             if how == "set":
                 setattr(record, name, given[name])
             elif hasattr(record, name) and name != "created":
                 delattr(record, name)
-        other = logging.makeLogRecord({})
-        other.__dict__ = dict(vars(record))
-        assert Encoder().encode_record(record)[0] == Encoder().encode_record(other)[0]
+        plain, gone = {1: 1, **vars(record)}, {"gone": 1, **vars(record)}
+        del plain[1], gone["gone"]  # the first has entries for keys of any kind now
+        made = []
+        for attributes in (plain, vars(record), dict(vars(record)), gone):
+            other = logging.makeLogRecord({})
+            other.__dict__ = attributes  # type: ignore[assignment]
+            made.append(Encoder().encode_record(other)[0])
+        assert made == [made[0]] * 4
 
     @examples(150)
     @given(formats())

@@ -141,7 +141,8 @@ class TestInterruptedClose:
         rig.exit(time.monotonic() + 0.2)
         stats = rig.stats()
         assert stats.acked == 2 and stats.failed == {"closed": 3}
-        assert rig.lines.of("exit") == [f"test://server: 3 events were not delivered before exit{NO_FALLBACK}"]
+        (line,) = rig.lines.of("exit")
+        assert line == f"test://server: 3 events were not delivered before exit{NO_FALLBACK}"
         books = rig.books()
         assert books.closed is not None and books.closed["last"] == 5
 
@@ -441,10 +442,8 @@ for client in clients:
 """
     done = run_program(text, black_hole)
     assert done.returncode == 0
-    assert done.stderr.splitlines() == [
-        f"logclient: {done.stderr.split()[1]} and 19 more clients: 40 events were not delivered before exit"
-        f"{NO_FALLBACK}"
-    ]
+    what = f"40 events were not delivered before exit{NO_FALLBACK}"
+    assert done.stderr == f"logclient: {done.stderr.split()[1]} and 19 more clients: {what}\n"
 
 
 def test_many_clients_of_a_dead_server_report_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -331,7 +331,7 @@ def test_the_readme_works_in_its_order(
         for sample in samples:
             if sample.text.startswith('"'):  # of a dictConfig
                 continue
-            said = machine.run([sys.executable, "-c", sample.text if "import" in sample.text else f"import logclient\n{sample.text}"], here)
+            said = machine.run([sys.executable, "-c", f"import logclient\n{sample.text}"], here)
         assert "status='acked'" in said and "0 left;" in said
         for command in rest:
             if command.startswith(SPARK):

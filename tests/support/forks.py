@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support import TESTED
 from tests.support.patience import PATIENCE
 
 
@@ -62,8 +63,7 @@ def passes_in_own_process(test: str) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", test]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
     environment["LOGCLIENT_TEST_ALONE"] = "1"
-    tests = Path(__file__).parents[2]  # those of an installed wheel are a copy
-    done = subprocess.run(command, cwd=tests, env=environment, capture_output=True, timeout=PATIENCE)
+    done = subprocess.run(command, cwd=TESTED, env=environment, capture_output=True, timeout=PATIENCE)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
     return True
 

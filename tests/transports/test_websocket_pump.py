@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
 import socket
 import struct
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,33 @@ def running(
         yield rig
     finally:
         rig.finish()
+
+
+@contextmanager
+def by_hand(
+    inflight: int = 64,
+) -> Iterator[tuple[EventQueue, InflightBatches, Any, PumpGroup, Any, socket.socket]]:
+    """A compiled pump that the test runs, over a link whose far end is a plain socket."""
+    queue = EventQueue()
+    in_flight = InflightBatches(queue)
+    core = Compiled("by_message", bytes(10), inflight=inflight)
+    driven = websocket.WebSocketPump.over(TcpPump, in_flight, core)
+    group = PumpGroup()
+    group.add(driven)
+    with socket.create_server((HOST, 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def accept() -> socket.socket:
+            far = listener.accept()[0]
+            far.sendall(accept_answer(read_request(far)))
+            return far
+
+        accepted = pool.submit(accept)
+        link = transports.websocket().connect((HOST, listener.getsockname()[1]), Attempt())
+    core.connected(time.monotonic(), lambda: 0.5)
+    driven.connected()
+    with accepted.result() as far:
+        yield queue, in_flight, driven, group, link, far
+    link.close()
 
 
 def dressed(data: bytes) -> bytes:
@@ -166,6 +194,27 @@ class TestMessages:
                 server.changed.notify_all()
             assert rig.settle().acked == 300
 
+    def test_messages_need_no_gil(self) -> None:
+        """A busy thread delays none: the far end reads them all in one call that holds it."""
+        size, count = 20_000, 500  # more than the sockets buffer
+        received = bytearray(count * size)
+        with by_hand(count) as (queue, _, _, group, link, far):
+            far.settimeout(None)
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(PATIENCE), 0))
+            for _ in range(count):
+                queue.push(bytes(size))
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(group.run, [link], time.monotonic() + 2 * PATIENCE)
+                assert select.select([far], [], [], PATIENCE)[0]
+                whole = ctypes.PyDLL(None).recv(
+                    far.fileno(),
+                    (ctypes.c_char * len(received)).from_buffer(received),
+                    len(received),
+                    socket.MSG_WAITALL,
+                )
+                far.shutdown(socket.SHUT_RDWR)
+        assert whole == len(received)
+
     @pytest.mark.skipif(not websocket.LINKED, reason="this build is not linked to zlib")
     def test_events_travel_compressed(self, kind: str) -> None:
         server = WebSocketServer(DEFLATE)
@@ -256,43 +305,22 @@ class TestTheEnd:
     @pytest.mark.parametrize("more", [1, 50_000], ids=["one-write", "more-than-is-buffered"])
     def test_messages_before_a_failed_write_count(self, more: int) -> None:
         """A server may answer and close while we write. The pump runs by hand, so that it writes first."""
-        queue = EventQueue()
-        in_flight = InflightBatches(queue)
-        core = Compiled("by_message", bytes(10))
-        driven = websocket.WebSocketPump.over(TcpPump, in_flight, core)
-        group = PumpGroup()
-        group.add(driven)
-        with socket.create_server((HOST, 0)) as listener:
-            accepted: list[socket.socket] = []
-
-            def accept() -> None:
-                far = listener.accept()[0]
-                far.sendall(accept_answer(read_request(far)))
-                accepted.append(far)
-
-            thread = threading.Thread(target=accept)
-            thread.start()
-            link = transports.websocket().connect((HOST, listener.getsockname()[1]), Attempt())
-            thread.join()
-        (far,) = accepted
-        core.connected(time.monotonic(), lambda: 0.5)
-        driven.connected()
-        for _ in range(10):
-            queue.push(b"event")
-        assert group.run([link], time.monotonic()) == ["until"]
-        assert far.recv(65536, socket.MSG_PEEK)
-        far.sendall(b"".join(server_frame(BINARY, b"k" + n.to_bytes(8, "big")) for n in range(1, 5)))
-        far.close()  # with bytes unread: a reset
-        assert select.select([link], [], [], PATIENCE)[0]
-        gone = select.poll()
-        gone.register(link, 0)
-        assert gone.poll(PATIENCE * 1000)
-        for _ in range(10):
-            queue.push(b"event" * more)
-        assert group.run([link], time.monotonic() + PATIENCE) == ["error"]
-        assert driven.error in (errno.ECONNRESET, errno.EPIPE) and driven.failure is None
-        assert [line[:3] for line in in_flight.take_report()] == [(1, 4, "acked")]
-        link.close()
+        with by_hand() as (queue, in_flight, driven, group, link, far):
+            for _ in range(10):
+                queue.push(b"event")
+            assert group.run([link], time.monotonic()) == ["until"]
+            assert far.recv(65536, socket.MSG_PEEK)
+            far.sendall(b"".join(server_frame(BINARY, b"k" + n.to_bytes(8, "big")) for n in range(1, 5)))
+            far.close()  # with bytes unread: a reset
+            assert select.select([link], [], [], PATIENCE)[0]
+            gone = select.poll()
+            gone.register(link, 0)
+            assert gone.poll(PATIENCE * 1000)
+            for _ in range(10):
+                queue.push(b"event" * more)
+            assert group.run([link], time.monotonic() + PATIENCE) == ["error"]
+            assert driven.error in (errno.ECONNRESET, errno.EPIPE) and driven.failure is None
+            assert [line[:3] for line in in_flight.take_report()] == [(1, 4, "acked")]
 
     @pytest.mark.skipif(not websocket.LINKED, reason="this build is not linked to zlib")
     def test_a_bomb_ends_the_connection(self, kind: str) -> None:
