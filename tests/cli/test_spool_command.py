@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import struct
 import sys
 import time
@@ -126,6 +127,16 @@ class TestDrain:
         assert "connection refused" in err
         assert listed(capsys, scene)[producer.name]["events"] == 100
 
+    def test_events_of_any_age_are_sent(
+        self, scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene.run(events=10)
+        later = time.time() + 90 * 86400
+        monkeypatch.setattr("logclient.delivery.spool.replay.time.time", lambda: later)
+        out, _ = command(capsys, "drain", scene.spool, "--to", scene.url)
+        assert out == "10 events of 1 dead owner: 0 left\n"
+        assert len(scene.arrived()) == 10
+
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -156,13 +167,12 @@ class TestPurge:
         assert err == "logclient: purge: needs --yes where nobody can be asked\n"
         assert scene.owners() == {producer.name}
 
-    @pytest.mark.slow
     def test_on_a_terminal_it_asks(self, scene: Scene) -> None:
         from tests.cli.terminal import Terminal
 
         scene.run(events=10)
         environment = support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
-        for answer, left in (("n", 1), ("y", 0)):
+        for answer, left in (("n", 1), ("", 1), ("y", 0)):
             words = [sys.executable, "-m", "logclient", "spool", "purge", str(scene.spool)]
             with Terminal(*words, environment=environment, folder=scene.folder) as terminal:
                 terminal.until(r"remove 10 events of 1 owner\? \[y/N\] ")
@@ -170,7 +180,6 @@ class TestPurge:
                 terminal.process.wait(support.patience.PATIENCE)
             assert len(scene.owners()) == left
 
-    @pytest.mark.slow
     def test_one_owner_goes_and_others_stay(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         first, second = scene.run(events=10), scene.run(events=20)
         out, _ = command(capsys, "purge", scene.spool, "--owner", first.name, "--yes")
@@ -187,7 +196,6 @@ class TestPurge:
             assert "is alive" in err and scene.owners() == {client.producer}
             client.close(0.0)
 
-    @pytest.mark.slow
     def test_purged_events_are_dropped_in_the_ledger(
         self, scene: Scene, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -242,12 +250,44 @@ class TestCheck:
         assert first.startswith(f"{path}: {words}") and first.count("; ") == 2
         assert last == "1 owner, 1 fault"
 
-    def test_a_log_that_was_damaged_is_named(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-        producer = scene.start(events=100, end="stay", spool_sync="interval")
+    @pytest.mark.parametrize("number", [0, 77], ids=["another owner", "another number"])
+    def test_a_file_that_was_renamed_is_named(
+        self, scene: Scene, number: int, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        first, second = [scene.run(events=10, spool_bytes="8MiB") for _ in range(2)]
+        path = scene.spool / f"{first.name if number else second.name}.{number:06d}.seg"
+        (scene.spool / f"{first.name}.000000.seg").rename(path)
+        out, _ = command(capsys, "check", scene.spool, code=ExitCode.BROKEN)
+        assert f"{path}: is not what its head says: it was renamed; " in out
+
+    def test_a_copy_is_told_from_the_spool(
+        self, scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Without a log nothing says that it is whole."""
+        producer = scene.run(events=10, spool_bytes="8MiB")
+        copy = tmp_path / "copy"
+        shutil.copytree(scene.spool, copy)
+        owner = json.loads(command(capsys, "ls", copy, "--json")[0])
+        assert (owner["boot"], owner["events"]) == ("earlier", 0)
+        out, _ = command(capsys, "check", copy, code=ExitCode.BROKEN)
+        assert f"{producer.name}.000000.seg: was written before this machine started, or copied" in out
+
+    def test_a_log_that_was_damaged_is_named(
+        self, scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        producer = scene.start(events=100, end="stay", spool_sync="interval", spool_bytes="16MiB")
         wait_until(lambda: producer.sent() == 100 and producer.read_name(), "it has sent all")
-        path = scene.spool / f"{producer.name}.000000.log"
-        wait_until(lambda: path.exists() and path.stat().st_size > 5000, "its log has them")
+        copy = tmp_path / "copy"
+
+        def logged() -> int:
+            """Return the events of a copy, which are those that the log has."""
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(scene.spool, copy)
+            return int(json.loads(command(capsys, "ls", copy, "--json")[0])["events"])
+
+        wait_until(lambda: logged() == 100, "its log has them")
         producer.kill()
+        path = scene.spool / f"{producer.name}.000000.log"
         assert command(capsys, "check", scene.spool)[0] == "1 owner, 0 faults\n"
         _spoil(path, 200, b"\xff")
         out, _ = command(capsys, "check", scene.spool, code=ExitCode.BROKEN)

@@ -193,6 +193,7 @@ class TestOptions:
             ("max_events", "250_000", 250000),
             ("max_bytes", "64MiB", 64 << 20),
             ("max_bytes", 65536, 65536),
+            ("max_bytes", 1024, 1024),
             ("truncate", "yes", True),
             ("truncate", "OFF", False),
             ("truncate", 1, True),
@@ -213,6 +214,8 @@ class TestOptions:
             ("max_age", "2h", 7200.0),
             ("poison", "keep", "keep"),
             ("ledger", Path("/tmp/x"), "/tmp/x"),
+            ("tags", "a,, b ,", ("a", "b")),
+            ("sample", "DEBUG=0.5, shop = 1", {"DEBUG": 0.5, "shop": 1.0}),
         ],
     )
     def test_valid_options_are_read(self, name: str, value: Any, expected: Any) -> None:
@@ -235,6 +238,8 @@ class TestOptions:
             ("max_bytes", "64 miles", "must be a size in bytes"),
             ("max_bytes", -1, "must be a size in bytes"),
             ("max_bytes", "1", "must be from 1024 to"),
+            ("max_bytes", "2048GiB", "must be from 1024 to"),
+            ("max_bytes", True, "must be a size in bytes"),
             ("truncate", "maybe", "must be true or false"),
             ("truncate", 2, "must be true or false"),
             ("truncate", [], "must be true or false"),
@@ -246,12 +251,14 @@ class TestOptions:
             ("overflow", "block:366d", "must be from 0s to 31536000s"),
             ("keep_level", "LOUD", "must be a level name"),
             ("keep_level", 61, "must be a level name"),
+            ("keep_level", True, "must be a level name"),
             ("compression", 10, "must be a whole number from 0 to 9"),
             ("version", 3, "must be a whole number from 1 to 2"),
             ("identity", "uuid", "must be one of id, own, none"),
             ("silence", "soon", "must be a duration such as 5s"),
             ("silence", "-1s", "must be a duration"),
             ("silence", "1e3", "must be a duration"),
+            ("silence", True, "must be a duration such as 5s"),
             ("silence", float("nan"), "must be a duration"),
             ("silence", float("inf"), "must be a duration"),
             ("silence", 0, "must be from 1ms to 86400s"),
@@ -259,6 +266,7 @@ class TestOptions:
             ("ledger", "", "must be the path of a directory"),
             ("ledger", 5, "must be the path of a directory"),
             ("ledger", b"/tmp", "must be the path of a directory"),
+            ("ledger", "a\0b", "must be the path of a directory"),
         ],
     )
     def test_invalid_options_are_refused_by_name(self, name: str, value: Any, says: str) -> None:
@@ -291,6 +299,14 @@ class TestOptions:
         tls = URL.replace("://", "+tls://")
         assert error_message(tls, key="key.pem") == "key: needs cert"
         assert error_message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
+
+    def test_options_of_the_spool_need_each_other(self) -> None:
+        assert error_message(URL, spool_age="1h") == "spool_age: needs spool"
+        assert error_message(URL, spool="s", spool_sync="batch") == "spool_sync: needs spool_mode=always"
+        largest = (4 << 20) - 4096
+        assert parse(URL, spool="s", max_event_bytes=largest).max_event_bytes == largest
+        text = error_message(URL, spool="s", max_event_bytes=largest + 1)
+        assert text == f"max_event_bytes: must not be above {largest} with spool"
 
     @pytest.mark.parametrize(
         ("text", "seconds"),

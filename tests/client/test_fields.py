@@ -260,6 +260,7 @@ def test_all_events_of_a_client_have_the_fields(tmp_path: Path) -> None:
         ({"fields": 5}, "fields: must be a mapping, or a JSON object, got 5"),
         ({"fields": "[1]"}, "fields: must be a mapping"),
         ({"fields": {1: 2}}, "fields: must have texts as names, got 1"),
+        ({"fields": {"": 2}}, "fields: must have texts as names, got ''"),
         ({"enrich": "hots"}, "enrich: must be some of host, container, kubernetes, all or none"),
         ({"service": 5}, "service: must be text"),
     ],

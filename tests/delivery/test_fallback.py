@@ -85,10 +85,11 @@ def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
     ("plog", b"no \xff text", {"base64": "bm8g/yB0ZXh0"}),
     ("plog", "text\u20ac".encode(), {"text": "text\u20ac"}),
     ("plog", b'{"a":\n1}', {"event": {"a": 1}}),
+    ("plog", b'{"a":\r1}', {"event": {"a": 1}}),
     ("lumberjack", b'{"a" : 1 }', {"event": {"a": 1}}),
     ("plog", b'{"a":NaN}', {"text": '{"a":NaN}'}),
     ("plog", '{"a":1}'.encode("utf-16"), {"base64": "//57ACIAYQAiADoAMQB9AA=="}),
-], ids=["bytes", "text", "lines", "object", "no number", "utf-16"])  # fmt: skip
+], ids=["bytes", "text", "lines", "returns", "object", "no number", "utf-16"])  # fmt: skip
 def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "lost"
     client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, timeout=0)
@@ -245,6 +246,24 @@ def test_a_fallback_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         client.send({"n": 0})
         client.send({"n": 1})
         wait_until(lambda: any(f"fallback: {fifo}: " in text for text in errors))
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    link, target, errors = tmp_path / "link", tmp_path / "target", list[str]()
+    target.write_text("precious")
+    link.symlink_to(target)
+    options: dict[str, Any] = {"max_events": 1, "timeout": 0, "on_error": errors.append}
+    with logclient.connect(NOBODY, fallback=link, **options) as client:
+        client.send({"n": 0})
+        client.send({"n": 1})
+        said = f"fallback: {link}: "
+        wait_until(lambda: any(said in text for text in errors) or target.read_text() != "precious")
+    assert target.read_text() == "precious"
+
+
+def test_events_of_which_nothing_is_known_are_counted(tmp_path: Path) -> None:
+    fallback.Fallback(str(tmp_path / "lost")).write([], 3)
+    assert _lines(tmp_path / "lost") == [{"omitted": 3}]
 
 
 def test_a_program_says_where_its_last_events_are(tmp_path: Path) -> None:

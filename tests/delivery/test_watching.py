@@ -136,6 +136,42 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
     assert dropped == alone_dropped == lost
 
 
+def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
+    """All three are due in one call."""
+    told = Told()
+
+    def broken(some: list[Settlement]) -> None:
+        raise KeyError("oops")
+
+    thread, go_on = CallbackThread(lambda *_: None), threading.Event()
+    watcher = Watcher(config_for("plog", **{**told.options, "on_delivery": broken}), thread)
+    one = Settlement("ab", 1, 1, "failed", "closed")
+    thread.run(go_on.wait, PATIENCE)
+    watcher.settled([one])
+    watcher.lost([one], 0)
+    watcher.failed("text")
+    go_on.set()
+    assert thread.drain(float("inf")) == 0
+    assert (told.dropped, told.errors) == ([one], ["text"])
+
+
+def test_bodies_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BODIES", 20)
+    dropped: list[Settlement] = []
+    thread, go_on = CallbackThread(lambda *_: None), threading.Event()
+    watcher = Watcher(config_for("plog", on_drop=dropped.extend), thread)
+    body = b"x" * 10
+    one = Settlement("ab", 1, 1, "dropped", "overflow", body)
+    thread.run(go_on.wait, PATIENCE)
+    for _ in range(3):
+        watcher.lost([one], 0)
+    go_on.set()
+    assert thread.drain(float("inf")) == 0
+    watcher.lost([one], 0)
+    assert thread.drain(float("inf")) == 0
+    assert [one.body for one in dropped] == [body, body, None, body]
+
+
 @needs_fork
 def test_a_forked_child_tells_of_its_own_events() -> None:
     told = Told()

@@ -193,6 +193,7 @@ class TestOptions:
         ("options", "message"),
         [
             ({"curve_server": "short"}, "curve_server: must be a key of 40 characters"),
+            ({"curve_server": "a" * 41}, "curve_server: must be a key of 40 characters"),
             ({"curve_secret": "a" * 40}, "curve_secret: needs curve_server"),
             ({"hwm": 0}, "hwm: must be"),
             ({"zone": "Mars/Crater"}, "zone: must be a name of the time zone database"),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from logclient.logux.core import Logux
 from logclient.logux.messages import Connect, Sync, parse
 from logclient.testing.logux import Collector
 from tests.spool.scene import NOBODY, Producer, Scene
+from tests.support import clean_environment
 from tests.support.configs import logux_config
 from tests.support.patience import wait_until
 
@@ -223,6 +228,32 @@ def test_a_forked_child_has_files_of_its_own(tmp_path: Path) -> None:
         client.close(0.0)
         scene.drain()
         assert sorted(event["message"] for event in scene.events()) == ["child", "parent"]
+
+
+def test_a_child_that_lives_on_does_not_hold_what_its_parent_left(tmp_path: Path) -> None:
+    program = (
+        "import json, logclient, os, signal, sys\n"
+        "url, options = json.loads(sys.argv[1])\n"
+        "client = logclient.connect(url, **options)\n"
+        "client.send({'n': 0})\n"
+        "if not (pid := os.fork()):\n"
+        "    os.closerange(0, 3)\n"
+        "    signal.pause()\n"
+        "print(pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with Scene(tmp_path, spool_bytes="8MiB") as scene:
+        done = subprocess.run(
+            [sys.executable, "-c", program, json.dumps([NOBODY, scene.options])],
+            stdout=subprocess.PIPE,
+            env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        )
+        child = int(done.stdout)
+        try:
+            scene.drain()
+            assert [event["n"] for event in scene.events()] == [0]
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_child_that_logs_nothing_leaves_no_trace(tmp_path: Path) -> None:

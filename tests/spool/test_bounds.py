@@ -131,7 +131,6 @@ POLICIES = pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
 MODES = pytest.mark.parametrize("mode", ["always", "overflow"])
 
 
-@pytest.mark.slow
 @POLICIES
 @MODES
 def test_a_full_spool_keeps_its_bounds_and_counts(mode: str, policy: str, tmp_path: Path) -> None:

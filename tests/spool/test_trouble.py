@@ -337,7 +337,6 @@ def test_a_removed_directory_stops_growth_only(tmp_path: Path, capfd: pytest.Cap
         assert counts.dropped == sum(stats.dropped.values())
 
 
-@pytest.mark.slow
 def test_events_of_a_removed_directory_are_not_stored(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene, scene.client(NOBODY) as client:
         for _ in range(100):
@@ -426,6 +425,18 @@ def test_files_that_cannot_be_read_stay(
         said = _said(capfd, "cannot adopt")
         assert len(said) == 1 and words in said[0] and spoiled.name in said[0]
         assert not any(name.startswith(spoiled.name) for name in scene.arrived())
+
+
+def test_a_file_that_cannot_be_read_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later looks pass it over, and find the next owners."""
+    monkeypatch.setattr(owner, "LOOK_EVERY", 0.01)
+    errors: list[str] = []
+    with Scene(tmp_path, spool_bytes="8MiB", ledger=None) as scene:
+        spoiled, *_ = [scene.run(events=10) for _ in range(3)]
+        _rubbish(scene.spool / f"{spoiled.name}.000000.seg")
+        with scene.client(on_error=errors.append) as client:
+            wait_until(lambda: scene.owners() == {spoiled.name, client.producer}, "the others are adopted")
+        assert sum("cannot adopt" in text for text in errors) == 1
 
 
 def test_files_that_nobody_owns_are_left_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

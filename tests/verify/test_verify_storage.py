@@ -269,7 +269,6 @@ def test_reads_of_an_object_equal_those_of_a_file(bucket: Bucket, tmp_path: Path
             assert there.tell() == here.tell()
 
 
-@pytest.mark.slow
 def test_pattern_of_a_url_lists_only_folders_that_may_lead_to_a_match(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
