@@ -17,7 +17,7 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from logclient._ext.codec cimport lc_outcome, lc_outcomes, outcome_add
+from logclient._ext.codec cimport outcome_add
 from logclient._ext.constants cimport *
 
 from logclient._ext.constants import FILTERS, REASONS, STATUSES
@@ -340,8 +340,9 @@ cdef class EventQueue:
         """Count an event that found no room in time as dropped (``overflow``), with a sequence of its own."""
         cdef lc_queue *h = _lock(self)
         cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)
-        # One that is too long would have failed: only its number is kept.
-        cdef uint32_t size = <uint32_t> PyBytes_GET_SIZE(body) if PyBytes_GET_SIZE(body) <= <Py_ssize_t> h.max_event_bytes else 0
+        cdef uint32_t size = <uint32_t> min(PyBytes_GET_SIZE(body), <Py_ssize_t> h.max_event_bytes + 1)
+        if size > h.max_event_bytes:
+            size = 0                     # it would have failed: only its number is kept
         if h.closed:
             _refuse(h, data, size, kind)
         else:
@@ -352,7 +353,9 @@ cdef class EventQueue:
         """Keep copies of lost events, `room` bytes of them at most, until ``take_lost``."""
         self.h.lost = _new_lost(room)
 
-    def take_lost(self) -> tuple[list[tuple[int, str, str, int, bytes]], list[tuple[int, int, str, str]], int]:
+    def take_lost(
+        self,
+    ) -> tuple[list[tuple[int, str, str, int, bytes]], list[tuple[int, int, str, str]], int]:
         """Return the events that were lost since the last call, and those whose copies found no room.
 
         Returns:

@@ -102,9 +102,7 @@ class Stub:
         cpu = report["user"] + report["system"]
         wall = report["last"] - report["first"]
         busy = cpu / wall if wall > 0 else 0.0
-        return Counts(
-            report["events"], cpu, report["answered"], report["bytes"], busy, report["cipher"]
-        )
+        return Counts(report["events"], cpu, report["answered"], report["bytes"], busy, report["cipher"])
 
     def __enter__(self) -> Stub:
         return self

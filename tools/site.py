@@ -1,7 +1,4 @@
-"""Gather the pages of the site in build/pages: those of docs/, and some at the top of the tree, with links that hold.
-
-    python tools/site.py
-"""
+"""Gather the pages of the site in build/pages: those of docs/ and some others, with links that hold."""
 
 import re
 import shutil

@@ -464,7 +464,8 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
 cdef uint64_t _change(lc_inflight *f, lc_batch *b, uint64_t events, uint64_t seq, uint32_t those,
                       uint8_t status, uint8_t reason) noexcept nogil:
     # Change the status of the first `events` events, up to this sequence, from batch b on. `those`: a bit for
-    # each status that is changed. Return how many there were. Of those that are lost, no more than can be copied.
+    # each status that is changed. Of events that are lost, change no more than can be copied. Return how many
+    # there were.
     cdef size_t room = lc_lost_room(f.queue) if status == FAILED or status == DROPPED else SIZE_MAX
     cdef uint64_t done = 0
     cdef uint32_t i

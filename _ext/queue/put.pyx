@@ -75,7 +75,8 @@ cdef inline void _end_last(lc_queue *h, lc_list *list, uint64_t room) noexcept n
         count_queued(h, list, 0, size)
 
 
-cdef int64_t _drop(lc_queue *h, int64_t code, const uint8_t *body, uint32_t size, uint8_t kind) noexcept nogil:
+cdef int64_t _drop(lc_queue *h, int64_t code, const uint8_t *body, uint32_t size,
+                   uint8_t kind) noexcept nogil:
     # Drop a new event; return the code. The sequence is used up: its gap records the drop, in the ledger too.
     lc_lose(h, h.next_seq, body, size, kind, <uint8_t> DROPPED, h.full_reason)
     h.next_seq += 1

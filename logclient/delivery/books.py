@@ -138,9 +138,7 @@ class Books:
         event_of: finds the application's event in the body of a queued one.
     """
 
-    def __init__(
-        self, in_flight: InflightBatches, limits: Config, url: str, log: error_log.ErrorLog
-    ) -> None:
+    def __init__(self, in_flight: InflightBatches, limits: Config, url: str, log: error_log.ErrorLog) -> None:
         self.diagnostics = error_log.Diagnostics(url, log, in_flight.queue)
         has_log = limits.spool is not None and limits.spool_sync != "none"
         self.submissions = Submissions(in_flight.queue, limits.max_events, log.warn_limited, has_log)

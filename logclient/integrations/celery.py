@@ -74,9 +74,7 @@ def _end(logger: str | None, task: Any, state: str | None = None, **_: Any) -> N
         if logger is not None:
             took = time.perf_counter() - getattr(task.request, _BEGUN)
             fields = {"celery.task.state": state, "event.duration": round(took * 1e9)}
-            logging.getLogger(logger).info(
-                "%s: %s in %.1f ms", task.name, state, took * 1e3, extra=fields
-            )
+            logging.getLogger(logger).info("%s: %s in %.1f ms", task.name, state, took * 1e3, extra=fields)
     finally:
         delattr(task.request, _BINDING)
         binding.reset()

@@ -31,8 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 
-_MISTAKES = {"AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "OverflowError",
-             "RecursionError", "TypeError", "UnboundLocalError", "ZeroDivisionError"}  # of this package
+_MISTAKES = {
+    "AssertionError",
+    "AttributeError",
+    "IndexError",
+    "KeyError",
+    "NameError",
+    "OverflowError",
+    "RecursionError",
+    "TypeError",
+    "UnboundLocalError",
+    "ZeroDivisionError",
+}  # of this package
 
 
 def run(
@@ -140,7 +150,7 @@ def run(
         raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
     local = runner == "local"
     if local and capture is None:
-        raise ConfigError("runner: a topic or table is read by Spark: leave runner=\"local\" (--local) out")
+        raise ConfigError('runner: a topic or table is read by Spark: leave runner="local" (--local) out')
     if local and spark is not None:
         raise ConfigError("runner: a session is given, and local needs none")
     if not local:

@@ -95,9 +95,7 @@ class TestHealthyServers:
             r"ours is synchronized; the server's differs by -?\d+ ms", found["clock"]["found"]
         )
 
-    def test_plog_skips_the_connection(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_plog_skips_the_connection(self, capsys: pytest.CaptureFixture[str]) -> None:
         with PlogServer() as server:
             found = examine(capsys, server.url)
         assert statuses(found) == WELL | {"connect": "skipped"}
@@ -273,9 +271,7 @@ class TestTls:
         with Collector() as server:
             found = examine(capsys, f"lumberjack+tls://127.0.0.1:{server.port}", code=3)
         assert (list(found)[-1], found["TLS"]["status"]) == ("TLS", "failed")
-        assert (
-            found["TLS"]["mend"] == "if the server has no TLS on this port, use lumberjack://"
-        )
+        assert found["TLS"]["mend"] == "if the server has no TLS on this port, use lumberjack://"
 
     def test_plain_to_a_tls_server_is_explained(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -327,9 +323,7 @@ class TestSpool:
             found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}", code=3)
         assert found["spool"]["status"] == "failed" and "nfs4 may be shared" in found["spool"]["found"]
 
-    def test_too_little_space_is_a_warning(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
-    ) -> None:
+    def test_too_little_space_is_a_warning(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
         with Collector(keep=True) as server:
             found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}&spool_bytes={free * 2}")

@@ -15,7 +15,7 @@ from logclient import cli
 from tests import support
 from tests.support.patience import PATIENCE
 
-PROGRAM = '''
+PROGRAM = """
 import logging
 import logclient
 
@@ -59,7 +59,7 @@ def fail():
 
 class Part:
     configure = staticmethod(configure)
-'''
+"""
 
 with_gil = pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="all loggers are slow"

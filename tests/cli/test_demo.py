@@ -305,9 +305,7 @@ def assert_protocol_output(runs: list[dict[str, Any]], events: int, out: str) ->
 def test_a_small_demo_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.log"
     file.write_text("".join(f"line {n} of a log\n" for n in range(1000)))
-    code = demo(
-        [str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process()
-    )
+    code = demo([str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process())
     out = capsys.readouterr().out
     assert code == ExitCode.OK, out
     assert_demo_output(tmp_path / "out", 40_000, out)

@@ -556,9 +556,7 @@ class TestEnvironment:
         assert error_message(None, window=0).startswith("window: must be")
         assert error_message(None, spool_bytes="16MiB") == "spool_bytes: needs spool"
 
-    def test_a_secret_is_named_and_not_written(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_a_secret_is_named_and_not_written(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("TEST_TOKEN", "hunter2")
         tmp_path.joinpath("token").write_text("hunter3\n", encoding="utf-8")
         for place, value in (("env:TEST_TOKEN", "hunter2"), (f"file:{tmp_path / 'token'}", "hunter3")):

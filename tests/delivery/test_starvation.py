@@ -171,9 +171,7 @@ def test_events_given_up_at_exit_are_in_the_ledger(scheme: str, how: str, tmp_pa
 
 
 @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
-def test_logjam_delivers_when_python_starts_no_thread(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logjam_delivers_when_python_starts_no_thread(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.12 starts no thread once its shutdown has begun, but libzmq does; the text is Python's
     error."""
     zmq = pytest.importorskip("logclient.transports.zmq", exc_type=ImportError)

@@ -441,7 +441,6 @@ class TestStarlette:
         found = {event["log.logger"]: (event.get("tenant"), event.get("order")) for event in events}
         assert found == {"shop": ("acme", 17), "uvicorn.access": ("acme", None)}
 
-
     @pytest.mark.parametrize(
         ("messages", "error", "status"),
         [

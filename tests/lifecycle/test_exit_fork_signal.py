@@ -41,12 +41,11 @@ or those that ZeroMQ has for a connection."""
 
 PRELUDE = (
     f"PATIENCE = {PATIENCE}"
-     """
+    """
 import atexit, json, logging, os, signal, socket, sys, threading, time
 URL, FOLDER = sys.argv[1:3]
 
-"""
-    + LOGGING
+""" + LOGGING
 )
 
 

@@ -511,9 +511,7 @@ class TestPing:
         assert len(bodies(device, 500)) == 500
 
     def test_ping_without_a_device_fails_in_time(self) -> None:
-        with logclient.connect(
-            "logjam://127.0.0.1:1/shop-production?backoff_max=0.05"
-        ) as client:
+        with logclient.connect("logjam://127.0.0.1:1/shop-production?backoff_max=0.05") as client:
             assert isinstance(client, Client)
             with pytest.raises(ConnectFailed, match=r"ping: no answer in 0.3 s: .*refused"):
                 client.ping(0.3)

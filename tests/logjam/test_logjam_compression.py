@@ -233,6 +233,7 @@ def framings() -> dict[str, tuple[int, bytes, str]]:
 
 # -- compression=auto ---------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(
     ("missing", "held", "chosen"),
     [

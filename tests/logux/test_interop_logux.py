@@ -237,9 +237,7 @@ class TestOurClientWithTheirServer:
         assert numbers(server) == list(range(20))
 
     @pytest.mark.slow
-    def test_actions_are_processed_over_tls(
-        self, serve: Serve, tmp_path: Path, websocket_pump: str
-    ) -> None:
+    def test_actions_are_processed_over_tls(self, serve: Serve, tmp_path: Path, websocket_pump: str) -> None:
         authority = Authority(tmp_path / "ours")
         server = serve(cert=authority.issue("server"))
         with connected(server, ca=authority.ca) as client:

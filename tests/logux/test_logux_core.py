@@ -1257,7 +1257,6 @@ class TestUndoneRuns:
         assert list(self.send_again(core, in_flight)) == [ID % 1, ID % 2]
 
 
-
 # -- ended connections, silent servers ------------------------------------------------------------------
 
 

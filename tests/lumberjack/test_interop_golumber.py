@@ -276,9 +276,7 @@ def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path
     refuse that number."""
     poison = {0, 1, 777, 2500, 2501}
     with Server(golumber, tmp_path / "out") as server:
-        client = logclient.connect(
-            server.url, check=False, overflow="block", backoff_max=0.01
-        )
+        client = logclient.connect(server.url, check=False, overflow="block", backoff_max=0.01)
         for n in range(3000):
             client.send(b'{"n":1e400}' if n in poison else b'{"n":%d}' % n)
         assert client.close(2 * PATIENCE) == 0

@@ -161,9 +161,7 @@ def with_spool(made: Schedule) -> Schedule:
         "spool_age": 90 * 86_400,  # far more than all jumps of the clock
     }
     kills = [
-        Fault(
-            round(random.uniform(0.3, made.seconds - 0.3), 2), "kill-producer", random.choice(PRODUCERS)
-        )
+        Fault(round(random.uniform(0.3, made.seconds - 0.3), 2), "kill-producer", random.choice(PRODUCERS))
         for _ in range(random.randint(1, 4))
     ]
     return made._replace(

@@ -182,7 +182,7 @@ def test_the_peeking_sink_trusts_window_headers(tmp_path, monkeypatch):
             pytest.skip("the sink was built without zlib")
         c.settimeout(PATIENCE)
         plain = window(b'{"a":1}', 500)
-        packed = zlib.compress(b"2J\0\0\1\1" + plain[12:])    # the first frame has number 257
+        packed = zlib.compress(b"2J\0\0\1\1" + plain[12:])  # the first frame has number 257
         frame = plain[:6] + b"2C" + len(packed).to_bytes(4, "big") + packed
         for byte in frame:
             c.sendall(bytes([byte]))
@@ -291,7 +291,7 @@ def test_each_contender_of_row_logjam_sends_its_events(monkeypatch):
     from bench import logjam as rows
 
     monkeypatch.setattr(rows, "EVENTS", 20_000)
-    row = rows.run(rounds=1, quick=True)    # raises where the sink has not counted every message
+    row = rows.run(rounds=1, quick=True)  # raises where the sink has not counted every message
     assert {line.name for line in row.lines} >= {rows.MULTIPART, rows.FOUR, rows.LOOP, rows.OURS}
     assert all(line.spread["own"].median > 0 for line in row.lines)
     assert {v.what for v in row.verdicts if v.op == ">="} == {f"{rows.LOOP} / {rows.OURS}"}
@@ -430,7 +430,7 @@ def stub(tmp_path, monkeypatch):
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_logux_stub_processes_each_action(stub, whole):
     s, c = stub
-    assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in upgrade(c)   # RFC 6455, section 1.3
+    assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in upgrade(c)  # RFC 6455, section 1.3
     nasty = {"type": "log/add", "data": {"a": 'b"]}\\', "id": [{"id": 7}]}, "id": "x"}
     actions = [nasty, {"id": 5, "time": 5}, nasty, {"time": -6, "id": [-6, 12]}]
     actions += [nasty, {"id": [7, "u:other:t", 3], "time": 7, "subprotocol": 1}]
@@ -510,7 +510,7 @@ def quickly(monkeypatch):
 
 @pytest.mark.long
 def test_row_logux_has_all_contenders(quickly):
-    row = quickly.run(rounds=1, quick=True)   # raises where a server has not counted every action
+    row = quickly.run(rounds=1, quick=True)  # raises where a server has not counted every action
     js, paced, ours = quickly.JS, quickly.PACED, quickly.OURS
     for server in (quickly.REAL, quickly.STUB):
         assert {line.name for line in row.lines} >= {f"{name}, {server}" for name in (js, paced, ours)}
@@ -538,7 +538,7 @@ def test_our_client_reaches_the_logux_stub_over_tls(quickly, tmp_path):
         (ours, _) = quickly._ways(server, tmp_path)
         contender = quickly.Contender(ours, server, 400, stack)
         assert contender.name == f"{quickly.OURS}, {quickly.TLS}"
-        contender.run()     # raises where the stub has not counted every action and answer
+        contender.run()  # raises where the stub has not counted every action and answer
         assert server.counts().cipher
 
 

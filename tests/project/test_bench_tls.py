@@ -45,7 +45,7 @@ def test_the_sink_decrypts_windows_and_acks(tls_sink, version):
         for byte in plain:
             c.sendall(bytes([byte]))
         assert acked(c) == 3
-        large = window(b"x" * 1000, 2000)   # many records, more than the sink reads at once
+        large = window(b"x" * 1000, 2000)  # many records, more than the sink reads at once
         c.sendall(large * 2)
         assert [acked(c), acked(c)] == [2000, 2000]
         counts = tls_sink.counts()
@@ -61,7 +61,7 @@ def test_the_sink_for_tls_ends_plain_connections(tls_sink):
             while c.recv(4096):
                 pass
         except ConnectionResetError:
-            pass    # what it had not read
+            pass  # what it had not read
     with secured(tls_sink.port) as c:
         c.sendall(window(b"{}", 2))
         assert acked(c) == 2

@@ -89,6 +89,7 @@ def run(like: str, names: list[str], where: Path, *options: str) -> None:
 
 TARGETS = ["aarch64-macos", "x86_64-macos", "aarch64-linux-musl", "x86_64-linux-musl"]
 
+
 @pytest.mark.long
 @pytest.mark.tree
 @pytest.mark.parametrize("target", TARGETS)

@@ -290,6 +290,8 @@ def _scramble(data: bytearray, at: int, chance: random.Random) -> None:
     for name in OWN:
         offset, size = CHUNK_FIELDS[name]
         _store(data, at + offset, chance.choice(_values(size, chance)))
+
+
 RANGES = st.lists(st.tuples(st.integers(1, 320), st.integers(0, 40)), max_size=4).map(
     lambda found: merged((first, first + more) for first, more in found)
 )

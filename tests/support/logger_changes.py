@@ -349,10 +349,12 @@ CHANGES: dict[str, Callable[[World], object]] = {
     "a NullHandler": lambda w: w.logger.addHandler(logging.NullHandler()),
     "NullHandler alone": lambda w: w.top.handlers.__setitem__(0, logging.NullHandler()),
     "NullHandler.handle": lambda w: (
-        w.logger.addHandler(logging.NullHandler()), w.wrap(logging.NullHandler, "handle")
+        w.logger.addHandler(logging.NullHandler()),
+        w.wrap(logging.NullHandler, "handle"),
     ),
     "handle of a NullHandler": lambda w: (
-        w.logger.addHandler(logging.NullHandler()), w.wrap(w.logger.handlers[0], "handle")
+        w.logger.addHandler(logging.NullHandler()),
+        w.wrap(w.logger.handlers[0], "handle"),
     ),
     "a subclass of NullHandler": lambda w: w.logger.addHandler(LoudNull(w.seen)),
     "handlers in a subclass of list": lambda w: setattr(w.top, "handlers", SomeList([w.memory])),

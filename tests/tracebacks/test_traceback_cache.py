@@ -275,7 +275,6 @@ class TestInBetween:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert formatter.format(given) == expected == standard(given)
 
-
     @needs_gil
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
     def test_a_child_goes_on_where_a_thread_was_looking(self, formatter: ExceptionFormatter) -> None:

@@ -91,9 +91,7 @@ def test_wrong_places_are_named(tmp_path: Path, bucket: Bucket) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partition_bytes", [1 << 26, 2000])
-def test_capture_in_a_bucket_has_the_same_rows(
-    tmp_path: Path, bucket: Bucket, partition_bytes: int
-) -> None:
+def test_capture_in_a_bucket_has_the_same_rows(tmp_path: Path, bucket: Bucket, partition_bytes: int) -> None:
     expected = log_captures.make(tmp_path / "capture", 33, 10, 12)
     url = bucket.upload(tmp_path / "capture", "run/capture")
     assert_equal(read(url, maxPartitionBytes=partition_bytes), expected)  # type: ignore[arg-type]

@@ -285,9 +285,7 @@ writer.trigger(**how).start().awaitTermination()
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("source", ["logclient", "logclient-capture"])
-def test_killed_queries_write_each_row_once(
-    spark: Any, tmp_path: Path, source: str, kills: int = 5
-) -> None:
+def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, source: str, kills: int = 5) -> None:
     """At seeded points: when an offset is written, or a batch is complete."""
     rng = random.Random(source)
     capture, out, check = (tmp_path / name for name in ("capture", "out", "check"))

@@ -171,9 +171,7 @@ def test_renamed_segment_is_not_compared(scene: Scene, run: Run, name: str) -> N
     (scene.capture / "main-000001.cap").rename(scene.capture / name)
     verdict = run()
     assert_unknown(verdict, 20)
-    assert has_problem(
-        verdict, f"{name}: misnamed: its header names it main-000001.cap", "<host>.main"
-    )
+    assert has_problem(verdict, f"{name}: misnamed: its header names it main-000001.cap", "<host>.main")
 
 
 def test_renamed_segment_beside_another_makes_events_unknown(scene: Scene, run: Run, tmp_path: Path) -> None:

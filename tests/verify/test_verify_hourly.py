@@ -252,9 +252,7 @@ def command(scene: Scene, table: Any, *more: str) -> list[str]:
     return ["verify", *places, "--local", "--since", SPAN["since"], "--until", SPAN["until"], *more]
 
 
-def test_command_prints_each_hour(
-    scene: Scene, table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_each_hour(scene: Scene, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(scene, range(2, 21))
     assert cli.main(command(scene, table, "--json")) == ExitCode.BROKEN
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

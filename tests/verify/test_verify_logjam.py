@@ -66,9 +66,7 @@ class Run:
         return self
 
     def verdict(self, bits: int = 4, units: int = 7) -> Any:
-        return inprocess.run(
-            self.ledger, self.capture, out=self.out, bits=bits, units=units
-        )
+        return inprocess.run(self.ledger, self.capture, out=self.out, bits=bits, units=units)
 
     def found(self) -> dict[str, set[int]]:
         return {word: {seq for _, seq in rows} for word, rows in inprocess.found(self.out).items()}

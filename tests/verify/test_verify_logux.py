@@ -78,9 +78,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, units: int) -> None:
     sent += [sync([action(Q, 7)]), b'["sync",1,{"type":"log/add","length":5},{"id":1,"time":1}]', b"[1,",
              b'["ready",0]', sync([])[:-1] + b',{"type":"x"}]', CONNECT[:-1] + b",1]"]  # fmt: skip
     write(scene.capture, sent, 11)
-    verdict = inprocess.run(
-        scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
-    )
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096)
     found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
     found.pop("reordered", None)  # order is not promised
     assert found == {

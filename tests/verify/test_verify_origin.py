@@ -246,9 +246,7 @@ def test_missing_listener_is_named(scene: Scene, run: Run) -> None:
         "the capture is incomplete",
         "10.0.0.2:5044 (no listener in this capture",
     )
-    assert_contains(
-        page.text.partition("Endpoints")[2], "10.0.0.2:5044 no listener in this capture"
-    )
+    assert_contains(page.text.partition("Endpoints")[2], "10.0.0.2:5044 no listener in this capture")
     assert P not in producer_sections(page)
 
 

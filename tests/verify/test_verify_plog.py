@@ -49,9 +49,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, units: int) -> None:
         stream = rng.choice([stream for stream, some in queues.items() if some])
         sent.append((stream, queues[stream].pop(0)))
     write_datagrams(scene.capture, sent, 37)
-    verdict = inprocess.run(
-        scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
-    )
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096)
     found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
     found.pop("reordered", None)  # order is not promised
     assert found == {

@@ -131,9 +131,7 @@ def test_shorter_ledger_does_not_replace_its_copy(host: Scene, bucket: Bucket) -
     assert bucket.get(f"run/{LEDGER}") == whole
 
 
-def test_command_says_what_it_did(
-    host: Scene, bucket: Bucket, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_says_what_it_did(host: Scene, bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["push", str(host.ledger.parent), bucket.url("run")]
     assert cli.main(command) == ExitCode.OK
     assert capsys.readouterr().out.splitlines()[-1] == "copied 4, unchanged 0, still open 0"

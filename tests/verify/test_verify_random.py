@@ -55,9 +55,7 @@ def test_random_histories_equal_the_reference(
     verdict = inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, units=units)
     assert_equals_reference(world, verdict, out)
     if bits == 3:
-        verdict = inprocess.run(
-            ledger, capture, out=out, bits=bits, tail=tail, allow_open=True
-        )
+        verdict = inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, allow_open=True)
         assert_equals_reference(world, verdict, out, allow_open=True)
         return
     # Tails of one or two arrivals are cut in nearly every bucket: the second pass has work to do.

@@ -144,9 +144,7 @@ def test_rows_have_each_event_that_is_compared_by_hash_once(
 steps = st.one_of(st.integers(0, 9), st.sampled_from([(1 << 32) - 1, 1 << 32, (1 << 32) + 1, 1 << 50]))
 
 
-@given(
-    st.lists(st.lists(steps, min_size=1, max_size=6), min_size=1, max_size=6), st.integers(0, 1 << 60)
-)
+@given(st.lists(st.lists(steps, min_size=1, max_size=6), min_size=1, max_size=6), st.integers(0, 1 << 60))
 def test_positions_are_those_that_were_packed(slices: list[list[int]], begin: int) -> None:
     """Also where a distance needs more than 32 bits; between two rows it may fall."""
     expected = [(begin // (i + 1) + np.cumsum(np.array(some, np.int64))) for i, some in enumerate(slices)]

@@ -26,6 +26,7 @@ support.need("pyarrow")
 
 pytestmark = pytest.mark.spark
 
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path).write_ledger().write_capture()
@@ -143,9 +144,7 @@ def printed_by(script: str) -> str:
     variables = support.clean_environment(
         PYTHONPATH=os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=variables
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables)
     assert done.stderr == ""
     return done.stdout
 

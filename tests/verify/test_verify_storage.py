@@ -240,9 +240,7 @@ def test_folder_and_bucket_are_one_evidence(scene: Scene, bucket: Bucket, verify
         ("gopher://b/c", "cannot open"),
     ],
 )
-def test_url_with_a_secret_or_an_error_is_refused(
-    scene: Scene, verify: Run, url: str, words: str
-) -> None:
+def test_url_with_a_secret_or_an_error_is_refused(scene: Scene, verify: Run, url: str, words: str) -> None:
     scene.write_ledger().write_capture()
     for places in ((url, scene.capture), (scene.ledger, url)):
         with pytest.raises(ConfigError, match=words) as caught:
@@ -287,7 +285,8 @@ def test_pattern_of_a_url_lists_only_folders_that_may_lead_to_a_match(
         found = storage.expand(bucket.url("run/*/capture"), "capture")
         assert found == [bucket.url(f"run/{name}/capture") for name in ("a%3F", "a", "b")]
         assert {name for name in listed if ".logclient" not in name} == {
-            "run/", *(f"run/{name}/" for name in ("a", "a?", "b", "c", "capture", "[x]"))
+            "run/",
+            *(f"run/{name}/" for name in ("a", "a?", "b", "c", "capture", "[x]")),
         }
         for pattern, names in {
             "run/[ab]/capture": ["run/a/capture", "run/b/capture"],

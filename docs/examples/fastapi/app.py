@@ -1,6 +1,6 @@
 """A FastAPI application, each of whose requests becomes one document in Logjam. Run it under uvicorn::
 
-    LOG_URL=logjam://127.0.0.1:9604/stock-production uvicorn app:app --port 8001
+LOG_URL=logjam://127.0.0.1:9604/stock-production uvicorn app:app --port 8001
 """
 
 import asyncio

@@ -132,6 +132,7 @@ def events(
 
 # -- options
 
+
 def _as_option(folders: Folder | Sequence[Folder], what: str) -> str:
     return json.dumps(storage.resolve_all(folders, what))
 
