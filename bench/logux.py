@@ -30,7 +30,7 @@ from bench.logux_program import CREDENTIALS
 from bench.lumberjack import SINK_BOUND
 from bench.program import Program, SinkError
 from bench.sink import compiled
-from tests import logux_server
+from tests.support import logux_server
 
 SINK_SOURCE = Path(__file__).with_name("wssink.c")
 PEERS_SOURCE = Path(__file__).with_name("logux_peers.js")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from logclient._ext.ledger import AVX2, LineReader, unbase64
-from tests import verify_files as files
 from tests.oracle import ledger as reference
+from tests.support import verify_files as files
 
 BATCHES, EVENTS = 20, 2048
 TEXT = os.urandom(800 << 10)

@@ -31,10 +31,10 @@ settings.load_profile("logclient")
 # so that the lines it imports are counted.
 pytest_plugins = [
     "logclient.testing.pytest_plugin",
-    "tests.kafka_fixture",
-    "tests.spark_fixture",
+    "tests.support.kafka_fixture",
+    "tests.support.spark_fixture",
     "tests.support.s3",
-    "tests.verify_fixtures",
+    "tests.support.verify_fixtures",
     "tests.cores.fixtures",
 ]
 

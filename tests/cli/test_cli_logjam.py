@@ -24,14 +24,14 @@ from logclient.errors import ExitCode
 from logclient.files.capture import CaptureReader
 from logclient.testing.logjam import Collector
 from tests import support
-from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import judge
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 
 zmq = support.need("zmq")
 
-from tests.logjam_rig import ACCEPTED, Producer, event, message, meta  # noqa: E402
+from tests.support.logjam_rig import ACCEPTED, Producer, event, message, meta  # noqa: E402
 
 
 def quote(key: bytes) -> str:

@@ -14,9 +14,9 @@ import pytest
 from logclient import cli
 from logclient.errors import ExitCode
 from tests import support
-from tests import verify_files as files
-from tests.logux_server import LoguxServer
-from tests.verify_scene import P
+from tests.support import verify_files as files
+from tests.support.logux_server import LoguxServer
+from tests.support.verify_scene import P
 
 support.need("websockets")
 

@@ -21,8 +21,8 @@ from logclient._ext.lumberjack import Reader, encode_ack
 from logclient.files.capture import CaptureWriter
 from logclient.lumberjack.frames import frames
 from logclient.readable import Frame
-from tests.lumberjack_inputs import pair_block
 from tests.support import recordings
+from tests.support.lumberjack_inputs import pair_block
 from tests.support.patience import PATIENCE
 
 

@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from tests.verify_scene import Scene
+    from tests.support.verify_scene import Scene
 
 PROTOCOLS = ("lumberjack", "logjam", "plog", "logux")
 
@@ -250,7 +250,7 @@ class TestProcesses:
 def in_this_process() -> Verify:
     """Judge without Spark, by the same steps."""
 
-    from tests import verify_inprocess
+    from tests.support import verify_inprocess
 
     def verify(ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         limits = dict(asked)

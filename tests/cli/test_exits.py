@@ -17,7 +17,7 @@ import pytest
 
 from logclient import cli
 from logclient.errors import ProtocolError
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE, wait_until
 
 BOTH = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]

@@ -51,7 +51,7 @@ def test_ids_of_test_events_say_what_they_are(server: Callable[..., Any], path: 
 def test_test_events_do_not_break_the_promise(server: Callable[..., Any], path: str, tmp_path: Path) -> None:
     for module in ("numpy", "pyarrow"):
         support.need(module)
-    from tests import verify_inprocess as inprocess
+    from tests.support import verify_inprocess as inprocess
 
     with server(keep=True, capture=str(tmp_path / "capture")) as collector:
         for _ in range(2):

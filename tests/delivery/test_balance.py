@@ -243,7 +243,7 @@ class TestFailures:
 
     def test_random_cuts_on_both_servers_lose_nothing(self, tmp_path: Path) -> None:
         """They break around writes and acknowledgements, stop and start; the verifier judges."""
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         seeded = random.Random(19)
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         faults = [
@@ -443,7 +443,7 @@ class TestCalls:
 
     def test_other_servers(self, tmp_path: Path) -> None:
         """Under load, to more and to fewer of them; the verifier judges."""
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         stop = threading.Event()
         with running("", "", "", "", capture=str(capture)) as servers:

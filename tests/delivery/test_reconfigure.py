@@ -96,7 +96,7 @@ class TestServers:
 
 def _move_often(protocol: str, moves: int, tmp_path: Path) -> None:
     """Move between three servers while four threads send; the verifier counts."""
-    inprocess = pytest.importorskip("tests.verify_inprocess")
+    inprocess = pytest.importorskip("tests.support.verify_inprocess")
     ledger, capture = tmp_path / "ledger", tmp_path / "capture"
     stop = threading.Event()
     with ExitStack() as stack:

@@ -117,7 +117,7 @@ def peer(request: pytest.FixtureRequest) -> Callable[[], Any]:
     if request.param == "lumberjack":
         return Sink
     need("zmq")
-    from tests.logjam_rig import DeviceSink
+    from tests.support.logjam_rig import DeviceSink
 
     return partial(DeviceSink, request.param)
 

@@ -41,7 +41,7 @@ from tests.support.pumps import refuse_pump
 zmq = pytest.importorskip("zmq")
 
 from logclient.transports.zmq import Zmq  # noqa: E402
-from tests.logjam_rig import (  # noqa: E402
+from tests.support.logjam_rig import (  # noqa: E402
     ACCEPTED,
     APP_ENV,
     DEADLINE,

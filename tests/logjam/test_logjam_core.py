@@ -37,11 +37,11 @@ from logclient.logjam.core import Logjam, split_app_env
 from logclient.logjam.frames import Probe, frames
 from logclient.logjam.messages import COMPRESSIONS
 from tests import support
-from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for, record_codecs
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import near_objects, plain_objects
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit

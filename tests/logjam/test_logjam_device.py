@@ -45,7 +45,7 @@ from logclient.logjam.subscriber import Subscriber  # noqa: E402
 from logclient.testing import logjam_sockets  # noqa: E402
 from logclient.testing.logjam import Collector, decode  # noqa: E402
 from logclient.testing.logjam_device import Device  # noqa: E402
-from tests.logjam_rig import (  # noqa: E402
+from tests.support.logjam_rig import (  # noqa: E402
     ACCEPTED,
     APP_ENV,
     DEADLINE,

@@ -22,8 +22,8 @@ zmq = pytest.importorskip("zmq")
 from logclient.delivery import attempt  # noqa: E402
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports import zmq as zmq_transport  # noqa: E402
-from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
 from tests.support import transports  # noqa: E402
+from tests.support.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
 from tests.support.measured_process import MIB, MeasuredProcess  # noqa: E402
 from tests.support.patience import PATIENCE  # noqa: E402
 

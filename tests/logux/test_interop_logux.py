@@ -19,8 +19,8 @@ from typing import Any, Self
 import pytest
 
 import logclient
-from tests.logux_server import JsClient, LoguxServer
 from tests.support.kill_scenes import wait_for
+from tests.support.logux_server import JsClient, LoguxServer
 from tests.support.patience import PATIENCE
 from tests.support.tls import Authority
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from logclient.files.capture import CaptureReader
-from tests.logux_server import JsClient, need
 from tests.support import need as need_module
+from tests.support.logux_server import JsClient, need
 from tests.support.patience import PATIENCE
 
 need()

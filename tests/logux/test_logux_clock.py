@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.logux_server import LoguxServer
 from tests.support import ROOT, clean_environment
 from tests.support.kill_scenes import wait_for
+from tests.support.logux_server import LoguxServer
 from tests.support.patience import PATIENCE
 
 pytest.importorskip("websockets")

@@ -38,11 +38,11 @@ from logclient.delivery.contract import (
 from logclient.errors import ConfigError, CredentialError, ProtocolError
 from logclient.logux.core import Action, DebugText, Logux, Opened, Received, Undone
 from logclient.logux.messages import Headers
-from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
 from tests.support.batches import inflight_of
 from tests.support.configs import logux_config
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import near_objects, plain_objects
 
 pytestmark = pytest.mark.unit
 

@@ -30,10 +30,10 @@ from logclient._ext.logux import (
     Decoder,
     expand,
 )
-from tests.lumberjack_inputs import HEX_ID, damaged, randoms, scalars, space, write
 from tests.oracle import logux_decoder as oracle
 from tests.support import recordings
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import HEX_ID, damaged, randoms, scalars, space, write
 
 pytestmark = pytest.mark.unit
 

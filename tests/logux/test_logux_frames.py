@@ -14,10 +14,10 @@ from logclient import readable
 from logclient.config import Secret
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.frames import Probe, frames
-from tests.lumberjack_inputs import damaged, randoms
 from tests.oracle.logux_decoder import MAX_DEPTH
 from tests.support import recordings
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import damaged, randoms
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,6 @@ import pytest
 
 from logclient.testing import samples
 from logclient.verify.job import run
-from tests.logux_server import LoguxServer
 from tests.support.kill_scenes import (
     KILLS,
     RESENT,
@@ -26,6 +25,7 @@ from tests.support.kill_scenes import (
     ship_through_kills,
     wait_for,
 )
+from tests.support.logux_server import LoguxServer
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext.lumberjack import FOREIGN, NO_ID, Decoder, check_json
-from tests.lumberjack_inputs import near_objects, objects, plain_objects
 from tests.oracle import lumberjack as oracle
+from tests.support.lumberjack_inputs import near_objects, objects, plain_objects
 
 pytestmark = pytest.mark.unit
 

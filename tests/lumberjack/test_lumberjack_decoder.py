@@ -26,10 +26,10 @@ from logclient._ext.lumberjack import (
     expand,
 )
 from tests.lumberjack.frames import c, d, j, random_stream, u32, w
-from tests.lumberjack_inputs import HEX_ID, near_objects
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import HEX_ID, near_objects
 
 pytestmark = pytest.mark.unit
 

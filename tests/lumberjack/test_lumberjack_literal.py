@@ -37,9 +37,9 @@ from logclient.files.capture import CaptureReader
 from logclient.lumberjack.frames import frames
 from logclient.testing.lumberjack import Collector, decode
 from tests.lumberjack.frames import decode_acks, mutated
-from tests.lumberjack_inputs import near_objects, pair_block
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
+from tests.support.lumberjack_inputs import near_objects, pair_block
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 from tests.vectors import make_lumberjack_literal as made
@@ -476,7 +476,7 @@ class TestClientAndCollector:
         assert len(window) == (3 if fault == "add" else 2)
 
     def test_discarded_windows_are_judged_lost(self, tmp_path: Path) -> None:
-        verdict = pytest.importorskip("tests.verify_inprocess")
+        verdict = pytest.importorskip("tests.support.verify_inprocess")
         capture, ledger = str(tmp_path / "capture"), str(tmp_path / "ledger")
         with Collector(strict_spec=True, capture=capture, faults="discard=every:4,seed=1") as collector:
             url = f"lumberjack://127.0.0.1:{collector.port}?strict_spec=true"

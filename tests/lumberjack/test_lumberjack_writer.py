@@ -19,10 +19,10 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.lumberjack import Codec, Reader
 from logclient._ext.queue import EventQueue
-from tests.lumberjack_inputs import near_objects, objects, pair_block
 from tests.oracle import lumberjack as oracle
 from tests.oracle.xxh64 import xxh64
 from tests.support.batches import inflight_of
+from tests.support.lumberjack_inputs import near_objects, objects, pair_block
 
 pytestmark = pytest.mark.unit
 

@@ -57,11 +57,11 @@ from logclient.plog.messages import (
     split_tags,
 )
 from tests import support
-from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
 from tests.plog.stat import STAT, stat_of
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for, record_codecs
+from tests.support.lumberjack_inputs import near_objects, plain_objects
 
 PRODUCER = bytes(range(10))
 UNPACED = {"pace": 0, "pace_bytes": 0}

@@ -23,9 +23,9 @@ from logclient.cli.demo.processes import Collector
 from logclient.errors import ExitCode
 from logclient.testing.plog_datagrams import batch_of
 from tests import support
-from tests.kafka_fixture import connector
 from tests.oracle import plog_injected
 from tests.support import clean_environment
+from tests.support.kafka_fixture import connector
 from tests.support.patience import PATIENCE
 
 support.need("numpy")

@@ -23,10 +23,10 @@ from logclient.errors import ConfigError, ExitCode
 from logclient.plog.core import Lines
 from logclient.testing.plog import Collector
 from logclient.transports.tcp import OneWay
-from tests.lumberjack_inputs import near_objects
 from tests.oracle import plog as oracle
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for
+from tests.support.lumberjack_inputs import near_objects
 from tests.support.patience import PATIENCE
 from tests.support.pumps import refuse_pump
 
@@ -125,7 +125,7 @@ def test_delivery_continues_after_a_cut(server: Collector, url: str) -> None:
 
 
 def test_verdict_over_lines_is_clean(server: Collector, tmp_path: Path) -> None:
-    verdict = pytest.importorskip("tests.verify_inprocess")
+    verdict = pytest.importorskip("tests.support.verify_inprocess")
     capture, ledger = tmp_path / "capture", tmp_path / "ledger"
     with Collector(tcp_port=0, capture=str(capture)) as collector:
         with connect(f"plog+tcp://127.0.0.1:{collector.listens['tcp']}", ledger=str(ledger)) as client:

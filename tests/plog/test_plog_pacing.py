@@ -407,7 +407,7 @@ class Shipment:
 
     def missing(self) -> int:
         """Return how many events are missing; assert that nothing else is found."""
-        verdict = pytest.importorskip("tests.verify_inprocess")
+        verdict = pytest.importorskip("tests.support.verify_inprocess")
         verdict.run(self.folder / "ledger", self.folder / "capture", out=self.folder / "out")
         found = verdict.found(self.folder / "out")
         found.pop("reordered", None)

@@ -325,7 +325,7 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch, pr
     support.need("numpy")
     support.need("pyarrow")
     from bench import verify, verify_data
-    from tests import verify_inprocess
+    from tests.support import verify_inprocess
 
     monkeypatch.setattr(verify_data, "FAULTS", dict.fromkeys(verify_data.FAULTS, 0.05))
     monkeypatch.setattr(verify_data, "UNEXPECTED", 0.01)
@@ -511,7 +511,7 @@ def test_the_logux_stub_refuses_invalid_messages(stub, bad):
 @pytest.fixture
 def quickly(monkeypatch):
     from bench import logux
-    from tests import logux_server
+    from tests.support import logux_server
 
     logux_server.need()
     support.need("websockets")

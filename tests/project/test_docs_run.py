@@ -24,10 +24,10 @@ import pytest
 from logclient import cli
 from logclient.cli.parser import make_parser
 from logclient.errors import ExitCode
-from tests import logux_server, support
+from tests import support
 from tests.project.isolated_machine import IsolatedMachine, Server, Unavailable, end
 from tests.project.pages import FOUND, Text
-from tests.support import ROOT, clean_environment
+from tests.support import ROOT, clean_environment, logux_server
 from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.tree]
@@ -433,7 +433,7 @@ def test_each_verify_command_runs_in_its_own_process(
 
 def scene_of(command: Text, folder: Path) -> Any:
     """The ledger and the capture that it names, of 20 events."""
-    from tests.verify_scene import Scene
+    from tests.support.verify_scene import Scene
 
     (folder / "run").mkdir()
     scene = Scene(folder / "run").write_ledger().write_capture()
@@ -1208,7 +1208,7 @@ def test_the_javascript_sample_runs(machine: IsolatedMachine, here: Path) -> Non
 @pytest.mark.spark
 def test_spark_samples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order, with a ledger and a capture; the tests of DataFrames check what such frames have."""
-    from tests.verify_scene import Scene
+    from tests.support.verify_scene import Scene
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()

@@ -53,7 +53,7 @@ class SpoolSite(Site):
         """End the collector, and return the verifier's counts."""
         need("pyarrow")
         need("numpy")
-        from tests.verify_inprocess import run
+        from tests.support.verify_inprocess import run
 
         self.collector.end(signal.SIGTERM)
         return run(self.ledger, self.capture).counts

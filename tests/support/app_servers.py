@@ -108,7 +108,7 @@ class Site:
         """The verifier's, and what must hold whatever was killed. Ends the collector."""
         need("pyarrow")
         need("numpy")
-        from tests.verify_inprocess import run
+        from tests.support.verify_inprocess import run
 
         self.collector.end(signal.SIGTERM)
         verdict = run(self.ledger, self.capture)

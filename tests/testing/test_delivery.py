@@ -12,9 +12,9 @@ import logclient
 from logclient import testing
 from logclient.errors import LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
-from tests.verify_scene import P, Scene
+from tests.support.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")

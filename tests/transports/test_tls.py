@@ -98,7 +98,7 @@ class TestDelivery:
     def test_delivery_over_tls_passes_the_verifier(
         self, version: str, ours: Authority, tmp_path: Path
     ) -> None:
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         faults = "cut-before-ack=every:4,cut-before-write=every:7,keepalive=every:3:2,partial-ack=every:5"
         with Collector(
@@ -671,7 +671,7 @@ class TestCollector:
 class TestCommands:
     @pytest.mark.slow
     def test_send_to_collect_with_certificates_on_both_sides(self, ours: Authority, tmp_path: Path) -> None:
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         lines = tmp_path / "lines.log"
         lines.write_text("".join(f"line {i}\n" for i in range(5000)))
         environment = clean_environment(PYTHONPATH=os.pathsep.join(sys.path))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.verify import Arrival, Part, Published, Result, gaps_of, is_within, judge
+from tests.support import verify_files as files
 
 # Where the events of a protocol may arrive; "e/2" is what device 2 published, at the consumer e.
 ENDPOINTS = {"lumberjack": ("a", "b", "c"), "logjam": ("d", "e/1", "e/2")}

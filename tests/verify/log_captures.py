@@ -14,11 +14,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tests import verify_files as files
 from tests.oracle import documents
 from tests.oracle import logjam as oracle_logjam
 from tests.oracle import plog as oracle_plog
 from tests.oracle.lumberjack import join_pairs
+from tests.support import verify_files as files
 
 Row = dict[str, Any]
 PROTOCOLS = ("lumberjack", "logjam", "plog", "plog+tcp", "logux")

@@ -20,10 +20,10 @@ from typing import Any
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.verify import violation_ids
-from tests import verify_inprocess
 from tests.oracle import logjam, plog
 from tests.oracle.histories import Options, Wrong, judge
 from tests.oracle.xxh64 import words, xxh64
+from tests.support import verify_inprocess
 
 START_US = 1_767_225_600_000_000
 SECOND = 1_000_000

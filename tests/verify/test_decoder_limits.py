@@ -8,7 +8,7 @@ import pytest
 
 from logclient._ext import logjam, logux, lumberjack, plog
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 
 np = support.need("numpy")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from logclient._ext import ledger
 from tests import support
-from tests import verify_files as files
 from tests.oracle import ledger as oracle
+from tests.support import verify_files as files
 from tests.support.examples import examples
 
 np = support.need("numpy")

@@ -13,14 +13,14 @@ import pytest
 
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.support.s3 import Bucket
+from tests.support.verify_scene import P, Scene
 from tests.verify import log_captures
 from tests.verify.log_captures import Row
 from tests.verify.test_log_streams import rows_of, stream
 from tests.verify.test_logs import assert_equal, read
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")

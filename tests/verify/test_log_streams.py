@@ -19,7 +19,7 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.verify import log_captures
 from tests.verify.datagrams import document, write_datagrams

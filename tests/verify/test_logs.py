@@ -13,7 +13,7 @@ import pytest
 
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.verify import log_captures
 from tests.verify.log_captures import Row
 

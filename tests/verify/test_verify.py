@@ -22,15 +22,15 @@ from logclient.cli.verify import print_verdict
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.failing_spark import fail_on_spark
-from tests.verify_scene import P, Q, Scene
 
 np = support.need("numpy")
 pa = support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
 verdicts = pytest.importorskip("logclient.verify.verdict")
 

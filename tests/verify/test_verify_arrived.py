@@ -17,10 +17,10 @@ from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.testing import lumberjack as lumberjack
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.test_verify_records import Record, broker, create_topic, nonzero
-from tests.verify_scene import P, Q, Scene
 
 __all__ = ["broker"]  # a fixture
 
@@ -28,7 +28,7 @@ support.need("numpy")
 pa = support.need("pyarrow")
 parquet = support.need("pyarrow.parquet")
 report = pytest.importorskip("logclient.verify.report")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 BAD = files.body(files.event_id(P, 5), "event V")
 FAULTS = {"events": 20, "ok": 18, "lost": 1, "corrupted": 1, "duplicated": 1, "reordered": 1}

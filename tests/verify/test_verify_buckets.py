@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Scene
 from tests.verify.histories import World
 from tests.verify.test_verify_random import assert_equals_reference
-from tests.verify_scene import P, Scene
 
 np = support.need("numpy")
 support.need("pyarrow")
 arrays = pytest.importorskip("logclient.evidence.arrays")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 ledger_buckets = pytest.importorskip("logclient.verify.ledger_buckets")
 ledgers = pytest.importorskip("tests.verify.ledgers")
 plan = pytest.importorskip("logclient.verify.plan")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
 from tests import support
-from tests import verify_files as files
 from tests.oracle import capture as oracle
+from tests.support import verify_files as files
 
 walker = pytest.importorskip("logclient._ext.capture")
 np = support.need("numpy")

@@ -15,14 +15,14 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from tests import support
-from tests import verify_files as files
-from tests.kafka_fixture import connector
+from tests.support import verify_files as files
+from tests.support.kafka_fixture import connector
 from tests.support.patience import PATIENCE, assert_returns
+from tests.support.verify_scene import P, Scene
 from tests.verify.connect_server import ConnectServer
 from tests.verify.histories import World
 from tests.verify.test_verify_records import Record, create_topic, nonzero
 from tests.verify.test_verify_session import environment, remaining_files
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")

@@ -19,11 +19,11 @@ import pytest
 from logclient import cli
 from logclient.errors import ConfigError, ExitCode
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.s3 import CREDENTIALS, Bucket, serve
 from tests.support.tmpfs import mounted
+from tests.support.verify_scene import P, Scene
 from tests.verify.failing_spark import fail_on_spark
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")

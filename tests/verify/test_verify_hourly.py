@@ -17,10 +17,10 @@ import pytest
 from logclient import cli, verify
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.s3 import Bucket
 from tests.support.tmpfs import mounted
-from tests.verify_scene import P, Scene
+from tests.support.verify_scene import P, Scene
 
 pytestmark = pytest.mark.slow
 

@@ -11,15 +11,15 @@ import pytest
 
 from logclient.errors import ExitCode
 from tests import support
-from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.verify import Published, gaps_of
+from tests.support import verify_files as files
 from tests.verify.histories import compressions
 
 support.need("numpy")
 support.need("pyarrow")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 P = "0a" * 10
 SUB = "logjam-sub"

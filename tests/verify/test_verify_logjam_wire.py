@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE
 support.need("zmq")
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 
 from logclient.logjam.subscriber import Subscriber  # noqa: E402

@@ -15,16 +15,16 @@ from logclient import verify
 from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
-from tests.verify_scene import P, Q, Scene
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 support.need("websockets")
 job = pytest.importorskip("logclient.verify.job")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 from logclient.testing.logux import Collector  # noqa: E402
 

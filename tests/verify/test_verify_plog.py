@@ -11,15 +11,15 @@ import pytest
 from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
 from tests.oracle import plog as oracle
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.datagrams import Datagram, document, write_datagrams
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 
 @pytest.mark.parametrize("units", [1, 7, 1 << 18])

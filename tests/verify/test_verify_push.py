@@ -15,14 +15,14 @@ import pytest
 from logclient import cli
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.support.s3 import Bucket
-from tests.verify_scene import P, Q, Scene
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 evidence = pytest.importorskip("logclient.evidence.push")
 
 LEDGER = f"ledger/{P}-0001.ledger"

@@ -21,7 +21,7 @@ support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 summaries = pytest.importorskip("logclient.verify.summary")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -25,11 +25,11 @@ from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.testing import lumberjack as lumberjack
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
-from tests.kafka_fixture import connector
+from tests.support import verify_files as files
+from tests.support.kafka_fixture import connector
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.histories import ENDPOINTS, World, differences, overview_differences
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 pa = support.need("pyarrow")
@@ -37,7 +37,7 @@ parquet = support.need("pyarrow.parquet")
 job = pytest.importorskip("logclient.verify.job")
 readers = pytest.importorskip("logclient.verify.readers")
 report = pytest.importorskip("logclient.verify.report")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 pytestmark = pytest.mark.spark
 

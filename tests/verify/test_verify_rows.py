@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from logclient import verify
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.verify.histories import World
 
 np = support.need("numpy")
 support.need("pyarrow")
 arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")
 comparison = pytest.importorskip("logclient.verify.comparison")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 ledger_rows = pytest.importorskip("logclient.verify.ledger_rows")
 ledgers = pytest.importorskip("tests.verify.ledgers")

@@ -11,15 +11,15 @@ import pytest
 from logclient.errors import ConfigError
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
 from tests.damage.damages import records_of
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.histories import World, differences, overview_differences
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 counts = inprocess.counts
 report = pytest.importorskip("logclient.verify.report")
 arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")

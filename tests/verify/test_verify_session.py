@@ -22,9 +22,9 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, ExitCode
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
-from tests.verify_scene import Scene
+from tests.support.verify_scene import Scene
 
 support.need("numpy")
 support.need("pyarrow")

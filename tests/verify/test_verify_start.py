@@ -18,8 +18,8 @@ from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import Scene
 from tests.verify.test_verify_session import environment, processes_of, remaining_files, wait_until
-from tests.verify_scene import Scene
 
 support.need("numpy")
 support.need("pyarrow")

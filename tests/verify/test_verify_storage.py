@@ -19,17 +19,17 @@ import pytest
 
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
-from tests import verify_files as files
 from tests.oracle import plog as oracle
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.support.s3 import CREDENTIALS, Bucket, gateway
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.failing_spark import fail_on_spark
 from tests.verify.histories import World
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 captures = pytest.importorskip("logclient.evidence.captures")
 job = pytest.importorskip("logclient.verify.job")
 storage = pytest.importorskip("logclient.evidence.storage")

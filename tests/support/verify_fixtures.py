@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.verify_scene import Scene
+    from tests.support.verify_scene import Scene
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    from tests.verify_scene import Scene  # it needs xxhash, which the tests of a wheel do without
+    from tests.support.verify_scene import Scene  # it needs xxhash, which the tests of a wheel do without
 
     return Scene(tmp_path)
 
@@ -22,7 +22,7 @@ def scene(tmp_path: Path) -> Scene:
 @pytest.fixture
 def run(scene: Scene) -> Callable[..., Any]:
     """The verdict on the scene, without Spark."""
-    inprocess = pytest.importorskip("tests.verify_inprocess")
+    inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
     def go(**options: Any) -> Any:
         options = {"bits": 3, "out": scene.out, **options}
