@@ -20,7 +20,7 @@ from logclient.testing.logux import Collector as LoguxServer
 from logclient.testing.lumberjack import Collector
 from logclient.testing.plog import Collector as PlogServer
 from tests import support
-from tests.cli.test_cli_unreachable import banner, black_hole, closes, dead, never_reads, serve_each, tls, web
+from tests.support.wrong_servers import banner, black_hole, closes, dead, never_reads, serve_each, tls, web
 
 FINE = {"ok", "warning", "skipped"}
 
@@ -280,7 +280,7 @@ class TestTls:
     def test_plain_to_a_tls_server_is_explained(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
-        with tls(tmp_path) as port:
+        with tls() as port:
             found = examine(capsys, f"lumberjack://127.0.0.1:{port}", code=3)
         assert found["protocol"]["status"] == "failed"
         assert found["protocol"]["found"].startswith("a TLS server answers")

@@ -23,7 +23,7 @@ support.need("websockets")
 from websockets.sync.server import ServerConnection  # noqa: E402
 
 from tests.logux.peer import LoguxPeer  # noqa: E402
-from tests.transports.test_websocket import serve_library  # noqa: E402
+from tests.support.websocket import serve_library  # noqa: E402
 
 TOKEN = "x7Zq, not for anybody else"
 

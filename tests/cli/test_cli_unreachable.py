@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
-import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,97 +14,14 @@ import pytest
 
 from logclient.testing.lumberjack import Collector
 from tests import support
-from tests.support.dead_servers import BlackHole
 from tests.support.patience import PATIENCE
-
-
-@contextmanager
-def serve_each(answer: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Run a server that handles each connection with `answer` in its own thread; yield its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as open_ones:
-        end = threading.Event()
-
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = listener.accept()
-                except OSError:
-                    return
-                if end.is_set():
-                    sock.close()
-                    return
-                open_ones.enter_context(sock)
-                threading.Thread(target=answer, args=(sock,), daemon=True).start()
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        end.set()
-        socket.create_connection(listener.getsockname()).close()
-        thread.join()
-
-
-@contextmanager
-def dead() -> Iterator[int]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield sock.getsockname()[1]
-
-
-@contextmanager
-def black_hole() -> Iterator[int]:
-    try:
-        hole = BlackHole()
-    except RuntimeError as error:
-        support.missing(str(error))
-    with hole:
-        yield int(hole.url.rpartition(":")[2])
-
-
-def never_reads() -> AbstractContextManager[int]:
-    return serve_each(lambda sock: None)
-
-
-def closes() -> AbstractContextManager[int]:
-    return serve_each(lambda sock: (sock.recv(65536), sock.close()))
-
-
-def banner() -> AbstractContextManager[int]:
-    return serve_each(lambda sock: sock.sendall(b"SSH-2.0-\x1b[31mserver\r\n"))
+from tests.support.wrong_servers import banner, black_hole, closes, dead, never_reads, serve_each, tls, web
 
 
 def takes_one_byte_at_a_time(sock: socket.socket) -> None:
     with suppress(OSError):  # the first connection is only tried
         for byte in b"2A\0\0\0\0":
             sock.sendall(bytes([byte]))
-
-
-@contextmanager
-def web() -> Iterator[int]:
-    class Quiet(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
-@contextmanager
-def tls(tmp_path: Path) -> Iterator[int]:
-    trustme = support.need("trustme")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-
-    def shake(sock: socket.socket) -> None:
-        try:
-            context.wrap_socket(sock, server_side=True).close()
-        except OSError:
-            pass
-
-    with serve_each(shake) as port:
-        yield port
 
 
 def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -217,7 +130,7 @@ class TestCheck:
             assert server.counts.events == 0
             assert server.counts.protocol_errors == 0
 
-    def test_every_endpoint_is_needed(self, tmp_path: Path) -> None:
+    def test_every_endpoint_is_needed(self) -> None:
         with (
             Collector() as server,
             dead() as nobody,
@@ -226,7 +139,7 @@ class TestCheck:
             closes() as closing,
             banner() as other,
             web() as page,
-            tls(tmp_path) as secure,
+            tls() as secure,
             serve_each(takes_one_byte_at_a_time) as slow,
         ):
             ports = [server.port, nobody, hole, silent, closing, other, page, secure, slow]
@@ -330,10 +243,10 @@ class TestTls:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
-    def test_plain_to_a_tls_server_is_explained(self, scheme: str, tmp_path: Path) -> None:
+    def test_plain_to_a_tls_server_is_explained(self, scheme: str) -> None:
         if scheme == "logux":
             support.need("websockets")
-        with tls(tmp_path) as port:
+        with tls() as port:
             sent = command("send", f"{scheme}://127.0.0.1:{port}", "--timeout", "800ms", stdin=b"a line\n")
         assert sent.returncode == 3
         assert sent.stderr.count("\n") == 1

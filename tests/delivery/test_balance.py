@@ -28,8 +28,8 @@ from logclient.testing.lumberjack import Collector
 from logclient.transports.tls import server_context
 from tests.cores.recount import recount
 from tests.cores.rig import adds_up
-from tests.delivery.test_poison import PoisonedServer
 from tests.support import clean_environment
+from tests.support.breaks import PoisonedServer
 from tests.support.patience import PATIENCE, wait_until
 
 QUICK: dict[str, Any] = {"balance": True, "backoff_max": 0.02}

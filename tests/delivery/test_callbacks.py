@@ -15,7 +15,7 @@ from logclient.delivery import outcomes
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import silent
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 Make = Callable[..., Rig]

@@ -24,13 +24,11 @@ from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
 from tests.support import NO_FALLBACK
-from tests.support.forks import FORKS, passes_in_own_process, run_in_child
+from tests.support.forks import FORKS, needs_fork, passes_in_own_process, run_in_child
 from tests.support.patience import PATIENCE, assert_returns
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 @pytest.fixture(params=SETUPS, ids=str)

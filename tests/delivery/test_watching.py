@@ -17,10 +17,10 @@ from logclient.delivery import watching
 from logclient.delivery.outcomes import CallbackThread
 from logclient.delivery.watching import Watcher
 from logclient.testing.lumberjack import Collector
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.support import clean_environment
 from tests.support.configs import config_for
 from tests.support.examples import examples
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 NOBODY = "lumberjack://127.0.0.1:9"

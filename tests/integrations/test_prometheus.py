@@ -21,9 +21,8 @@ import pytest
 import logclient
 from logclient.integrations import prometheus
 from logclient.testing.lumberjack import Collector
-from tests.lifecycle.test_prefork_gunicorn import EXAMPLES, Running
 from tests.support import ROOT, clean_environment
-from tests.support.app_servers import Load, Site, program, serving, wait_for
+from tests.support.app_servers import EXAMPLES, Load, Running, Site, program, serving, wait_for
 from tests.support.patience import PATIENCE, wait_until
 
 prometheus_client = pytest.importorskip("prometheus_client")

@@ -32,12 +32,11 @@ from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, silent
 from tests.support import NO_FALLBACK, clean_environment
 from tests.support.dead_servers import BlackHole, Mute, Refusing
+from tests.support.forks import needs_fork
 from tests.support.patience import PATIENCE, wait_until
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 @pytest.fixture

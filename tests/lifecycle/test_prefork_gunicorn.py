@@ -8,27 +8,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.support import need
-from tests.support.app_servers import (
-    EXAMPLES,
-    Load,
-    Server,
-    Site,
-    children,
-    gone,
-    open_files,
-    owed,
-    program,
-    serving,
-    wait_for,
-)
+from tests.support.app_servers import Load, Site, children, gone, gunicorn, open_files, owed, wait_for
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
@@ -37,28 +21,6 @@ RECENT_S = 0.2
 """What a worker logged before this much time, counted from its kill, must have arrived."""
 
 LOADED = "application loaded"
-
-
-class Running(NamedTuple):
-    site: Site
-    server: Server
-    port: int
-
-
-@contextmanager
-def gunicorn(site: Site, *options: str, preload: bool) -> Iterator[Running]:
-    need("flask")
-    # The example's configuration, on a port of the system's, with nothing of the machine in the way.
-    config = site.folder / "gunicorn.conf.py"
-    example = (EXAMPLES / "gunicorn" / "gunicorn.conf.py").read_text()
-    config.write_text(f"{example}\npreload_app = {preload}\nbind = '127.0.0.1:0'\n")
-    command = [program("gunicorn"), "--config", str(config), *options]
-    if not options or ":" not in options[-1]:
-        command.append("app:app")
-    out = site.folder / "gunicorn.out"
-    with serving(command, EXAMPLES / "gunicorn", out, LOG_URL=site.url, HOME=str(site.folder)) as server:
-        port = int(server.said(r"Listening at: http://127\.0\.0\.1:(\d+)")[0])
-        yield Running(site, server, port)
 
 
 @pytest.mark.parametrize("preload", [True, False], ids=["preload", "no-preload"])

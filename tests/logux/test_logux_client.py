@@ -26,9 +26,9 @@ from logclient.delivery.lanes import Lanes
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.logux.peer import LoguxPeer, processed, undo, until
 from tests.support import ROOT, clean_environment
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE
 
 OK = Outcome("acked")

@@ -25,7 +25,6 @@ from logclient.cli.collect import collect
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.logux.messages import Refused, Sync, compact, parse
-from tests.logux.test_logux_messages import messages
 from tests.support import clean_environment, need
 from tests.support.patience import PATIENCE
 
@@ -36,6 +35,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage  # noqa: E402
 from websockets.sync.client import ClientConnection, connect  # noqa: E402
 
 from logclient.testing.logux import Collector, _actions, decode  # noqa: E402
+from tests.support.logux_messages import messages  # noqa: E402
 
 PRODUCER = "0a" * 10
 

@@ -17,9 +17,9 @@ import pytest
 import logclient
 from logclient.errors import ConfigError
 from logclient.logux import Client
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.logux.peer import LoguxPeer, processed, until
 from tests.support import clean_environment
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE
 
 

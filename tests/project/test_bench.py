@@ -20,6 +20,7 @@ if not (support.ROOT / "bench" / "harness.py").exists():
 
 from bench import certificates, data, dead, delay, harness, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
+from tests.support.bench_rows import acked, row  # noqa: E402
 
 
 def busy():
@@ -71,14 +72,6 @@ def test_a_missing_peer_is_named():
     (verdict,) = harness.judge({"a": {"cpu": [1.0]}}, [harness.Target("a", "b", ">=", 2)])
     assert verdict.reached is None
     assert verdict.why == "b is not installed"
-
-
-def row(name="some", value=1.0, others=0.1, cpu="AMD EPYC"):
-    facts = harness.machine() | {"cpu": cpu, "load": (0.5, 0.75), "seconds": 3.0, "others": others}
-    samples = {"a": {"cpu": [value] * 3, "wall": [value] * 3}}
-    return harness.Row(
-        name, "a title", "us", harness.lines(samples), [harness.claim("x", value, "<=", 2.0)], ["n"], facts
-    )
 
 
 def test_a_busy_machine_is_reported():
@@ -147,14 +140,6 @@ def running(tmp_path, monkeypatch):
     with sink.Sink(dump=tmp_path / "dump") as s, socket.create_connection(("127.0.0.1", s.port)) as c:
         c.settimeout(PATIENCE)
         yield s, c, tmp_path / "dump"
-
-
-def acked(connection):
-    data = b""
-    while len(data) < 6:
-        data += connection.recv(6 - len(data))
-    assert data[:2] == b"2A"
-    return int.from_bytes(data[2:], "big")
 
 
 def test_the_sink_acks_windows_cut_at_every_byte(running):

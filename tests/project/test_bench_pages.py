@@ -15,7 +15,7 @@ if not (support.ROOT / "bench" / "harness.py").exists():
 
 from bench import __main__ as main  # noqa: E402
 from bench import harness, pages  # noqa: E402
-from tests.project.test_bench import row  # noqa: E402
+from tests.support.bench_rows import row  # noqa: E402
 
 
 @pytest.mark.parametrize(

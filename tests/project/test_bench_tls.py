@@ -15,7 +15,7 @@ if not (support.ROOT / "bench" / "harness.py").exists():
 
 from bench import certificates, saturated, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
-from tests.project.test_bench import acked  # noqa: E402
+from tests.support.bench_rows import acked  # noqa: E402
 
 
 @pytest.fixture

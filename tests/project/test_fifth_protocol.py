@@ -19,7 +19,7 @@ import pytest
 import logclient
 from logclient.client import Outcome
 from logclient.config import registry
-from tests.project.test_layering import PACKAGE, PROTOCOLS, modules
+from tests.support.package import PACKAGE, PROTOCOLS, modules
 from tests.support.patience import PATIENCE
 
 CORE = '''

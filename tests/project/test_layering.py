@@ -11,10 +11,10 @@ import pytest
 
 import logclient
 from tests.support import ROOT, clean_environment
+from tests.support.package import PACKAGE, PROTOCOLS, modules
 from tests.support.patience import PATIENCE
 from tools import extensions
 
-PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
@@ -58,7 +58,6 @@ ARROWS: dict[str, set[str]] = {
     "_ext base": set(),
 }
 
-PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
 CLIENT_MODULES = {(), ("agent",), ("client",), ("request",), ("state",)}
 CONSUMER_MODULES = {"subscriber", "zeromq"}
@@ -164,10 +163,6 @@ def imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
             for alias in node.names:
                 deeper = (*rest, alias.name)
                 yield node.lineno, top, deeper if top == "logclient" and is_module(deeper) else tuple(rest)
-
-
-def modules() -> list[Path]:
-    return sorted(p for p in PACKAGE.rglob("*.py") if "_ext" not in p.relative_to(PACKAGE).parts)
 
 
 def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:

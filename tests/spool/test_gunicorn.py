@@ -13,9 +13,8 @@ from urllib.parse import quote
 import pytest
 
 import logclient
-from tests.lifecycle.test_prefork_gunicorn import gunicorn
 from tests.support import need
-from tests.support.app_servers import STEPS, Answer, Load, Site, children, gone, wait_for
+from tests.support.app_servers import STEPS, Answer, Load, Site, children, gone, gunicorn, wait_for
 from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.tree]

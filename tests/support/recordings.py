@@ -68,6 +68,11 @@ def facts(protocol: str, name: str, folder: Path = FOLDER) -> Any:
     return next((document[name] for document in documents_ if name in document), None)
 
 
+def is_upgrade(case: Case) -> bool:
+    """Whether a case of Logux is an HTTP upgrade, which test_logux_collector.py tests over a socket."""
+    return any(str(step.get("msg", "")).startswith("GET ") for step in case["steps"])
+
+
 def lacking(found: Iterable[Case], kinds: Kinds) -> list[str]:
     """The kinds of which no case was found."""
     found = list(found)

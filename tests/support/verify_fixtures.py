@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import support
+from tests.support.kafka_fixture import connector
+
 if TYPE_CHECKING:
     from tests.support.verify_scene import Scene
 
@@ -29,3 +32,12 @@ def run(scene: Scene) -> Callable[..., Any]:
         return inprocess.run(scene.ledger, scene.capture, **options)
 
     return go
+
+
+@pytest.fixture
+def broker(kafka: str, spark: Any) -> str:
+    """Where a broker is that Spark has the connector to read."""
+    jars, why = connector()
+    if not jars:
+        support.missing(why)
+    return kafka

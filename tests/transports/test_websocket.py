@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,45 +35,33 @@ need("websockets")
 from websockets.frames import Close, Frame, Opcode  # noqa: E402
 from websockets.protocol import State  # noqa: E402
 from websockets.server import ServerProtocol  # noqa: E402
-from websockets.sync.server import ServerConnection, serve  # noqa: E402
+from websockets.sync.server import ServerConnection  # noqa: E402
 
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
-from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
+from logclient.transports.websocket import WebSocketLink  # noqa: E402
 from tests.oracle.websocket import frames_of  # noqa: E402
 from tests.support.tls import HOST, Authority, context, serving  # noqa: E402
 from tests.support.websocket import (  # noqa: E402
     BINARY,
     CLOSE,
+    FAR,
     PING,
     PONG,
     TEXT,
     accept_answer,
+    echo,
+    read_error,
+    read_message,
     read_request,
+    serve_library,
     server_frame,
+    transport_by_url,
 )
 
 
 def plain_link(port: int, **options: Any) -> WebSocketLink:
     return transports.websocket(**options).connect((HOST, port), Attempt())
-
-
-def read_message(link: WebSocketLink) -> bytes:
-    """Return the next message."""
-    deadline = time.monotonic() + PATIENCE
-    while (data := link.receive()) is None:
-        assert time.monotonic() < deadline
-        link.wait(PATIENCE, False)
-    return data
-
-
-def read_error(link: WebSocketLink) -> str:
-    """Return the text of the error with which reading ends."""
-    with pytest.raises(OSError) as caught:
-        while read_message(link):
-            pass
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def flush_all(link: WebSocketLink) -> None:
@@ -86,26 +73,6 @@ def flush_all(link: WebSocketLink) -> None:
 
 
 # -- the far ends
-
-FAR = logging.Logger("far", 60)
-
-
-@contextmanager
-def serve_library(handler: Callable[[ServerConnection], object], **options: Any) -> Iterator[int]:
-    """Run a server of the library; yield its port."""
-    with serve(handler, HOST, 0, logger=FAR, **options) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.socket.getsockname()[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def echo(far: ServerConnection) -> None:
-    for message in far:
-        far.send(message)
 
 
 class RawServer:
@@ -1056,16 +1023,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return put
 
 
-def transport_by_url(*endpoints: tuple[str, int], ours: Authority | None = None, **options: Any) -> WebSocket:
-    """Return the transport that a client makes."""
-    given = {
-        "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
-        "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
-        "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (), "token": None,
-    }  # fmt: skip
-    return WebSocket(SimpleNamespace(**(given | options)))
-
-
 class TestProxies:
     @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
     def test_a_proxy_tunnels_plain_connections(self, variable: str, environment: Callable[..., None]) -> None:
@@ -1255,17 +1212,18 @@ def test_all_modules_load_before_the_first_use() -> None:
     """In the sender's thread an import could be cut in two by a fork."""
     program = """
 import sys
-from tests.transports.test_websocket import *
+from logclient.delivery.attempt import Attempt
+from tests.support.websocket import echo, read_error, read_message, serve_library, transport_by_url
 deflate = "on"
 with serve_library(echo) as port:
-    transport = transport_by_url((HOST, port), deflate=deflate)
+    transport = transport_by_url(("127.0.0.1", port), deflate=deflate)
     before = set(sys.modules)
-    link = transport.connect((HOST, port), Attempt())
+    link = transport.connect(("127.0.0.1", port), Attempt())
     link.send([b"[]"])
     read_message(link)
     link.close(1.0)
     with serve_library(lambda far: far.close(1008, "no")) as port:
-        link = transport.connect((HOST, port), Attempt())
+        link = transport.connect(("127.0.0.1", port), Attempt())
         read_error(link)
         link.close()
     new = set(sys.modules) - before

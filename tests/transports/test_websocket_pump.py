@@ -32,9 +32,9 @@ from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.websocket import WebSocket  # noqa: E402
 from tests.cores.compiled import Compiled  # noqa: E402
 from tests.cores.rig import Rig, Setup  # noqa: E402
+from tests.cores.scripts import SCRIPTS  # noqa: E402
 from tests.cores.server import Peer, silent  # noqa: E402
 from tests.cores.websocket import DEFLATE, Interpreted, WebSocketServer  # noqa: E402
-from tests.delivery.test_engine_traces import SCRIPTS  # noqa: E402
 from tests.oracle.websocket import PACKED  # noqa: E402
 from tests.support.tls import HOST, Authority, context  # noqa: E402
 from tests.support.websocket import (  # noqa: E402

@@ -18,9 +18,7 @@ from tests.support.patience import PATIENCE
 from tests.support.s3 import Bucket
 from tests.support.verify_scene import P, Scene
 from tests.verify import log_captures
-from tests.verify.log_captures import Row
-from tests.verify.test_log_streams import rows_of, stream
-from tests.verify.test_logs import assert_equal, read
+from tests.verify.log_captures import Row, assert_equal, read, rows_of, stream
 
 support.need("numpy")
 support.need("pyarrow")

@@ -23,8 +23,7 @@ from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.verify import log_captures
 from tests.verify.datagrams import document, write_datagrams
-from tests.verify.log_captures import Row
-from tests.verify.test_logs import P, assert_equal, plain
+from tests.verify.log_captures import Row, assert_equal, plain, rows_of, stream
 
 np = support.need("numpy")
 support.need("pyarrow")
@@ -33,19 +32,7 @@ dataframes = pytest.importorskip("logclient.verify.dataframes")
 streams = pytest.importorskip("logclient.verify.dataframes.streams")
 limits = pytest.importorskip("pyspark.sql.streaming.datasource")
 
-
-def stream(folder: Path, **options: Any) -> Any:
-    source = dataframes.LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
-    return source.streamReader(None)
-
-
-def rows_of(reader: Any, start: Any, end: Any) -> list[Row]:
-    return [
-        row
-        for part in reader.partitions(start, end)
-        for batch in reader.read(part)
-        for row in batch.to_pylist()
-    ]
+P = "ab" * 10
 
 
 def taken(capture: Path, offset: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from logclient.errors import ConfigError, LedgerError
 from tests import support
 from tests.support import verify_files as files
 from tests.verify import log_captures
-from tests.verify.log_captures import Row
+from tests.verify.log_captures import EPOCH, Row, assert_equal, plain, read
 
 np = support.need("numpy")
 pa = support.need("pyarrow")
@@ -23,50 +22,11 @@ support.need("pyspark")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
 filters = pytest.importorskip("pyspark.sql.datasource")
 
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 P = "ab" * 10
 
 
 def at(us: int) -> datetime.datetime:
     return EPOCH + datetime.timedelta(microseconds=us)
-
-
-def plain(row: Row) -> Row:
-    """Return a row with times in microseconds."""
-    made = dict(row)
-    for name in ("time", "received"):
-        if isinstance(made.get(name), datetime.datetime):
-            stamp = made[name].replace(tzinfo=made[name].tzinfo or datetime.UTC)
-            made[name] = (stamp - EPOCH) // datetime.timedelta(microseconds=1)
-    if made.get("fields") is not None:
-        made["fields"] = sorted(dict(made["fields"]).items())  # a map has no order
-    if made.get("body") is not None:
-        made["body"] = bytes(made["body"])
-    return made
-
-
-def counted(rows: list[Row]) -> Counter[str]:
-    return Counter(repr(sorted(plain(row).items())) for row in rows)
-
-
-def assert_equal(found: list[Row], expected: list[Row]) -> None:
-    ours, theirs = counted(found), counted(expected)
-    assert sorted((ours - theirs).elements())[:3] == sorted((theirs - ours).elements())[:3] == []
-
-
-def read(folder: Path, pushed: tuple[Any, ...] = (), schema: Any = None, **options: Any) -> list[Row]:
-    """Read a capture as a task of Spark does, without Spark."""
-    if pushed:
-        options["pushFilters"] = True
-    source = dataframes.LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
-    reader = source.reader(schema)
-    assert list(reader.pushFilters(list(pushed))) == list(pushed)
-    rows: list[Row] = []
-    for part in reader.partitions():
-        for batch in reader.read(part):
-            batch.validate(full=True)
-            rows += batch.to_pylist()
-    return rows
 
 
 @pytest.mark.slow

@@ -18,11 +18,9 @@ from logclient.testing import lumberjack as lumberjack
 from logclient.verify.tuning import Tuning
 from tests import support
 from tests.support import verify_files as files
+from tests.support.kafka_fixture import Record, create_topic
 from tests.support.patience import PATIENCE
 from tests.support.verify_scene import P, Q, Scene
-from tests.verify.test_verify_records import Record, broker, create_topic, nonzero
-
-__all__ = ["broker"]  # a fixture
 
 support.need("numpy")
 pa = support.need("pyarrow")
@@ -84,13 +82,13 @@ def test_every_dataframe_gives_the_verdict_of_its_rows(scene: Scene, frame: Any)
     columns = {name.lower(): name for name in frame.columns}
     given = {"body": columns["raw"], "arrival": columns["n"], "received": columns["at"]}
     verdict = verify.run(scene.ledger, arrived=frame, columns=given, out=scene.out, tuning=Tuning(3))
-    assert nonzero(verdict.counts) == FAULTS
+    assert inprocess.counts(verdict) == FAULTS
     assert verdict.latency is not None and verdict.order == "checked"
     assert verdict.capture["folder"] == "DataFrame"
     assert [row["body"] for row in verdict.examples["corrupted"]] == [BAD.decode()]
     del given["arrival"], given["received"]
     verdict = verify.run(scene.ledger, arrived=frame, columns=given, out=scene.out, tuning=Tuning(3))
-    assert nonzero(verdict.counts) == {word: n for word, n in FAULTS.items() if word != "reordered"}
+    assert inprocess.counts(verdict) == {word: n for word, n in FAULTS.items() if word != "reordered"}
     assert verdict.latency is None and verdict.order == "not checked"
     # However Spark distributes its rows, the examples are found in a second reading.
     assert [row["body"] for row in verdict.examples["corrupted"]] == [BAD.decode()]
@@ -181,7 +179,7 @@ def test_a_capture_of_changed_bodies_is_judged_by_id(
     foreign = files.body(files.event_id(Q, 1), "of another producer")
     scene.write_capture([changed(body) for body in (*(scene.bodies[seq] for seq in order), foreign)])
     verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=3, match="id")
-    assert nonzero(verdict.counts) == {
+    assert inprocess.counts(verdict) == {
         "events": 20, "ok": 13, "lost": 2, "missing": 3, "recovered": 2, "duplicated": 3, "unexpected": 1,
     }  # fmt: skip
     assert verdict.exit_code == ExitCode.BROKEN
@@ -242,7 +240,7 @@ def test_ids_come_from_a_column(spark: Any, tmp_path: Path) -> None:
     verdict = verify.run(
         tmp_path / "ledger", arrived=made, columns={"id": "_id"}, match="id", out=out, tuning=Tuning(3)
     )
-    assert nonzero(verdict.counts) == {
+    assert inprocess.counts(verdict) == {
         "events": 14, "ok": 12, "lost": 2, "duplicated": 1, "unexpected": 2
     }  # fmt: skip
     assert verdict.undecodable == {"no_value": 2}
@@ -262,7 +260,7 @@ def test_keys_of_a_topic_are_its_ids(spark: Any, scene: Scene, broker: str) -> N
     verdict = verify.run(
         scene.ledger, kafka=f"{broker}/{topic}", columns={"id": "key"}, match="id", spark=spark
     )
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 19, "lost": 1, "duplicated": 1}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 19, "lost": 1, "duplicated": 1}
     assert verdict.capture["listeners"] == [f"{topic}[0]", f"{topic}[1]"]
 
 
@@ -298,7 +296,7 @@ class Stored:
                 self.documents[f"{name}-again"] = document
 
     def check(self, verdict: Any, out: Path) -> None:
-        assert nonzero(verdict.counts) == {
+        assert inprocess.counts(verdict) == {
             "events": 1000, "ok": 980, "lost": 20, "duplicated": 10, "unexpected": 10
         }  # fmt: skip
         assert verdict.exit_code == ExitCode.BROKEN

@@ -14,8 +14,7 @@ from logclient.errors import LedgerError
 from tests import support
 from tests.support import verify_files as files
 from tests.support.verify_scene import P, Scene
-from tests.verify.histories import World
-from tests.verify.test_verify_random import assert_equals_reference
+from tests.verify.histories import World, assert_equals_reference
 
 np = support.need("numpy")
 support.need("pyarrow")

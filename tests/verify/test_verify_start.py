@@ -17,9 +17,9 @@ from logclient import verify
 from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests.support.patience import PATIENCE
+from tests.support.leftovers import environment, processes_of, remaining_files
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.verify_scene import Scene
-from tests.verify.test_verify_session import environment, processes_of, remaining_files, wait_until
 
 support.need("numpy")
 support.need("pyarrow")
@@ -52,14 +52,14 @@ def test_interrupt_ends_a_jvm_that_does_not_answer(scene: Scene, tmp_path: Path)
         start_new_session=True, env=silent_java(tmp_path),
     )  # fmt: skip
     try:
-        wait_until((tmp_path / "started").exists, "the JVM was not started")
+        wait_until((tmp_path / "started").exists, "the JVM was not started", 4 * PATIENCE)
         os.killpg(running.pid, signal.SIGINT)
         out, error = running.communicate(timeout=4 * PATIENCE)
     finally:
         running.kill()
     assert (running.returncode, out, error) == (ExitCode.INTERRUPTED, "", "logclient: interrupted\n")
     assert remaining_files(tmp_path) == []
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_events_of_spark_are_logged_to_their_end(scene: Scene, tmp_path: Path) -
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (ExitCode.OK, "")
     assert remaining_files(tmp_path) == []
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)
     [finished] = [path.name for path in events.rglob("appstatus_*")]
     assert not finished.endswith(".inprogress")
 
@@ -196,4 +196,4 @@ for _ in range(2):
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("True None\nTrue None\n", "")
     assert remaining_files(tmp_path) == []
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)
