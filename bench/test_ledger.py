@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import os
 from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tests.oracle import ledger as reference
 from tests.support import verify_files as files
 
 BATCHES, EVENTS = 20, 2048
-TEXT = os.urandom(800 << 10)
+TEXT = Random(1).randbytes(800 << 10)
 
 
 def lines(batch: int) -> bytes:

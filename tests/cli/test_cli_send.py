@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import IO, Any
 
 import pytest
@@ -204,7 +205,8 @@ class TestFiles:
     def test_compressed_files_are_read(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, format: str
     ) -> None:
-        lines = [json.dumps({"message": f"{n} {os.urandom(40).hex()}"}) for n in range(2000)]
+        random = Random(1)
+        lines = [json.dumps({"message": f"{n} {random.randbytes(40).hex()}"}) for n in range(2000)]
         data = "\n".join(lines).encode()
         file = tmp_path / "a.log.1"  # the name says nothing
         file.write_bytes(COMPRESS[method](data[:50_000]) + COMPRESS[method](data[50_000:]))  # two members
@@ -228,7 +230,8 @@ class TestFiles:
     def test_the_readable_part_of_damaged_data_is_sent(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
     ) -> None:
-        lines = [f"{n} {os.urandom(100).hex()}" for n in range(20_000)]
+        random = Random(2)
+        lines = [f"{n} {random.randbytes(100).hex()}" for n in range(20_000)]
         data = bytearray(COMPRESS[method]("\n".join(lines).encode()))
         short, damaged = tmp_path / "short", tmp_path / "damaged"
         short.write_bytes(data[: len(data) // 2])

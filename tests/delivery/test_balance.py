@@ -256,11 +256,11 @@ class TestFailures:
             stop = threading.Event()
             sent: list[int] = []
 
-            def send() -> None:
+            def send(sizes: random.Random) -> None:
                 while not stop.is_set():
-                    sent.append(client.send({"text": "x" * random.randrange(2000)}))
+                    sent.append(client.send({"text": "x" * sizes.randrange(2000)}))
 
-            threads = [threading.Thread(target=send) for _ in range(2)]
+            threads = [threading.Thread(target=send, args=(random.Random(seed),)) for seed in (20, 21)]
             for thread in threads:
                 thread.start()
             for _ in range(12):

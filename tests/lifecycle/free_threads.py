@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import logclient
@@ -208,7 +209,7 @@ def others(seconds: float) -> dict[str, int]:
 
 def functions() -> None:
     """Hashes, and what a capture's reader does, in several threads at once."""
-    data = os.urandom(100_000)
+    data = Random(1).randbytes(100_000)
     wanted = {n: hash_.xxh64(data[:n]) for n in range(0, len(data), 997)}
     wrong: list[int] = []
 

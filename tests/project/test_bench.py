@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import zlib
+from random import Random
 
 import pytest
 
@@ -545,7 +546,7 @@ def test_our_client_reaches_the_logux_stub_over_tls(quickly, tmp_path):
 def test_relay_passes_bytes_unchanged_after_its_delay(size: int) -> None:
     if sys.platform != "linux" or not (shutil.which("cc") or shutil.which("gcc")):
         support.missing("no C compiler for the benchmarks' relay, or no ppoll")
-    data = os.urandom(size)
+    data = Random(size).randbytes(size)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay = delay.Relay(listener.getsockname()[1], 40)
         with socket.create_connection(("127.0.0.1", relay.port), PATIENCE) as near:

@@ -124,9 +124,12 @@ def log_again(world: World) -> None:
         world.logger.exception("again", stack_info=True)
 
 
+NAMES = random.Random(5)
+
+
 def rename(world: World) -> None:
-    threading.current_thread().name = "".join(random.choice("abc") for _ in range(40))
-    multiprocessing.current_process().name = "".join(random.choice("abc") for _ in range(40))
+    threading.current_thread().name = "".join(NAMES.choices("abc", k=40))
+    multiprocessing.current_process().name = "".join(NAMES.choices("abc", k=40))
 
 
 def patch_logging(world: World) -> None:

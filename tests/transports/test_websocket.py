@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -189,7 +190,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("size", [125, 126, 65535, 65536, 3 << 20])
     def test_messages_of_any_length_travel(self, size: int) -> None:
-        message = os.urandom(size // 2).hex().encode() + b"x" * (size % 2)
+        message = Random(size).randbytes(size // 2).hex().encode() + b"x" * (size % 2)
         with serve_library(echo, max_size=None) as port:
             link = plain_link(port)
             if not link.send([message[:100], memoryview(message)[100:]]):
@@ -266,7 +267,7 @@ class TestMessages:
             link.close()
 
     def test_a_peer_that_does_not_read_delays_messages(self) -> None:
-        message = os.urandom(20_000).hex().encode()
+        message = Random(1).randbytes(20_000).hex().encode()
         with RawServer() as raw:
             sent = 0
             while raw.link.send([b"%08d" % sent, message]):
@@ -282,7 +283,7 @@ class TestMessages:
             assert [bytes(one.data) for one in found] == [b"%08d" % n + message for n in range(sent)]
 
     def test_simultaneous_writes_do_not_deadlock(self) -> None:
-        count, message = 400, os.urandom(20_000).hex().encode()
+        count, message = 400, Random(2).randbytes(20_000).hex().encode()
         with serve_library(echo) as port:
             link = plain_link(port)
             sent = got = 0

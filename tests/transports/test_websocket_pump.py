@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -156,9 +157,10 @@ class TestMessages:
     def test_a_server_that_does_not_read_delays_events(self, kind: str) -> None:
         server = WebSocketServer()
         server.stuck = True
+        random = Random(1)
         with running(kind, server, inflight=2000) as rig:
             for _ in range(300):
-                rig.put(os.urandom(20_000).hex().encode())
+                rig.put(random.randbytes(20_000).hex().encode())
             rig.until(lambda stats: stats.inflight > 1)
             assert rig.stats().acked == 0
             with server.changed:
