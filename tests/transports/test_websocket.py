@@ -65,6 +65,13 @@ def plain_link(port: int, **options: Any) -> WebSocketLink:
     return transports.websocket(**options).connect((HOST, port), Attempt())
 
 
+def assert_echoes(link: WebSocketLink) -> None:
+    """Send a message to a server that sends it back, and close."""
+    link.send([b"[1]"])
+    assert read_message(link) == b"[1]"
+    link.close()
+
+
 def flush_all(link: WebSocketLink) -> None:
     """Flush until the kernel has taken all that was sent."""
     deadline = time.monotonic() + PATIENCE
@@ -427,26 +434,33 @@ class TestTheEnd:
     def test_close_gives_up_on_a_busy_or_silent_peer(self) -> None:
         """It waits neither for an answer nor for room, nor for a peer that keeps sending."""
         with RawServer() as raw:
+            ends: list[OSError] = []
             over = threading.Event()
 
             def talk() -> None:
                 raw.far.setblocking(False)
-                while not over.is_set():
+                while not ends and not over.is_set():
                     try:
                         raw.far.send(server_frame(TEXT, b"[1]") * 1000)
                     except BlockingIOError:
                         select.select([], [raw.far], [], 0.01)
-                    except OSError:
-                        return
+                    except OSError as error:
+                        ends.append(error)
 
             thread = threading.Thread(target=talk)
             thread.start()
-            while raw.link.send([b"x" * 100_000]):
-                pass
-            raw.link.close(0.1)
-            over.set()
-            thread.join()
+            try:
+                while raw.link.send([b"x" * 100_000]):
+                    pass
+                assert_returns(lambda: raw.link.close(0.1))
+                assert raw.link.fileno() == -1
+                thread.join(PATIENCE)
+                assert len(ends) == 1 and isinstance(ends[0], ConnectionError)
+            finally:
+                over.set()
+                thread.join()
             raw.link.close(0.1)  # no harm in a second one
+            assert raw.link.fileno() == -1
 
     def test_a_close_without_a_code_is_an_ordinary_end(self) -> None:
         with RawServer() as raw:
@@ -1062,7 +1076,7 @@ class TestProxies:
         with serve_library(echo) as port, serving(ProxyServer(closed=True)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             transport = transport_by_url((HOST, port))
-            transport.connect((HOST, port), Attempt()).close()
+            assert_echoes(transport.connect((HOST, port), Attempt()))
             shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
             assert not any(secret in shown for secret in ("pass", NAME, pair))
@@ -1170,7 +1184,7 @@ class TestProxies:
         with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
             if around:
-                transport_by_url((HOST, port)).connect((HOST, port), Attempt()).close()
+                assert_echoes(transport_by_url((HOST, port)).connect((HOST, port), Attempt()))
             else:
                 with pytest.raises(ConfigError):
                     transport_by_url((HOST, port))
@@ -1182,13 +1196,15 @@ class TestProxies:
             endpoints = (HOST, port), ("only.proxy.example", port)
             transport = transport_by_url(*endpoints)
             for endpoint in endpoints:
-                transport.connect(endpoint, Attempt()).close()
-        assert len(tunnels.heads) == 1
+                assert_echoes(transport.connect(endpoint, Attempt()))
+        assert [head.split(b"\r\n")[0] for head in tunnels.heads] == [
+            f"CONNECT only.proxy.example:{port} HTTP/1.1".encode()
+        ]
 
     def test_proxy_none_ignores_the_environment(self, environment: Callable[..., None]) -> None:
         with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1")
-            transport_by_url((HOST, port), proxy="none").connect((HOST, port), Attempt()).close()
+            assert_echoes(transport_by_url((HOST, port), proxy="none").connect((HOST, port), Attempt()))
 
     def test_without_a_variable_there_is_no_proxy(self, environment: Callable[..., None]) -> None:
         environment(no_proxy="x", https_proxy="http://127.0.0.1:1", http_proxy="")
