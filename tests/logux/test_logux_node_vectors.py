@@ -297,6 +297,7 @@ KINDS: recordings.Kinds = {
 
 def test_recordings_cover_every_kind_of_connection(capsys: pytest.CaptureFixture[str]) -> None:
     passed = sum(replay_case(case) == "passed" for case in CASES)
+    recordings.assert_replayed("Logux, server", RECORDED, CASES, KINDS, deliberate=len(JAMMED))
     with capsys.disabled():
         print()
         print(recordings.summary("Logux, server", RECORDED, CASES, KINDS, deliberate=len(JAMMED)))

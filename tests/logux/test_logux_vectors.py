@@ -307,6 +307,7 @@ def test_recordings_cover_every_kind_of_message(capsys: pytest.CaptureFixture[st
     counts: Counter[str] = Counter()
     for case in CASES:
         counts += play(case)
+    recordings.assert_replayed("Logux, client", CASES, CASES, KINDS)
     with capsys.disabled():
         print()
         print(recordings.summary("Logux, client", CASES, CASES, KINDS))

@@ -170,6 +170,7 @@ class TestObservations:
 
 
 def test_recordings_cover_every_kind_over_sockets(capsys: pytest.CaptureFixture[str]) -> None:
+    recordings.assert_replayed("plog, collector over a socket", CASES, CASES, KINDS)
     with capsys.disabled():
         print()
         print(recordings.summary("plog, collector over a socket", CASES, CASES, KINDS))

@@ -232,6 +232,9 @@ def test_recorded_commands_and_replies_are_understood(case: dict[str, Any]) -> N
 def test_recordings_cover_every_kind_of_datagram(capsys: pytest.CaptureFixture[str]) -> None:
     client = Counter(map(classify_client_case, FROM_JAVA))
     deliberate = client.pop("deliberate", 0)
+    recordings.assert_replayed("plog, server and decoder", RECORDED, CASES, KINDS)
+    recordings.assert_replayed("plog, client and server", CASES, CASES, {}, deliberate=deliberate)
+    assert client["equal"] or not FROM_JAVA
     with capsys.disabled():
         print()
         print(recordings.summary("plog, server and decoder", RECORDED, CASES, KINDS))
