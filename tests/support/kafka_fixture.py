@@ -72,5 +72,5 @@ def create_topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), *
         )  # fmt: skip
         producer.poll(0)
     assert producer.flush(2 * PATIENCE) == 0
-    assert not wrong
+    assert not wrong, wrong
     return name

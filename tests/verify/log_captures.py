@@ -350,7 +350,8 @@ def counted(rows: list[Row]) -> Counter[str]:
 def assert_equal(found: list[Row], expected: list[Row]) -> None:
     """Compare rows in any order."""
     ours, theirs = counted(found), counted(expected)
-    assert sorted((ours - theirs).elements())[:3] == sorted((theirs - ours).elements())[:3] == []
+    more, less = sorted((ours - theirs).elements())[:3], sorted((theirs - ours).elements())[:3]
+    assert more == less == [], f"too many: {more}, too few: {less}"
 
 
 def log_source(folder: Path, **options: Any) -> Any:
