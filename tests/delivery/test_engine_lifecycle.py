@@ -453,11 +453,13 @@ def test_replies_are_reported_without_extra_turns(build: Make) -> None:
     rig.server.script = script
     rig.put()
     rig.settle()
-    before = rig.stats().turns
     rig.until(lambda s: rig.received)
     assert [event.payload for event in rig.received] == [7]
-    time.sleep(0.05)
-    assert rig.stats().turns - before < 10
+    before = rig.stats().turns
+    late = threading.Timer(0.05, rig.put)
+    late.start()
+    assert rig.until(lambda s: s.acked == 2).turns - before < 10  # it slept until the next event
+    late.join()
 
 
 # -- listening ----------------------------------------------------------------------------------------
