@@ -504,6 +504,7 @@ def fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[logclient.Client]], 
 
     monkeypatch.setattr(engine_module.Engine, "wait_parked", note)
     engines: list[Any] = []
+    monkeypatch.setattr(lifecycle, "engines", lambda: engines)  # not those that other tests have left
 
     def before_and_after(clients: list[logclient.Client]) -> None:
         engines[:] = [client._engine for client in clients]
