@@ -32,6 +32,11 @@ cdef void _count_fork() noexcept nogil:
     lc_forks += 1
 
 
+cdef uint64_t lc_fork_count() noexcept nogil:
+    # Return how many forks lie between the process that has loaded this and the running one.
+    return lc_forks
+
+
 lc_at_fork(&_count_fork)
 
 include "queue/memory.pyx"

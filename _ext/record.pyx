@@ -18,15 +18,16 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.contextvars cimport get_value
 from cpython.object cimport PyObject
+from libc.limits cimport LLONG_MAX
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
 from logclient._ext.ids cimport lc_put32
 from logclient._ext.jsonscan cimport SCAN_PAD, lc_object, scan_object
 from logclient._ext.jsontext cimport lc_block, lc_special, string_end, value_after
-from logclient._ext.queue cimport EventQueue, lc_put, lc_wall_us
+from logclient._ext.queue cimport EventQueue, lc_fork_count, lc_put, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,
     K_EVENT_OPEN,
@@ -43,6 +44,7 @@ from logclient._ext.codec cimport (
 
 import logging
 import os
+import os.path
 import sys
 import weakref
 from collections.abc import Mapping
@@ -62,3 +64,6 @@ include "record/splice.pyx"
 include "record/line_encoder.pyx"
 include "record/fast_client.pyx"
 include "record/fast_handler.pyx"
+include "record/call_sites.pyx"
+include "record/log_route.pyx"
+include "record/fast_logger.pyx"

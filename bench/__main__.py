@@ -20,6 +20,7 @@ from bench.harness import ROOT, OtherPrograms, commit, load, machine, show
 ROWS = {
     "import": ("bench.imports", ()),
     "handler": ("bench.handler", ("python-logstash-async",)),
+    "logger": ("bench.logger", ("picologging", "loguru", "structlog", "python-logstash-async")),
     "exception": ("bench.exception", ("structlog", "sentry-sdk")),
     "send": ("bench.send", ("msgspec",)),
     "saturated": ("bench.saturated", ()),

@@ -53,6 +53,11 @@ class Number(NamedTuple):
 
 
 NUMBERS = (
+    Number("logger", "logclient.Logger / logging.Logger, NullHandler",
+           "`logger.info` with `logclient.Logger` and our handler, beside the standard library's logger "
+           "with a `NullHandler`"),
+    Number("logger", "logclient.Logger / logging.Logger, logclient.Handler",
+           "the same, beside the standard library's logger with our handler"),
     Number("handler", "logclient.Handler / empty emit",
            "`handler.handle(record)` to an ECS document in the queue, beside an empty handler"),
     Number("handler", "QueueHandler / logclient.Handler", "`QueueHandler`, beside ours"),

@@ -1,7 +1,7 @@
 """Row `saturated`: four threads log as fast as Python lets them, for ten seconds, to sinks in C.
 
-The sinks read Lumberjack, plain and over TLS, Logjam's requests, and Logux, plain and over TLS. They decrypt
-in their own process, whose share of a core is printed.
+The sinks read Lumberjack, plain (once with `logclient.Logger`) and over TLS, Logjam's requests, and Logux,
+plain and over TLS. They decrypt in their own process, whose share of a core is printed.
 
 Every run is a separate process. Most calls are `logger.log(...)` as in a program; one in 61 builds its record
 first and times only `handler.handle(record)`, between two clock reads whose own cost is measured and
@@ -54,6 +54,7 @@ class Kind(NamedTuple):
     sink: Callable[[], Any] | None = None
     path: str = ""  # of the URL
     options: Mapping[str, Any] = {}
+    fast: bool = False  # the loggers are of `logclient.Logger`
 
 
 def _stub(tls: bool) -> Any:
@@ -67,6 +68,7 @@ KINDS = {
     "none": Kind("empty handle"),
     "empty": Kind("empty emit (logging's lock)"),
     "plain": Kind(OURS, Sink, "", UNCOMPRESSED),
+    "logger": Kind("logclient.Logger", Sink, "", UNCOMPRESSED, fast=True),
     "ledger": Kind(f"{OURS}, ledger", Sink, "", UNCOMPRESSED),
     "tls": Kind(f"{OURS}, TLS", lambda: Sink(tls=certificate()), "", UNCOMPRESSED),
     "logux": Kind(f"{OURS}, Logux", lambda: _stub(False)),
@@ -127,8 +129,12 @@ def _clock_cost() -> float:
     return statistics.median(pairs)
 
 
-def child(url: str, seconds: float, options: Mapping[str, Any]) -> dict[str, Any]:
+def child(url: str, seconds: float, options: Mapping[str, Any], fast: bool = False) -> dict[str, Any]:
     """Do one run in this process; `url` may be one of `PEERS`, `options` are those of the handler."""
+    if fast:
+        import logclient
+
+        logging.setLoggerClass(logclient.Logger)
     if url in PEERS:
         handler: Any = PEERS[url]()
     else:
@@ -215,7 +221,8 @@ def run_kind(name: str, kind: Kind, seconds: float) -> Run:
         options = {**kind.options, **sink.options}
         if name == "ledger":
             options["ledger"] = str(ledger)
-        said = said_by([*command, "--url", sink.url + kind.path, "--options", json.dumps(options)])
+        command += ["--url", sink.url + kind.path, "--options", json.dumps(options)]
+        said = said_by([*command, "--fast"] if kind.fast else command)
         counts = sink.counts()
     said["ledger_bytes"] = sum(p.stat().st_size for p in ledger.glob("*")) if ledger.exists() else 0
     shutil.rmtree(ledger, ignore_errors=True)
@@ -323,5 +330,6 @@ if __name__ == "__main__":
     parser.add_argument("--url", required=True)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("--fast", action="store_true", help="log with logclient.Logger")
     chosen = parser.parse_args()
-    print(json.dumps(child(chosen.url, chosen.seconds, chosen.options)))
+    print(json.dumps(child(chosen.url, chosen.seconds, chosen.options, chosen.fast)))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from logclient.records.context import bind as bind
     from logclient.records.context import bound as bound
     from logclient.records.context import unbind as unbind
+    from logclient.records.logger import Logger as Logger
     from logclient.records.uncaught import log_uncaught as log_uncaught
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __all__ = [
     "Handler",
     "LedgerError",
     "LogclientError",
+    "Logger",
     "MissingExtra",
     "Options",
     "ProtocolError",
@@ -74,6 +76,7 @@ _WHERE = {
     "Client": "client",
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
+    "Logger": "records.logger",
     "Options": "config.options",
     "Settlement": "delivery.watching",
     "bind": "records.context",

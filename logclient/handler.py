@@ -149,7 +149,7 @@ class Handler(FastHandler, logging.Handler):
             engine.on_start = self._configuration.forget_if_complete
         kind = type(self)
         documents = client.documents
-        revision, sampling = client.revision, client.sampling
+        revision = client.revision
         self._bind(
             client.encoder,
             engine.ensure_sender,
@@ -160,7 +160,7 @@ class Handler(FastHandler, logging.Handler):
             kind.emit is not Handler.emit,
             kind.format is not Handler.format,
             getattr(client.config, "formatter_json", False),
-            None if sampling is None else sampling.record,
+            client.sampling,
         )
         # Afterwards: it sets `formatter` and `filters`.
         logging.Handler.__init__(self, level)

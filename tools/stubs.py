@@ -38,6 +38,7 @@ HOMES = {
     "logclient._ext.pump": ("CompiledPump",),
     "logclient._ext.tracebacks": ("ExceptionFormatter",),
     "logclient.delivery.contract": ("Core",),
+    "logclient.records.sampling": ("Sampling",),
     "logclient.records.spans": ("Spans",),
 }
 MODULES = {"logging": "logging", "np": "numpy", "npt": "numpy.typing", "socket": "socket", "ssl": "ssl"}

@@ -12,6 +12,7 @@ cdef enum:
     A_MSG, A_ARGS, A_LEVELNAME, A_LEVELNO, A_EXC_INFO, A_EXC_TEXT, A_STACK_INFO, A_CREATED
     A_TRACE, A_SPAN, A_SERVICE
     A_UNUSED
+    A_SKIPPED                # what others add to a record, and is no field
     ATTRIBUTES
     ORDER = 32
 

@@ -38,6 +38,12 @@ cdef extern from "record/objects.h":
     int lc_raise_current() except -1
     int lc_ready(PyObject *s) nogil
     PyObject *lc_find(PyObject *dict, PyObject *key) nogil
+    void *lc_class_keys(PyObject *dict) nogil
+    PyObject **lc_class_values(PyObject *dict, const void *keys, Py_ssize_t n) nogil
+    ctypedef struct lc_entry:
+        PyObject *key
+        PyObject *value
+    const lc_entry *lc_entries(PyObject *dict, Py_ssize_t n) nogil
     bint lc_lasting(PyObject *s) nogil
     void lc_keep(PyObject **place, PyObject *s) nogil
     uint8_t *lc_put_string(uint8_t *to, const char *before, PyObject *v) nogil

@@ -60,7 +60,7 @@ cdef class FastHandler:
     cdef bint own_emit               # a subclass overrides emit()
     cdef bint own_format             # ... format()
     cdef bint json                   # text that a formatter returns is a JSON object, if it looks like one
-    cdef object sampling             # sampling(record): the record to ship, or None; None: all are shipped
+    cdef object sampling             # a `records.sampling.Sampling`; None: all are shipped
     # The next two change while other threads log: access them in a critical section of this object.
     cdef object user_formatter       # None: our document
     cdef object other_filters        # None: `own_filters` apply
@@ -73,7 +73,7 @@ cdef class FastHandler:
               ship: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
               line_encoder: LineEncoder | None, formatter: logging.Formatter, bint own_emit, bint own_format,
               bint json=False,
-              sampling: Callable[[logging.LogRecord], logging.LogRecord | None] | None = None):
+              sampling: Sampling | None = None):
         """Attach the encoder, which has a queue; called once, before ``logging.Handler.__init__``."""
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -96,8 +96,11 @@ cdef class FastHandler:
         # Recompute `direct`, inside the critical section.
         self.direct = (self.encoder is not None and self.own_filters is not None
                        and self.other_filters is None and self.user_formatter is None
-                       and self.sampling is None
                        and not self.own_emit and not self.own_format)
+
+    cdef inline bint is_direct(self) noexcept:
+        # Return whether a record becomes our document, and no filter is asked.
+        return self.direct and PyList_GET_SIZE(<PyObject *> self.own_filters) == 0
 
     cdef object _filters(self):
         with cython.critical_section(self):
@@ -147,8 +150,8 @@ cdef class FastHandler:
         Returns:
             The record, or False if it was refused.
         """
-        if self.direct and PyList_GET_SIZE(<PyObject *> self.own_filters) == 0:
-            self._ship(record, None)
+        if self.sampling is None and self.is_direct():
+            self._ship(record, NULL, None)
             return record
         return self._handle_generic(record)
 
@@ -174,7 +177,7 @@ cdef class FastHandler:
                 record = verdict
         if self.sampling is not None:
             try:
-                verdict = self.sampling(record)
+                verdict = self.sampling.record(record)
             except Exception:
                 self._report_error(record)
             else:
@@ -196,10 +199,10 @@ cdef class FastHandler:
         if self.encoder is None:
             return 0
         if self.user_formatter is None and not self.own_format or lc_this_thread.own:
-            return self._ship(record, None)
+            return self._ship(record, NULL, None)
         name = _attribute(record, "name")
         if _is_own_logger(<PyObject *> name):
-            return self._ship(record, None)
+            return self._ship(record, NULL, None)
         try:
             made = self.format(record)
             if self.json and isinstance(made, str):
@@ -214,7 +217,7 @@ cdef class FastHandler:
             # Ship our own document: a broken formatter must not lose records.
             self._report_error(record)
             made = None
-        return self._ship(record, made)
+        return self._ship(record, NULL, made)
 
     cdef object _read_json(self, str text):
         """Return what to send for the text of a formatter that writes JSON; text that is no object stays."""
@@ -238,7 +241,8 @@ cdef class FastHandler:
         return self._put(record, <const uint8_t *> PyBytes_AS_STRING(body), <size_t> PyBytes_GET_SIZE(body),
                          _level_index(<PyObject *> level), <uint8_t> K_RAW, _created_us(<PyObject *> created))
 
-    cdef int _ship(self, object record, object made) except -1:
+    # `call`: NULL, or the values of a log call that has no record; then `record` is a dict with its fields.
+    cdef int _ship(self, object record, Attributes *call, object made) except -1:
         cdef uint8_t stack[STACK]
         cdef Document doc
         cdef int64_t created_us = 0
@@ -254,14 +258,14 @@ cdef class FastHandler:
                 return self._ship_by_protocol(&doc, stack, record, made)
             finally:
                 free(doc.heap)
-        status = (<encode_record_function> _encode_record)(self.encoder, &doc, stack, thread, record, made,
-                                                           True, &created_us, &level)
+        status = (<encode_record_function> _encode_record)(self.encoder, &doc, stack, thread, record, call,
+                                                           made, True, &created_us, &level)
         if status == 0:
             if doc.sanitized or doc.moved:
                 self.queue.count_changed(doc.sanitized, doc.moved)
             try:
-                return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
-                                 <uint8_t> K_DOCUMENT | doc.flags, created_us)
+                return self._put(record if call == NULL else None, doc.base, <size_t> (doc.p - doc.base),
+                                 level, <uint8_t> K_DOCUMENT | doc.flags, created_us)
             finally:
                 free(doc.heap)
         free(doc.heap)
@@ -274,8 +278,28 @@ cdef class FastHandler:
             doc.reason = <uint8_t> R_UNENCODABLE
             lc_raise_current()
         except Exception:
+            if call != NULL:
+                record = _record_of(call, record)
             self._report_error(record)
         return self._put_tombstone(record, doc.reason, level)
+
+    cdef int _ship_call(self, Attributes *call, dict fields) except -1:
+        """Ship a log call that has no record. The caller holds references to all values."""
+        cdef long held
+        if self.sampling is not None:
+            try:
+                held = self.sampling.call(<object> call.values[A_NAME], <object> call.values[A_LEVELNO],
+                                          <object> call.values[A_MSG], <object> call.values[A_ARGS],
+                                          _or_none(call.values[A_EXC_INFO]))
+            except Exception:
+                self._report_error(_record_of(call, fields))
+            else:
+                if held < 0:
+                    return 0
+                if held > 0:
+                    fields = {**(fields or {}), "labels.suppressed": held}
+        call.first_extra = 0 if fields else -1
+        return self._ship(fields, call, None)
 
     cdef int _ship_by_protocol(self, Document *doc, uint8_t *stack, object record, object made) except -1:
         # Ship a record of another protocol: its document, or a line of the current request.

@@ -25,6 +25,41 @@ static inline int lc_ready(PyObject *s) {
 static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
     return PyDict_GetItemWithError(dict, key);
 }
+/* The values of a dict whose keys belong to its class, in the order of these keys; NULL: `keys` are not those,
+ * it has fewer than `n` values, or this Python is unknown. The layout is that of `pycore_dict.h`. */
+#if PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
+#define lc_class_keys(dict) ((void *)((PyDictObject *)(dict))->ma_keys)
+static inline PyObject **lc_class_values(PyObject *dict, const void *keys, Py_ssize_t n) {
+    PyDictObject *d = (PyDictObject *)dict;
+    if ((void *)d->ma_keys != keys || d->ma_values == NULL || d->ma_used < n)
+        return NULL;
+#if PY_VERSION_HEX < 0x030D0000
+    return (PyObject **)d->ma_values;
+#else
+    return (PyObject **)((char *)d->ma_values + (sizeof(PyObject *) > 4 ? sizeof(PyObject *) : 4));
+#endif
+}
+/* The entries of a dict with keys of its own, all of them strings, in the order of their insertion; NULL: it is
+ * none, or has had fewer than `n`. A deleted entry has no value. */
+typedef struct { PyObject *key, *value; } lc_entry;
+static inline const lc_entry *lc_entries(PyObject *dict, Py_ssize_t n) {
+    const struct {
+        Py_ssize_t references;
+        uint8_t log2_size, log2_index_bytes, kind;
+        uint32_t version;
+        Py_ssize_t usable, entries;
+        char indices[];
+    } *k = (const void *)((PyDictObject *)dict)->ma_keys;
+    if (((PyDictObject *)dict)->ma_values != NULL || k->kind != 1 || k->entries < n)
+        return NULL;
+    return (const lc_entry *)(k->indices + ((size_t)1 << k->log2_index_bytes));
+}
+#else
+typedef struct { PyObject *key, *value; } lc_entry;
+#define lc_entries(dict, n) ((const lc_entry *)NULL)
+#define lc_class_keys(dict) NULL
+#define lc_class_values(dict, keys, n) ((PyObject **)NULL)
+#endif
 /* Whether there is a further reference: then the program keeps it, and it will come again. */
 #define lc_lasting(s) (Py_REFCNT(s) > 1)
 /* Hold an exact str in place of another one: no Python code runs. */

@@ -38,6 +38,10 @@ cdef class Encoder:
     cdef PyObject *names[ORDER]      # in the order of LogRecord.__init__, so that one pass finds them all
     cdef uint8_t slots[ORDER]        # A_... of each
     cdef int count                   # of names
+    cdef dict first                  # the attributes of a record, whose keys the class LogRecord shares
+    cdef void *keys                  # these keys, while names[i] is that of value i in them; or NULL
+    cdef str message                 # "message", as formatters write it
+    cdef bint reads_entries          # `lc_entries` has the layout of this Python
     cdef object record_type
     cdef object get_message
     cdef readonly object exceptions  # ExceptionFormatter
@@ -83,17 +87,21 @@ cdef class Encoder:
         self.get_message = logging.LogRecord.getMessage
         self.exceptions = ExceptionFormatter()
         slots = {name: i for i, name in enumerate(ATTRIBUTE_NAMES)}
-        self.order = list(vars(logging.LogRecord("", 0, "", 0, "", (), None)))[:ORDER]
+        self.first = vars(logging.LogRecord("", 0, "", 0, "", (), None))
+        self.order = list(self.first)[:ORDER]
         # color_message: uvicorn's copy of the message, with terminal escapes.
         skipped = ("message", "asctime", "color_message")
-        self.standard = {name: slots.get(name, A_UNUSED) for name in (*self.order, *skipped)}
+        self.standard = {name: slots.get(name, A_UNUSED) for name in self.order}
+        self.standard.update(dict.fromkeys(skipped, A_SKIPPED))
         if ecs:
             for i, name in enumerate(INSTRUMENTED_NAMES):
-                self.standard[name] = min(A_TRACE + i, A_UNUSED)
+                self.standard[name] = A_TRACE + i if A_TRACE + i < A_UNUSED else A_SKIPPED
         for i, name in enumerate(self.order):
             self.names[i] = <PyObject *> self.order[i]
             self.slots[i] = self.standard[name]
         self.count = len(self.order)
+        self.message = "message"
+        self._learn_keys()
         self.bound = bound
         self.redaction = Redaction(redact) if redact else None
         self.entries = <PyObject *> self.redaction.entries if redact else NULL
@@ -202,8 +210,8 @@ cdef class Encoder:
         doc.heap = NULL
         try:
             if is_record:
-                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, made, False, &created_us,
-                                        &level)
+                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, NULL, made, False,
+                                        &created_us, &level)
             else:
                 status = self._encode_mapping(&doc, stack, obj)
             if status < 0:
@@ -395,25 +403,74 @@ cdef class Encoder:
 
     # Records.
 
+    cdef int _learn_keys(self) except -1:
+        # Find out whether the values of records, and the entries of other dicts, lie in the order of `names`.
+        cdef PyObject **values
+        cdef const lc_entry *entries
+        cdef dict own
+        cdef int i
+        for name in self.first:
+            self.first[name] = object()
+        self.keys = lc_class_keys(<PyObject *> self.first)
+        values = lc_class_values(<PyObject *> self.first, self.keys, self.count)
+        for i in range(self.count):
+            if values == NULL or values[i] != <PyObject *> self.first[self.order[i]]:
+                self.keys = NULL
+                break
+        own = dict(list(self.first.items()))
+        entries = lc_entries(<PyObject *> own, self.count)
+        self.reads_entries = entries != NULL
+        for i in range(self.count if self.reads_entries else 0):
+            if entries[i].key != self.names[i] or entries[i].value != <PyObject *> own[self.order[i]]:
+                self.reads_entries = False
+        return 0
+
     cdef inline void _read_attributes(self, PyObject *standard, PyObject *d, Attributes *s) noexcept nogil:
         # Find the attributes in the record's __dict__ in one pass. `standard` is the encoder's.
         cdef PyObject *k
         cdef PyObject *v
         cdef PyObject *place
-        cdef Py_ssize_t at = 0, before = 0
+        cdef const lc_entry *entries
+        cdef Py_ssize_t at = 0, before = 0, slot
         cdef int i = 0
         s.first_extra = -1
         s.extras_mixed = False
         memset(s.values, 0, ATTRIBUTES * sizeof(PyObject *))
+        cdef PyObject **values = lc_class_values(d, self.keys, self.count)
+        if values != NULL:
+            for i in range(self.count):
+                if values[i] == NULL:
+                    i = 0
+                    break
+                s.values[self.slots[i]] = values[i]
+                lc_prefetch(values[i])
+            else:
+                # What others have added follows, unless some of these were deleted and set again.
+                i, at, before = self.count, self.count, self.count
+        elif self.reads_entries and (entries := lc_entries(d, self.count)) != NULL:
+            for i in range(self.count):
+                if entries[i].key != self.names[i] or entries[i].value == NULL:
+                    break
+                s.values[self.slots[i]] = entries[i].value
+                lc_prefetch(entries[i].value)
+            else:
+                i = self.count
+            at = before = i
         while PyDict_Next(d, &at, &k, &v):
             if i < self.count and k == self.names[i]:
                 s.values[self.slots[i]] = v
                 lc_prefetch(v)
                 i += 1
+            elif k == <PyObject *> self.message:     # as a formatter leaves it
+                s.extras_mixed = s.first_extra >= 0
             else:
                 place = lc_find(standard, k) if PyUnicode_CheckExact(k) else NULL
                 if place != NULL:
-                    s.values[lc_compact_value(place)] = v
+                    slot = lc_compact_value(place)
+                    if values != NULL and (slot < A_TRACE or slot == A_UNUSED):
+                        values, i, at, before, s.first_extra = NULL, 0, 0, 0, -1
+                        continue
+                    s.values[slot] = v
                     s.extras_mixed = s.first_extra >= 0
                 elif s.first_extra < 0:
                     s.first_extra = before
@@ -464,6 +521,15 @@ cdef class Encoder:
                 for i in range(<int> A_UNUSED):
                     Py_XDECREF(s.values[i])
 
+    cdef int _write_call(self, Document *doc, dict fields, Attributes *call, int64_t *created_us,
+                         uint8_t *level) except -2:
+        # Write a log call that has no record. The caller holds references to all values.
+        cdef Splice splice = self._current_splice(doc, self._current_shared())
+        if _is_own_logger(call.values[A_NAME]):
+            return 1
+        return self._write_attributes(doc, None, fields, call, splice, None, created_us, level)
+
+    # `record`: None for a log call that has none; then `attributes` are its fields.
     cdef int _write_attributes(self, Document *doc, object record, dict attributes, Attributes *s,
                                Splice splice, object override, int64_t *created_us, uint8_t *level) except -2:
         cdef PyObject *standard = <PyObject *> self.standard
@@ -477,13 +543,15 @@ cdef class Encoder:
         cdef bint rearrange = False
         cdef int status, step = 0
         level[0] = _level_index(s.values[A_LEVELNO])
-        if not _timestamp_us(s.values[A_CREATED], created_us):
+        if record is None:
+            created_us[0] = created_us[0] or lc_wall_us()
+        elif not _timestamp_us(s.values[A_CREATED], created_us):
             attributes = self._take_references(attributes, s)
             created_us[0] = _created_us(s.values[A_CREATED])
 
         # Find out which of our fields the application replaces before the first one is written.
         if override is None:
-            subclass = type(record) is not self.record_type
+            subclass = record is not None and type(record) is not self.record_type
             if s.values[A_MSG] != NULL and PyDict_Check(s.values[A_MSG]):
                 attributes = self._take_references(attributes, s)
                 if s.values[A_ARGS] == NULL or not <object> s.values[A_ARGS]:
@@ -573,7 +641,7 @@ cdef class Encoder:
             return _write_any_field(doc, KEY_LEVEL, <PyObject *> text)
         if step != KEY_MESSAGE:
             return _write_any_field(doc, step, values[step - KEY_LOGGER])
-        if type(record) is not self.record_type and \
+        if record is not None and type(record) is not self.record_type and \
                 getattr(type(record), "getMessage", None) is not self.get_message:
             text = _call_get_message(doc, record)
         else:
@@ -617,7 +685,8 @@ cdef class Encoder:
                 kind = exc_info[0]
                 if not exc_text:
                     exc_text = self.exceptions.format(exc_info)
-                    record.exc_text = exc_text       # as logging.Formatter does, for the next handler
+                    if record is not None:
+                        record.exc_text = exc_text       # as logging.Formatter does, for the next handler
         except Exception:
             exc_text = f"<no stack trace: {sys.exc_info()[0].__name__}>"
             doc.sanitized += 1
@@ -648,25 +717,31 @@ cdef class Encoder:
 
 
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,
-                        object override, bint skip_own, int64_t *created_us, uint8_t *level) except -2:
-    # Return 0, -1 (to be counted as failed) or 1 (a record of our own, to be ignored).
+                        Attributes *call, object override, bint skip_own, int64_t *created_us,
+                        uint8_t *level) except -2:
+    # Return 0, -1 (to be counted as failed) or 1 (a record of our own, to be ignored). `call`: NULL, or the
+    # values of a log call that has no record; then `record` is a dict with its fields.
+    cdef uint8_t mode = WHOLE
+    cdef int status
     encoder.begin(doc, stack)
     doc.skip_own = skip_own
     doc.thread = thread
-    cdef int status = encoder._write_record(doc, record, override, created_us, level)
-    if status == -1 and doc.reason == R_TOO_LARGE and encoder.truncate:
-        for mode in (MEASURE, CUT):
-            _restart_document(doc, stack, mode)
+    while True:
+        if call == NULL:
             status = encoder._write_record(doc, record, override, created_us, level)
-            if status < 0:
-                break
-    return status
+        else:
+            status = encoder._write_call(doc, record, call, created_us, level)
+        if mode == CUT or (status != 0 if mode == MEASURE else
+                           status != -1 or doc.reason != R_TOO_LARGE or not encoder.truncate):
+            return status
+        mode += 1
+        _restart_document(doc, stack, mode)
 
 
 # A cast to this type makes a Python exception come back as -2, unchecked: that saves 20 ns a call.
 ctypedef int (*encode_record_function)(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread,
-                                       object record, object override, bint skip_own, int64_t *created_us,
-                                       uint8_t *level) noexcept
+                                       object record, Attributes *call, object override, bint skip_own,
+                                       int64_t *created_us, uint8_t *level) noexcept
 
 
 cdef enum:

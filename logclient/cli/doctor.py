@@ -24,7 +24,7 @@ from logclient.cli.ping import EndpointCheck, check_endpoints, describe_security
 from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.config import registry
 from logclient.delivery.spool import owner_files
-from logclient.errors import ExitCode, LedgerError, describe_error
+from logclient.errors import ConfigError, ExitCode, LedgerError, describe_error
 from logclient.files import private_directory
 from logclient.readable import escape
 from logclient.transports.tcp import resolve
@@ -49,12 +49,26 @@ class Finding(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_endpoint_arguments(parser, "examined", "each step", "findings")
+    add_endpoint_arguments(parser, "examined", "each step", "findings", "?")
     parser.add_argument("--no-event", action="store_true", help="send no event")
+    parser.add_argument(
+        "--logging",
+        metavar="MODULE:NAME",
+        help="examine a program's loggers instead, and say which ones are slow, and why; NAME is its function"
+        " that configures logging, or its mapping for dictConfig",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings for each endpoint. UNREACHABLE: a step failed."""
+    if arguments.logging is not None:
+        if arguments.url is not None:
+            raise ConfigError("--logging: examines no server: leave out the URL")
+        from logclient.cli import loggers
+
+        return loggers.run(arguments.logging, arguments.json)
+    if arguments.url is None:
+        raise ConfigError("URL: give the servers, or --logging MODULE:NAME")
     whole = config.parse(arguments.url)
     given = whole.for_tests()
     progress = ProgressLine()

@@ -98,12 +98,16 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_endpoint_arguments(parser: argparse.ArgumentParser, done: str, awaited: str, printed: str) -> None:
+def add_endpoint_arguments(
+    parser: argparse.ArgumentParser, done: str, awaited: str, printed: str, count: str | None = None
+) -> None:
     """Add the common arguments of the commands that handle each endpoint of a URL.
 
     The texts are for the help: a participle, the object of the time-out, and the output.
     """
-    parser.add_argument("url", metavar="URL", help=f"the servers; each endpoint is {done} separately")
+    parser.add_argument(
+        "url", metavar="URL", nargs=count, help=f"the servers; each endpoint is {done} separately"
+    )
     parser.add_argument(
         "--timeout",
         type=duration,

@@ -51,6 +51,12 @@ class Sampling:
         self._random = random
         self._windows: dict[Any, list[Any]] = {}  # key: [end of the window, passed, held back]
 
+    def call(self, logger: str, level: int, msg: object, args: Any, exc_info: Any) -> int:
+        """Return what ``admit`` does of a log call that has no record."""
+        return self.admit(
+            logger, level, msg, lambda: (str(msg) % args if args else str(msg), _kind(exc_info))
+        )
+
     def record(self, record: logging.LogRecord) -> logging.LogRecord | None:
         """Return the record to ship: itself, or a copy that says how many were held back; None: none."""
         held = self.admit(

@@ -282,7 +282,7 @@ class TestTls:
 
 def test_wrong_doctor_usage_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, says in (
-        (["doctor"], "required: URL"),
+        (["doctor"], "URL: give the servers, or --logging MODULE:NAME"),
         (["doctor", "http://h"], "scheme: 'http' is none of"),
         (["doctor", "lumberjack://h?windw=5"], "windw: unknown option; did you mean window?"),
     ):

@@ -1,6 +1,5 @@
 """XXH64: the compiled implementation, the reference in Python and the reference library agree."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

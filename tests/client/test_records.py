@@ -974,6 +974,36 @@ class TestRecord:
         expected = ecs.of_record(record)
         assert_same_document(Encoder().encode_record(record), expected)
 
+    @examples(300)
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["del", "set"]),
+                st.sampled_from(
+                    [*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "extra", "more"]
+                ),
+            ),
+            max_size=8,
+        )
+    )
+    def test_attributes_may_go_and_come(self, changes: list[tuple[str, str]]) -> None:
+        """Whether the dictionary of the record shares its keys with other records, and in whichever order."""
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None, "main")
+        given = dict(vars(record), message="text", extra="e", more="f")
+        for how, name in changes:
+            if how == "set":
+                setattr(record, name, given[name])
+            elif hasattr(record, name) and name != "created":
+                delattr(record, name)
+        plain, gone = {1: 1, **vars(record)}, {"gone": 1, **vars(record)}
+        del plain[1], gone["gone"]  # the first has entries for keys of any kind now
+        made = []
+        for attributes in (plain, vars(record), dict(vars(record)), gone):
+            other = logging.makeLogRecord({})
+            other.__dict__ = attributes  # type: ignore[assignment]
+            made.append(Encoder().encode_record(other)[0])
+        assert made == [made[0]] * 4
+
     @examples(150)
     @given(formats())
     def test_messages_equal_the_reference(self, made: tuple[str, tuple[Any, ...]]) -> None:

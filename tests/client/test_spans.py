@@ -155,10 +155,14 @@ class TestOption:
         with TRACER.start_as_current_span("s") as span:
             body = _encoder(service=False, pairs=True).encode({"m": "n"})[0]
         ids = _ids(span)
-        assert body == (
-            b"\0\0\0\3\0\0\0\1m\0\0\0\1n"
-            b"\0\0\0\x08trace.id\0\0\0\x20" + ids["trace.id"].encode() + b"\0\0\0\x07span.id\0\0\0\x10"
-        ) + ids["span.id"].encode()
+        assert (
+            body
+            == (
+                b"\0\0\0\3\0\0\0\1m\0\0\0\1n"
+                b"\0\0\0\x08trace.id\0\0\0\x20" + ids["trace.id"].encode() + b"\0\0\0\x07span.id\0\0\0\x10"
+            )
+            + ids["span.id"].encode()
+        )
 
     def test_truncated_documents_have_the_ids(self) -> None:
         encoder = _encoder(service=False, max_event_bytes=600, truncate=True)

@@ -52,8 +52,9 @@ def extensions() -> list[str]:
 
 def storm(handler: logclient.Handler, seconds: float) -> list[int]:
     """How many records each thread logged."""
-    logger = logging.Logger("storm")
-    logger.addHandler(handler)
+    loggers = [kind("storm") for kind in (logging.Logger, logclient.Logger)]
+    for logger in loggers:
+        logger.addHandler(handler)
     end = time.monotonic() + seconds
     counts = [0] * LOGGING
     shared: dict[str, Any] = {"n": 1, "list": [1, 2, "x"], "inner": {"a": 1}}
@@ -61,6 +62,7 @@ def storm(handler: logclient.Handler, seconds: float) -> list[int]:
 
     def log(n: int) -> None:
         i = 0
+        logger = loggers[n % 2]
         while time.monotonic() < end:
             for _ in range(50):
                 i += 1

@@ -39,11 +39,15 @@ THREADS_OF_THE_USER = ("-W", "ignore:This process:DeprecationWarning")
 """Since 3.12 a fork beside any thread warns; in these programs the threads are not ours: the user's own,
 or those that ZeroMQ has for a connection."""
 
-PRELUDE = f"PATIENCE = {PATIENCE}" + """
+PRELUDE = (
+    f"PATIENCE = {PATIENCE}"
+     """
 import atexit, json, logging, os, signal, socket, sys, threading, time
 URL, FOLDER = sys.argv[1:3]
 
-""" + LOGGING
+"""
+    + LOGGING
+)
 
 
 class Run(NamedTuple):

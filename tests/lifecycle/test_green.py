@@ -26,7 +26,8 @@ LIMIT_S = 60
 PAUSE_S = 1.0
 """Ten times as long as the event loop may stand still because of us."""
 
-PRELUDE = """
+PRELUDE = (
+    """
 import sys, warnings
 warnings.simplefilter("ignore")
 URL = sys.argv[1]
@@ -40,7 +41,9 @@ if "late" not in sys.argv:
     patch()
 
 import atexit, json, logging, os, signal, threading, time
-""" + LOGGING + """
+"""
+    + LOGGING
+    + """
 class Meter:
     # How late a greenlet comes back that sleeps 1 ms, again and again.
     def __init__(self):
@@ -57,6 +60,7 @@ class Meter:
         late = sorted(self.late)
         return {"beats": len(late), "p999": late[int(len(late) * 0.999)], "worst": late[-1]}
 """
+)
 
 
 class Run(NamedTuple):

@@ -66,6 +66,8 @@ INSTEAD = {
     " --conf spark.kubernetes.container.image=registry/spark-logclient verify_run.py": ""
     "needs Kubernetes, and the page says that nobody tried: on another cluster it is"
     " tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
+    "logclient doctor --logging shop.settings:configure": ""
+    "needs a program: tests/cli/test_cli_loggers.py::test_a_console_handler_makes_all_loggers_slow",
     "logclient verify --since TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
     "logclient verify --until TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
     "logclient verify --ledger evidence --capture evidence --since 2026-05-01T12:00:00Z"
@@ -696,6 +698,19 @@ STAGES: dict[str, list[Stage]] = {
             "twice, once = server.events(2)\n"
             "assert json.loads(twice['message']) == {'text': 'twice'}\n"
             "assert once['text'] == 'once' and 'message' not in once\n",
+        ),
+    ],
+    "docs/logger.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "[event] = server.events(1)\n"
+            "assert event['message'] == 'user alice did checkout in 12 ms'\n"
+            "assert logclient.Logger.why_slow('shop') in ('', 'this Python has no GIL')\n",
+        ),
+        Stage(
+            "import logging, logclient\n"
+            "logging.setLoggerClass(logclient.Logger)\n"
+            "logging.getLogger().addHandler(logging.StreamHandler())\n",
         ),
     ],
     "docs/operations.md": [Stage("import logclient\n", "assert logclient.memory_used() == 0\n")],

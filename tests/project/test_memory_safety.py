@@ -26,6 +26,7 @@ NOWHERE = "lumberjack://127.0.0.1:9"
 RECORD = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
 HOSTILE_RECORDS = "from tests.support.hostile_records import every_attribute; every_attribute()"
 HOSTILE_MAPPINGS = "from tests.support.hostile_records import every_mapping; every_mapping()"
+HOSTILE_CALLS = "from tests.support.hostile_calls import every_call; every_call()"
 EXTENSIONS = sorted(modules(Path(logclient._ext.__path__[0]), ".pyi"))
 
 
@@ -49,6 +50,11 @@ def test_records_may_change_while_they_are_encoded() -> None:
 def test_mappings_may_change_while_they_are_encoded() -> None:
     said = run(HOSTILE_MAPPINGS)
     assert said == "held\n"
+
+
+def test_logging_may_change_while_a_log_call_runs() -> None:
+    """Arguments, fields, errors, threads and garbage take away handlers, loggers, classes and names."""
+    assert run(HOSTILE_CALLS) == "held\n"
 
 
 SHARED = r"""
@@ -325,12 +331,13 @@ print("held")
 
 ADDRESSED = ["constants", "queue", "inflight", "codec_base", "decoder", "hash", "tracebacks", "record"]
 ADDRESSED += ["jsonscan", "lumberjack", "pump"]
+LONG_CALLS = HOSTILE_CALLS.replace("()", "(rounds=1000)")
 
 
 @pytest.mark.long
 @pytest.mark.tree
 def test_hostile_records_pass_address_sanitizer() -> None:
-    """Records that change while they are read, and objects before their `__init__`."""
+    """Records that change while they are read, logging during log calls, and objects before `__init__`."""
     from fuzz import build
     from fuzz.target import MissingError
 
@@ -340,7 +347,7 @@ def test_hostile_records_pass_address_sanitizer() -> None:
     except MissingError as error:
         pytest.skip(str(error))
     environment = build.environment(tree) | {"LD_PRELOAD": preload}
-    for program in (HOSTILE_RECORDS, HOSTILE_MAPPINGS, WITHOUT_INIT):
+    for program in (HOSTILE_RECORDS, HOSTILE_MAPPINGS, LONG_CALLS, WITHOUT_INIT):
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=tree, env=environment, capture_output=True, text=True, timeout=40 * PATIENCE,

@@ -63,9 +63,7 @@ class CollectorProcess:
         query: that URL's options.
     """
 
-    def __init__(
-        self, capture: Path, faults: str = "", scheme: str = "lumberjack", query: str = ""
-    ) -> None:
+    def __init__(self, capture: Path, faults: str = "", scheme: str = "lumberjack", query: str = "") -> None:
         self.capture = capture
         self.faults = faults
         self.scheme = scheme

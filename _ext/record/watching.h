@@ -1,0 +1,65 @@
+/* What shows that an entry of a dict, or an attribute of a class, was set or deleted. */
+#ifndef LOGCLIENT_RECORD_WATCHING_H
+#define LOGCLIENT_RECORD_WATCHING_H
+
+#include <Python.h>
+#include <frameobject.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+/* Each change gives the dict another version. */
+typedef int PyDict_WatchEvent;
+#define lc_dict_version(dict, changes) (((PyDictObject *)(dict))->ma_version_tag)
+#define lc_add_watcher(function) 0
+#define lc_watch(watcher, dict) 0
+#else
+/* Each change of a dict that is watched counts as one of all of them. */
+#define lc_dict_version(dict, changes) (changes)
+#define lc_add_watcher PyDict_AddWatcher
+#define lc_watch PyDict_Watch
+#endif
+
+/* The dict of an object, which keeps it; NULL: it has none. */
+static inline PyObject *lc_dict_of(PyObject *o) {
+    PyObject *dict = PyObject_GenericGetDict(o, NULL);
+    if (dict == NULL)
+        PyErr_Clear();
+    else
+        Py_DECREF(dict);
+    return dict;
+}
+
+/* CPython 3.13.0 tells watchers nothing of attributes that lie in the object itself (gh-125608). There they
+ * move into a dict. */
+static inline int lc_make_watchable(PyObject *o) {
+#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
+    if (Py_Version >> 8 == 0x030D00) {
+        PyObject *dict = lc_dict_of(o), *copy, *name;
+        int failed;
+        if (dict == NULL || ((PyDictObject *)dict)->ma_values == NULL)
+            return 0;
+        copy = PyDict_New();
+        name = PyUnicode_InternFromString("__dict__");
+        /* Not PyObject_GenericSetDict: after it, the attributes in the object would go on to be used. */
+        failed = copy == NULL || name == NULL || PyDict_Update(copy, dict) < 0
+            || PyObject_GenericSetAttr(o, name, copy) < 0;
+        Py_XDECREF(copy);
+        Py_XDECREF(name);
+        return failed ? -1 : 0;
+    }
+#endif
+    (void)o;
+    return 0;
+}
+
+/* Let programs replace the __dict__ of instances, as those of a class in Python. */
+static inline void lc_let_dict_be_set(PyObject *type) {
+    PyGetSetDef *one = ((PyTypeObject *)type)->tp_getset;
+    for (; one != NULL && one->name != NULL; one++)
+        if (strcmp(one->name, "__dict__") == 0)
+            one->set = PyObject_GenericSetDict;
+}
+
+/* 0: none, until the next look-up of an attribute. */
+#define lc_class_version(type) (((PyTypeObject *)(type))->tp_version_tag)
+
+#endif
