@@ -201,7 +201,7 @@ class TestFrameworks:
                     get(f"{prefix(word)}/{word}/x", x_request_id=word, traceparent=TRACEPARENT)
             events = wait_until(lambda: found if len(found := _finished(arrived())) == 4 else None)
         finally:
-            logger.setLevel("NOTSET")
+            logger.setLevel("CRITICAL")
         assert {event["http.request.id"]: event["http.response.status_code"] for event in events} == {
             "pool": 200, "fail": 500, "stream": 200, "nothing": 404,
         }  # fmt: skip
@@ -481,7 +481,8 @@ class TestStarlette:
 
         kind = "websocket" if messages and messages[0]["type"].startswith("websocket") else "http"
         run = RequestContext(app, logger=web_apps.FINISHED)({"type": kind, "path": "/"}, None, send)  # type: ignore[arg-type]
-        with caplog.at_level("INFO"), suppress(LookupError, asyncio.CancelledError):
+        at_info = caplog.at_level("INFO"), caplog.at_level("INFO", web_apps.FINISHED)
+        with at_info[0], at_info[1], suppress(LookupError, asyncio.CancelledError):
             asyncio.run(run)
         (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
         assert vars(found)["http.response.status_code"] == status

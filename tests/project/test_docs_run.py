@@ -484,7 +484,7 @@ def documented_command(example: str) -> str:
     found = [
         command
         for file in sorted((EXAMPLES / example).glob("*.py"))
-        for command in re.findall(r"^    (LOG_URL=.+)$", file.read_text(), re.MULTILINE)
+        for command in re.findall(r"^ *(LOG_URL=.+)$", file.read_text(), re.MULTILINE)
     ]
     assert len(found) == 1
     return str(found[0])
@@ -653,8 +653,8 @@ IN_POD = (
 STAGES: dict[str, list[Stage]] = {
     "README.md": [
         Stage(),
-        Stage(),
         Stage(TLS.format(kind="lumberjack", port=5044, more=""), around=DICT_CONFIG),
+        Stage("import logclient\n"),
     ],
     "docs/index.md": [Stage()],
     "docs/events.md": [

@@ -186,7 +186,6 @@ def test_settings_for_an_active_session_are_refused(spark: Any, scene: Scene, la
         (["--conf", "executor.cores=2"], "must be as spark.executor.cores=2"),
         (["--conf", "spark.x"], "must be as spark.executor.cores=2"),
         (["--heap", "lots"], "must be a size such as 700m or 2g"),
-        (["--work", "/no/where"], "work: there is no work folder any more"),
         (["--packages", "."], "packages: . has no jar"),
     ],
 )
