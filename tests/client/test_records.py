@@ -986,6 +986,8 @@ class TestRecord:
             max_size=8,
         )
     )
+    @example([("del", "args"), ("del", "process"), ("set", "extra"), ("set", "process"), ("set", "args")])
+    @example([("del", "name"), ("set", "message"), ("set", "name"), ("set", "extra")])
     def test_attributes_may_go_and_come(self, changes: list[tuple[str, str]]) -> None:
         """Whether the dictionary of the record shares its keys with other records, and in whichever order."""
         record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None, "main")
