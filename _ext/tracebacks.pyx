@@ -61,7 +61,7 @@ cdef extern from "tracebacks/objects.h":
     size_t lc_chars(object s)
     PyObject *lc_referent(object reference) noexcept
     object lc_namespace(object type)
-    uint64_t lc_dict_version(PyObject *dict) nogil
+    uint64_t lc_dict_tag(PyObject *dict) nogil
     bint lc_is_usual(PyObject *type) noexcept
     PyObject *Py_TYPE(object o)
     void Py_INCREF(PyObject *o)
@@ -191,7 +191,7 @@ cdef class ExceptionFormatter:
     cdef uint32_t rest               # exceptions until the next look
     cdef tuple spaces                # the namespaces
     cdef tuple values                # of all of them, at the last look
-    cdef uint64_t version            # the sum of their versions when all were compared; 0: compare them
+    cdef uint64_t tags               # the sum of their tags when all were compared; 0: compare them
     cdef dict sources                # linecache.cache
     cdef dict interactive            # sources of what was typed; empty in programs
     cdef dict system                 # vars(sys)
@@ -539,10 +539,10 @@ cdef class ExceptionFormatter:
         cdef Py_ssize_t i, at, n = 0, count = PyTuple_GET_SIZE(self.values)
         cdef PyObject *k
         cdef PyObject *v
-        cdef uint64_t version = 0
+        cdef uint64_t tags = 0
         for i in range(PyTuple_GET_SIZE(self.spaces)):
-            version += lc_dict_version(PyTuple_GET_ITEM(self.spaces, i))
-        if version and version == self.version:
+            tags += lc_dict_tag(PyTuple_GET_ITEM(self.spaces, i))
+        if tags and tags == self.tags:
             return True
         for i in range(PyTuple_GET_SIZE(self.spaces)):
             at = 0
@@ -551,7 +551,7 @@ cdef class ExceptionFormatter:
                     return False
                 n += 1
         if n == count:
-            self.version = version
+            self.tags = tags
         return n == count
 
     cdef int _look(self) except -1:
@@ -569,7 +569,7 @@ cdef class ExceptionFormatter:
             classes = [vars(traceback).get(name) for name in CLASSES]
             spaces = [vars(linecache), vars(traceback), lc_namespace(logging.Formatter)]
             spaces += [lc_namespace(one) for one in classes if isinstance(one, type)]
-            self.version = 0
+            self.tags = 0
             self.spaces = tuple(spaces)
             self.values = tuple([value for space in spaces for value in space.values()])
             if not _is_original(classes):

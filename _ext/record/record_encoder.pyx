@@ -440,7 +440,7 @@ cdef class Encoder:
         if values != NULL:
             for i in range(self.count):
                 if values[i] == NULL:
-                    i = 0
+                    values, i = NULL, 0
                     break
                 s.values[self.slots[i]] = values[i]
                 lc_prefetch(values[i])

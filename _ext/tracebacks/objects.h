@@ -45,11 +45,11 @@ static inline int lc_is_usual(PyTypeObject *t) {
         && !(t->tp_as_sequence && t->tp_as_sequence->sq_length);
 }
 
-/* Each change gives a dict a higher version; 0: this Python has none. */
+/* Each change gives a dict another tag; 0: this Python has none. */
 #if PY_VERSION_HEX < 0x030D0000
-#define lc_dict_version(dict) (((PyDictObject *)(dict))->ma_version_tag)
+#define lc_dict_tag(dict) (((PyDictObject *)(dict))->ma_version_tag)
 #else
-#define lc_dict_version(dict) 0
+#define lc_dict_tag(dict) 0
 #endif
 
 #endif
