@@ -432,7 +432,7 @@ def _steps(config: Config) -> tuple[Step, ...]:
 
 
 def _form(config: Config) -> Form | None:
-    if not isinstance(config, DocumentConfig) or config.format == "ecs":
+    if not isinstance(config, DocumentConfig) or config.format in ("ecs", "ecs_dotted"):
         return None
     from logclient.records.formats import form
     from logclient.records.host import node_name

@@ -131,7 +131,7 @@ GROUPS = {
     "Retry and back-off": "backoff_max max_age poison on_doubt processing_timeout",
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
-        "format ecs_dotted timestamp service environment tags fields enrich opentelemetry "
+        "format timestamp service environment tags fields enrich opentelemetry "
         "error_fingerprint formatter_json identity trust check zone"
     ),
     "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",

@@ -130,11 +130,10 @@ cdef class FastHandler:
     @formatter.setter
     def formatter(self, value: logging.Formatter | None):
         if value is not None and type(value) is type(self.own_formatter):
-            for name in ("fields", "ecs_dotted"):
-                if getattr(value, name, None):
-                    from logclient.errors import ConfigError
+            if getattr(value, "fields", None):
+                from logclient.errors import ConfigError
 
-                    raise ConfigError(f"formatter: give its {name} to the handler, as the option {name}")
+                raise ConfigError("formatter: give its fields to the handler, as the option fields")
         with cython.critical_section(self):
             self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value
             self._update_direct()

@@ -27,7 +27,7 @@ from logclient.errors import CredentialError, LedgerError, ProtocolError, descri
 from logclient.files import private_directory
 from logclient.readable import Probe, shown
 from logclient.records.formatters import timestamp
-from logclient.transports.tcp import resolve
+from logclient.transports.tcp_link import resolve
 from logclient.transports.udp import Udp
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"

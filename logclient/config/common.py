@@ -42,6 +42,8 @@ class Config:
     """Whether the events only test a server (`for_tests`)."""
     balance: bool = False
     """An option of protocols that can have several connections at a time."""
+    proxy: str = "none"
+    """An option of protocols over TCP whose servers answer."""
     credentials: ClassVar[tuple[str, ...]] = ()
     """The options whose secrets are sent to the server."""
     backoff_min: ClassVar[float] = 0.1

@@ -58,8 +58,7 @@ class Options(TypedDict, total=False):
     tls_password: str | Secret | Callable[[], str] | None
     server_name: str | None
     verify: Literal["full", "none"] | None
-    format: Literal["ecs", "logstash", "otel", "gelf", "json"] | None
-    ecs_dotted: bool | None
+    format: Literal["ecs", "ecs_dotted", "logstash", "otel", "gelf", "json"] | None
     fields: str | Mapping[str, Any] | None
     service: str | None
     environment: str | None
@@ -78,6 +77,7 @@ class Options(TypedDict, total=False):
     strict_spec: bool | None
     timestamp: bool | None
     balance: bool | None
+    proxy: Literal["none", "env"] | Literal["env", "none"] | None
     trust: Literal["none", "metadata"] | None
     mode: Literal["request", "async"] | None
     topic: str | None
@@ -100,7 +100,6 @@ class Options(TypedDict, total=False):
     ping: float | str | None
     processing_timeout: float | str | None
     deflate: Literal["off", "on"] | None
-    proxy: Literal["env", "none"] | None
     http_headers: str | Mapping[str, str | Secret | Callable[[], str]] | None
     state: str | PathLike[str] | None
     token: str | Secret | Callable[[], str] | None

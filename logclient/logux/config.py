@@ -148,7 +148,9 @@ class LoguxConfig(DocumentConfig):
         "Version of the application's own protocol, which the server may refuse; 0: none is sent.",
     )
     strict_spec: bool = option(
-        boolean, "false", "Follow the protocol's text where released servers differ from it; see logux.md."
+        boolean,
+        "false",
+        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
     )
     action_type: str = option(
         _text(
@@ -181,7 +183,7 @@ class LoguxConfig(DocumentConfig):
         # The value is not shown: it may be a proxy with its password.
         choice("env", "none", instead="the environment names it, as in https_proxy"),
         "env",
-        "env: use the proxy of the environment (https_proxy, no_proxy and so on); none: connect directly.",
+        "env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
     )
     http_headers: tuple[tuple[str, Secret], ...] | None = option(
         Reader("headers", _http_headers, secret=True),

@@ -41,7 +41,7 @@ class LumberjackConfig(DocumentConfig):
     strict_spec: bool = option(
         boolean,
         "false",
-        "Follow the protocol's text where released servers differ from it; see lumberjack.md.",
+        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
     )
     timestamp: bool = option(
         boolean, "true", "Give mappings and texts without an @timestamp the time of their call."
@@ -51,6 +51,12 @@ class LumberjackConfig(DocumentConfig):
         "false",
         "true: connect to all servers of the URL at the same time, and send each window where the fewest "
         "bytes are in flight; see lumberjack.md. false: to one of them, and to the next one when it fails.",
+    )
+    proxy: str = option(
+        # The value is not shown: it may be a proxy with its password.
+        choice("none", "env", instead="the environment names it, as in https_proxy"),
+        "none",
+        "env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
     )
     trust: str = option(
         choice("none", "metadata"),

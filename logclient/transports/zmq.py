@@ -37,7 +37,7 @@ from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, j
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.tcp import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
+from logclient.transports.tcp_link import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
 
 try:
     import zmq

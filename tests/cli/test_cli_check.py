@@ -209,7 +209,7 @@ class TestBrokenServers:
         with Collector() as server, dead() as port:
             places = [("127.0.0.1", port), ("127.0.0.1", server.port)]
             rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
-            for module in ("logclient.cli.examination.resolve", "logclient.transports.tcp.resolve"):
+            for module in ("logclient.cli.examination.resolve", "logclient.transports.tcp_link.resolve"):
                 monkeypatch.setattr(module, lambda *_: (b"h", rows))
             found = examine(capsys, "lumberjack://h:5044")
         assert statuses(found) == WELL | {"connect": "warning"}

@@ -139,7 +139,9 @@ class TestForms:
             assert made["Attributes"]["@timestamp"] == "yesterday"
 
     def test_an_unknown_form_is_named(self) -> None:
-        with pytest.raises(ConfigError, match="form: must be ecs, logstash, otel, gelf or json, got 'xml'"):
+        with pytest.raises(
+            ConfigError, match="form: must be ecs, ecs_dotted, logstash, otel, gelf or json, got"
+        ):
             DocumentFormatter("xml")
 
 
@@ -200,8 +202,7 @@ class TestClients:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"format": "xml"}, "format: must be one of ecs, logstash, otel, gelf, json"),
-            ({"format": "gelf", "ecs_dotted": True}, "ecs_dotted: belongs to format=ecs"),
+            ({"format": "xml"}, "format: must be one of ecs, ecs_dotted, logstash, otel, gelf, json"),
             ({"format": "gelf", "identity": "own"}, "identity: own needs format=ecs"),
             ({"format": "json", "trust": "metadata"}, "trust: metadata needs format=ecs"),
             ({"format": "otel", "version": 1}, "frames: data needs format=ecs"),
@@ -230,9 +231,9 @@ class TestClients:
         assert [one["order"]["total"] for one in made] == [3, 3]
         assert made[0]["log"]["logger"] == made[1]["logger_name"] == "shop"
 
-    def test_the_dotted_form_is_an_option(self) -> None:
+    def test_the_dotted_form_keeps_the_dots(self) -> None:
         with Collector(keep=True) as server:
-            handler = logclient.Handler(f"lumberjack://127.0.0.1:{server.port}", ecs_dotted=True)
+            handler = logclient.Handler(f"lumberjack://127.0.0.1:{server.port}", format="ecs_dotted")
             handler.handle(_example())
             handler.client.close(PATIENCE)
             (made,) = server.events(1, PATIENCE)
@@ -242,14 +243,9 @@ class TestClients:
 def test_formatters_of_other_handlers_have_the_forms() -> None:
     stream = io.StringIO()
     other = logging.StreamHandler(stream)
-    for formatter in (DocumentFormatter("gelf"), EcsFormatter(), EcsFormatter(ecs_dotted=True)):
+    for formatter in (DocumentFormatter("gelf"), EcsFormatter(), DocumentFormatter("ecs_dotted")):
         other.setFormatter(formatter)
         other.handle(_example())
     gelf, nested, dotted = map(json.loads, stream.getvalue().splitlines())
     assert gelf["short_message"] == nested["message"] == dotted["message"] == "text 1"
     assert nested["log"]["logger"] == dotted["log.logger"] == "shop"
-    with (
-        logclient.connect("lumberjack://127.0.0.1:1", atexit_timeout=0, timeout=0) as client,
-        pytest.raises(ConfigError, match="give its ecs_dotted to the handler"),
-    ):
-        logclient.Handler(client=client).setFormatter(EcsFormatter(ecs_dotted=True))

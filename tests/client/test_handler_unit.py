@@ -393,7 +393,7 @@ class TestFormatter:
         one = make()
         stream = io.StringIO()
         other = logging.StreamHandler(stream)
-        other.setFormatter(formatters.EcsFormatter(ecs_dotted=True))
+        other.setFormatter(formatters.DocumentFormatter("ecs_dotted"))
         one.log.addHandler(other)
         one.log.info("hi %s", "\u20ac", extra={"a": [1]})
         (event,) = one.client.events()

@@ -12,8 +12,9 @@ from websockets.server import ServerProtocol
 from logclient.transports.websocket import WebSocket
 from tests.cores.server import Peer, SocketServer
 from tests.support.patience import PATIENCE
+from tests.support.proxy import read_request
 from tests.support.pumps import refuse_pump
-from tests.support.websocket import BINARY, FAR, TEXT, accept_answer, read_request, server_frame
+from tests.support.websocket import BINARY, FAR, TEXT, accept_answer, server_frame
 
 DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 

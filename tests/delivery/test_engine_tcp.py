@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from logclient.delivery.attempt import Attempt
-from logclient.transports.tcp import TcpLink
+from logclient.transports.tcp_link import TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
 from tests.support import transports

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-import socket
 import struct
 import threading
 import time
@@ -27,17 +26,6 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 FAR = logging.Logger("far", 60)
 """What servers of the library log to: it logs nothing."""
-
-
-def read_request(sock: socket.socket) -> bytes:
-    """Read the head of the request."""
-    head = b""
-    while b"\r\n\r\n" not in head:
-        data = sock.recv(4096)
-        if not data:
-            raise ConnectionError
-        head += data
-    return head
 
 
 def accept_answer(head: bytes, *more: str) -> bytes:

@@ -18,7 +18,7 @@ import pytest
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
-from logclient.transports.tcp import RECEIVE
+from logclient.transports.tcp_link import RECEIVE
 from logclient.transports.tls import server_context
 from logclient.transports.tls_link import TlsLink
 from tests.support import transports

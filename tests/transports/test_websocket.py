@@ -42,6 +42,8 @@ from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.websocket import WebSocketLink  # noqa: E402
 from tests.oracle.websocket import frames_of  # noqa: E402
+from tests.support.proxy import NAME, PASSWORD, USERINFO, ProxyServer, read_request  # noqa: E402
+from tests.support.proxy import environment as environment  # noqa: E402
 from tests.support.tls import HOST, Authority, context, serving  # noqa: E402
 from tests.support.websocket import (  # noqa: E402
     BINARY,
@@ -54,7 +56,6 @@ from tests.support.websocket import (  # noqa: E402
     echo,
     read_error,
     read_message,
-    read_request,
     serve_library,
     server_frame,
     transport_by_url,
@@ -986,57 +987,6 @@ class TestTls:
 
 # -- proxies
 
-NAME, PASSWORD = "name@here", "pass:w/rd"
-USERINFO = "name%40here:pass%3Aw%2Frd@"
-
-
-class ProxyServer:
-    """A proxy that records its requests and may ask for a name and password."""
-
-    def __init__(self, answer: bytes = b"", closed: bool = False) -> None:
-        self.heads: list[bytes] = []
-        self.answer = answer
-        self.closed = closed
-
-    def __call__(self, near: socket.socket) -> None:
-        head = read_request(near)
-        self.heads.append(head)
-        pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode())
-        if self.closed and b"\r\nProxy-Authorization: Basic %b\r\n" % pair not in head:
-            near.sendall(b"HTTP/1.1 407 Who Are You\r\nProxy-Authenticate: Basic\r\n\r\n")
-            return
-        if self.answer:
-            near.sendall(self.answer)
-            return
-        method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
-        assert method == "CONNECT"
-        host, _, port = target.rpartition(":")
-        # A name that only the proxy knows.
-        with socket.create_connection((HOST if host == "only.proxy.example" else host, int(port))) as far:
-            near.sendall(b"HTTP/1.0 200 Connection established\r\nVia: x\r\n\r\n")
-            ends = {near: far, far: near}
-            while ends:
-                for one in select.select(list(ends), [], [], PATIENCE)[0]:
-                    data = one.recv(65536)
-                    if not data:
-                        return
-                    ends[one].sendall(data)
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that sets these variables and removes all other proxy variables."""
-
-    def put(**variables: str) -> None:
-        for name in list(os.environ):
-            if name.lower().endswith("_proxy"):
-                monkeypatch.delenv(name)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    put()
-    return put
-
 
 class TestProxies:
     @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
@@ -1077,14 +1027,15 @@ class TestProxies:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             transport = transport_by_url((HOST, port))
             assert_echoes(transport.connect((HOST, port), Attempt()))
-            shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
+            carrier = transport._carrier
+            shown = repr(transport.__dict__ | carrier.__dict__) + repr(carrier._proxy.__dict__)  # type: ignore[union-attr]
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
             assert not any(secret in shown for secret in ("pass", NAME, pair))
 
     def test_a_proxy_password_may_be_any_bytes(self, environment: Callable[..., None]) -> None:
         """The environment holds bytes; the proxy knows their encoding."""
         environment(http_proxy="http://name:p\udcffss@proxy:1")
-        proxy = transport_by_url((HOST, 9))._proxy
+        proxy = transport_by_url((HOST, 9))._carrier._proxy
         assert proxy is not None and proxy._authorization is not None
         assert base64.b64decode(proxy._authorization.reveal()) == b"name:p\xffss"
 

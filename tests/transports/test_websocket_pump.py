@@ -38,6 +38,7 @@ from tests.cores.scripts import SCRIPTS  # noqa: E402
 from tests.cores.server import Peer, silent  # noqa: E402
 from tests.cores.websocket import DEFLATE, Interpreted, WebSocketServer  # noqa: E402
 from tests.oracle.websocket import PACKED  # noqa: E402
+from tests.support.proxy import read_request  # noqa: E402
 from tests.support.tls import HOST, Authority, context  # noqa: E402
 from tests.support.websocket import (  # noqa: E402
     BINARY,
@@ -46,7 +47,6 @@ from tests.support.websocket import (  # noqa: E402
     PONG,
     TEXT,
     accept_answer,
-    read_request,
     server_frame,
 )
 
