@@ -23,7 +23,9 @@ NOBODY = "lumberjack://127.0.0.1:9"
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return the lines that are complete: one may be under way."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def _numbers(lines: list[dict[str, Any]]) -> list[int]:
