@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from logclient.config import Config
 
 
+NO_ROOM = frozenset({"overflow", "spool_full"})
+"""The reasons of events that are dropped at a bound."""
+
+
 class Request:
     """One request: see ``Core.call``. The sender calls `when_done` after the answer.
 
@@ -172,6 +176,8 @@ class Books:
         self._unlisted: dict[tuple[str, str], Ranges] = {}
         self.diagnostics.last_error = ""
         self._saves_later = False
+        self._dropped = self._dropped_said = 0
+        self._say_dropped_at = 0.0
         self.submissions.begin(pump.poke)
         if self.watcher is not None:
             self.watcher.begin()
@@ -230,9 +236,25 @@ class Books:
                 self._unlisted = {kind: merged(seqs) for kind, seqs in self._unlisted.items()}
         else:
             self._in_flight.recorded()
+        dropped = sum(last - first + 1 for first, last, _, reason in outcomes if reason in NO_ROOM)
+        if dropped:
+            self._dropped += dropped
+            self._report_dropped()
         self.submissions.settle(outcomes)
         if self.watcher is not None:
             self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
+
+    def _report_dropped(self, when: str = "so far") -> None:
+        """Report how many events found no room, from time to time and at the end."""
+        now, log = time.monotonic(), self.diagnostics.log
+        if self._dropped == self._dropped_said or (when == "so far" and now < self._say_dropped_at):
+            return
+        self._dropped_said, self._say_dropped_at = self._dropped, now + log.every
+        what = error_log.counted(self._dropped, "event")
+        hint = "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
+        log.warn_limited(
+            f"dropped {when}", f"{self.diagnostics.url}: {what} dropped {when}: the queue was full{hint}"
+        )
 
     def save_lost(self) -> None:
         """Hand lost events to the fallback and to `on_drop`; not in a log call, because it writes."""
@@ -327,6 +349,7 @@ class Books:
 
     def close(self) -> None:
         """Write the totals and close the ledger."""
+        self._report_dropped("in all")
         self.write_totals()
         if self.ledger is not None:
             self._in_flight.set_ledger(-1)

@@ -556,5 +556,12 @@ class CaptureReader:
                     self._expect(name, offset, expected, arrival)
                     expected = arrival
         if not closed:
-            self.problems.append(Problem("unclosed", name, offset, "no end record"))
+            self.problems.append(
+                Problem(
+                    "unclosed",
+                    name,
+                    offset,
+                    "no end record: it is still being written, or its writer was killed",
+                )
+            )
         return expected

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from logclient import evidence
@@ -163,7 +164,7 @@ def run(
     session = source = None
     folders: dict[str, list[str]] = {}
     made: list[str] = []
-    with output.removed_on_error(made), quiet(), Watch(progress, stop) as watch:
+    with output.removed_on_error(made), nullcontext() if local else quiet(), Watch(progress, stop) as watch:
         try:
             folders["ledger"] = storage.expand(ledger, "ledger")
             ledgers = ledger_files.find_ledgers(folders["ledger"])

@@ -269,8 +269,8 @@ def sentence(
     if code == ExitCode.UNREACHABLE:
         if not counts.events and chosen:
             return f"The promise is unproven: {because}."
-        unknown = f"{counts.unknown:,} of {events} are unknown"
-        return f"The promise is unproven: {unknown}, because {because or 'a ledger is still open'}."
+        unknown = f": {counts.unknown:,} of {events} are unknown" if counts.unknown else ""
+        return f"The promise is unproven{unknown}, because {because or 'a ledger is still open'}."
     are = "is" if unclosed == 1 else "are"
     open_ = f"; {counted(unclosed, 'ledger')} {are} still open" if unclosed else ""
     if not counts.events:

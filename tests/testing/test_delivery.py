@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_unproven_delivery_is_an_error(tmp_path: Path) -> None:
         testing.assert_delivered(scene.ledger, scene.capture)
     with pytest.raises(LedgerError, match=r"capture: .*: No such file"):
         testing.assert_delivered(scene.ledger, tmp_path / "none")
+
+
+def test_events_that_the_client_gave_up_or_dropped_are_errors_unless_allowed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    sent = {seq: raw for seq, raw in scene.bodies.items() if seq not in (8, 9, 10)}
+    outcomes = {"acked": [*range(1, 8), *range(11, 19)], "failed": [19, 20], "dropped": [8, 9, 10]}
+    scene.write_ledger(bodies=sent, outcomes=outcomes).write_capture(outcomes["acked"])
+    check = partial(testing.assert_delivered, scene.ledger, scene.capture)
+    with pytest.raises(AssertionError, match=r"broken: 2 missing \(more than 0\), 3 dropped \(more than 0\)"):
+        check()
+    with pytest.raises(AssertionError, match="broken: 3 dropped"):
+        check(max_missing=2)
+    assert check(max_missing=2, max_dropped="15%").counts.ok == 15
 
 
 @pytest.mark.parametrize("log_collector_scheme", ["lumberjack", "logjam", "plog", "logux"])

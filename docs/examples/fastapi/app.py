@@ -26,7 +26,7 @@ log = logging.getLogger("stock")
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     yield
     # uvicorn ends itself by the signal it got, and then no exit handler of Python's runs.
-    await asyncio.to_thread(client.flush)
+    await asyncio.to_thread(client.close, 5)
 
 
 api = FastAPI(lifespan=lifespan)
