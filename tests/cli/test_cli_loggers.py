@@ -140,7 +140,10 @@ def test_json_has_the_reason_and_the_fix_of_each_logger(name: str, program: Path
 
 
 def test_a_program_without_loggers_has_no_line(program: Path) -> None:
-    assert check(program, "--logging", "shop.settings:NONE") == "0 of 0 loggers are fast\n"
+    assert (
+        check(program, "--logging", "shop.settings:NONE")
+        == "only the root logger is configured, and no other has been made\n"
+    )
     assert check(program, "--logging", "shop.settings:NONE", "--json") == ""
 
 
