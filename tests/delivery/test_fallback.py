@@ -288,3 +288,30 @@ def test_a_program_says_where_its_last_events_are(tmp_path: Path) -> None:
         assert f"1 event was not delivered before exit{expected}\n" in done.stderr
         written = (tmp_path / "lost").read_text() if arguments[:1] not in ([], ["stderr"]) else done.stderr
         assert ('"message":"last words"' in written) == bool(arguments)
+
+
+def test_events_without_room_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    with logclient.connect(NOBODY, max_events=10, overflow="drop_new", timeout=0) as client:
+        for n in range(16):
+            client.send({"n": n})
+    words = "6 events were dropped so far: the queue was full; fallback=FILE, or stderr, would keep them"
+    assert _dropped(capsys) == [f"logclient: {NOBODY}: {words}"]
+
+
+def test_the_end_reports_what_was_dropped_since(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    file = tmp_path / "lost"
+    with logclient.connect(NOBODY, max_events=10, overflow="drop_new", timeout=0, fallback=file) as client:
+        for n in range(11):
+            client.send({"n": n})
+        wait_until(lambda: said.extend(_dropped(capsys)) or said)
+        for n in range(5):
+            client.send({"n": n})
+    assert [*said, *_dropped(capsys)] == [
+        f"logclient: {NOBODY}: 1 event was dropped so far: the queue was full",
+        f"logclient: {NOBODY}: 6 events were dropped in all: the queue was full",
+    ]
+
+
+def _dropped(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if " dropped " in line]
