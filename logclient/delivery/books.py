@@ -176,8 +176,8 @@ class Books:
         self._unlisted: dict[tuple[str, str], Ranges] = {}
         self.diagnostics.last_error = ""
         self._saves_later = False
-        self._dropped = self._dropped_said = 0
-        self._say_dropped_at = 0.0
+        self._dropped = 0
+        self._look_at = self._say_at = 0.0
         self.submissions.begin(pump.poke)
         if self.watcher is not None:
             self.watcher.begin()
@@ -217,6 +217,7 @@ class Books:
         for event in self._pump.drain_events():
             self.requests.received(event)
         self._record_outcomes()
+        self._report_dropped()
         self.save_lost()
         self.submissions.notify_watchers()
 
@@ -236,10 +237,6 @@ class Books:
                 self._unlisted = {kind: merged(seqs) for kind, seqs in self._unlisted.items()}
         else:
             self._in_flight.recorded()
-        dropped = sum(last - first + 1 for first, last, _, reason in outcomes if reason in NO_ROOM)
-        if dropped:
-            self._dropped += dropped
-            self._report_dropped()
         self.submissions.settle(outcomes)
         if self.watcher is not None:
             self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
@@ -247,14 +244,18 @@ class Books:
     def _report_dropped(self, when: str = "so far") -> None:
         """Report how many events found no room, from time to time and at the end."""
         now, log = time.monotonic(), self.diagnostics.log
-        if self._dropped == self._dropped_said or (when == "so far" and now < self._say_dropped_at):
+        if when == "so far" and now < self._look_at:
             return
-        self._dropped_said, self._say_dropped_at = self._dropped, now + log.every
-        what = error_log.counted(self._dropped, "event")
+        self._look_at = now + 1.0
+        counts = self._in_flight.queue.counters()["dropped"]
+        dropped = sum(counts.get(reason, 0) for reason in NO_ROOM)
+        if dropped == self._dropped or (when == "so far" and now < self._say_at):
+            return
+        self._dropped, self._say_at = dropped, now + log.every
+        what = error_log.counted(dropped, "event")
         hint = "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
-        log.warn_limited(
-            f"dropped {when}", f"{self.diagnostics.url}: {what} dropped {when}: the queue was full{hint}"
-        )
+        text = f"{self.diagnostics.url}: {what} dropped {when}: the queue was full{hint}"
+        log.warn_limited(f"dropped {when}", text)
 
     def save_lost(self) -> None:
         """Hand lost events to the fallback and to `on_drop`; not in a log call, because it writes."""
