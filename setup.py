@@ -155,7 +155,8 @@ def extensions() -> list[Extension]:
                 below_root([sources[name]]),
                 include_dirs=["_ext"],
                 depends=[
-                    *below_root(sorted(layout.depends(sources[name], EXT))), "setup.py",
+                    *below_root(sorted(layout.depends(sources[name], EXT))),
+                    "setup.py",
                     *below_root([flagged, *([linked] if name in libraries.USES else [])]),
                 ],
                 extra_compile_args=[*flags, *optimize(name), *uses[name].compile],

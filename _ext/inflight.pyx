@@ -13,7 +13,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_New
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport SIZE_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -417,7 +417,10 @@ cdef class InflightBatches:
         return size
 
     def fail(self, uint8_t reason) -> int:
-        """Fail every event that is detached or queued; return their number."""
+        """Fail the events that are detached or queued; return their number.
+
+        Where lost events are copied (`EventQueue.keep_lost`), these are as many as find room at a time.
+        """
         cdef lc_inflight *f = &self.f
         cdef uint64_t count = 0
         while inflight_take(f, 2048, 1 << 20) != NULL:
@@ -451,13 +454,17 @@ cdef class InflightBatches:
         self.f.adopted = True
         self.f.listed_before = listed_before
 
-    def expire(self, uint64_t seq, bint drop=False):
-        """Fail the events up to `seq` that are not in flight, with the reason ``max_age``, or drop them."""
+    def expire(self, uint64_t seq, bint drop=False) -> int:
+        """Fail the events up to `seq` that are not in flight, with the reason ``max_age``, or drop them.
+
+        Returns:
+            Their number; as with `fail`, there can be more.
+        """
         cdef uint8_t status = <uint8_t> (DROPPED if drop else FAILED)
         cdef lc_queue *h = self.f.queue
         cdef lc_inflight *f = &self.f
         cdef lc_inflight *m = f.main
-        cdef uint64_t first
+        cdef uint64_t first, count = 0
         while True:
             # Detach only old events; the others stay where overflow can still drop them.
             first = min(_first_seq(&m.ordinary), _first_seq(&m.kept))
@@ -467,10 +474,11 @@ cdef class InflightBatches:
             if first > seq or inflight_take(f, 2048, 1 << 20) == NULL:
                 break
         while f != NULL:
-            _change(f, f.head, NO_LIMIT, seq, 1 << PENDING, status, R_MAX_AGE)
-            _change(f, f.quarantine, NO_LIMIT, seq, 1 << PENDING | 1 << WITHHELD, status, R_MAX_AGE)
+            count += _change(f, f.head, NO_LIMIT, seq, 1 << PENDING, status, R_MAX_AGE)
+            count += _change(f, f.quarantine, NO_LIMIT, seq, 1 << PENDING | 1 << WITHHELD, status, R_MAX_AGE)
             _free_settled_suspects(f)
             f = _beside(f, &self.f)
+        return count
 
     def report_gaps(self):
         """Report as dropped the sequences between the last event taken and the first that is queued."""

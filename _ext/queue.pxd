@@ -141,6 +141,15 @@ ctypedef struct lc_ticket:
     uint64_t room
     uint8_t state
 
+# Copies of the events that are lost, until the sender takes them. It is locked last, also beside the queue.
+ctypedef struct lc_lost:
+    lc_mutex mutex
+    uint8_t *data            # of each event: its head, whose `pad` is reason << 8 | status, and its body
+    size_t used
+    size_t room
+    lc_outcomes bare         # the events that found no room
+    uint64_t omitted         # events that are in neither
+
 cdef enum:
     TICKET_NONE = 0
     TICKET_WAITS = 1
@@ -189,6 +198,7 @@ ctypedef struct lc_queue:
     uint64_t full_events     # a full window: wakes a lingering sender
     uint64_t full_bytes
     lc_spool *spool          # NULL: none
+    lc_lost *lost            # NULL: nobody wants copies of them
     uint8_t unopened         # the spool is to be opened before the next event
     uint8_t full_reason      # of events that are dropped at a bound
     uint8_t policy
@@ -226,6 +236,9 @@ cdef uint64_t lc_fork_count() noexcept nogil
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_ticket *ticket) noexcept nogil
 cdef bint lc_grant_room(lc_queue *h) noexcept nogil
+cdef void lc_lose(lc_queue *h, uint64_t seq, const uint8_t *body, uint32_t size, uint8_t kind, uint8_t status,
+                  uint8_t reason) noexcept nogil
+cdef size_t lc_lost_room(lc_queue *h) noexcept nogil
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *chunk) noexcept nogil
 cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil
 cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil

@@ -11,15 +11,16 @@ have held its mutex. The Python object stays the same.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EMFILE
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from logclient._ext.codec cimport outcome_add
 from logclient._ext.constants cimport *
 
-from logclient._ext.constants import FILTERS, REASONS
+from logclient._ext.constants import FILTERS, REASONS, STATUSES
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
@@ -41,6 +42,7 @@ lc_at_fork(&_count_fork)
 
 include "queue/memory.pyx"
 include "queue/slots.pyx"
+include "queue/lost.pyx"
 include "queue/put.pyx"
 include "queue/ticket.pyx"
 
@@ -138,15 +140,22 @@ cdef class EventQueue:
         like.full_events = full_events
         like.full_bytes = full_bytes
         like.free_after = free_after
+        like.lost = NULL
         self._make(&like)
 
     cdef int _make(self, lc_queue *like) except -1:
         cdef lc_queue *h = <lc_queue *> calloc(1, sizeof(lc_queue))
         if h == NULL:
             raise MemoryError
-        if lc_wake_open(&h.wake) < 0 and self.h == NULL:
+        try:
+            if like.lost != NULL:
+                h.lost = _new_lost(like.lost.room)
+            if lc_wake_open(&h.wake) < 0 and self.h == NULL:
+                raise OSError(EMFILE, "no descriptor left to wake the sender with")
+        except BaseException:
+            _free_lost(h.lost)
             free(h)
-            raise OSError(EMFILE, "no descriptor left to wake the sender with")
+            raise
         lc_mutex_init(&h.mutex)
         lc_cond_init(&h.changed)
         h.generation = lc_forks
@@ -224,6 +233,7 @@ cdef class EventQueue:
         if h.spool != NULL:
             free(h.spool.segments)
             free(h.spool)
+        _free_lost(h.lost)
         free(h)
 
     def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0,
@@ -326,14 +336,53 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
         return count
 
-    def refuse(self):
+    def refuse(self, bytes body not None=b"", uint8_t kind=0):
         """Count an event that found no room in time as dropped (``overflow``), with a sequence of its own."""
         cdef lc_queue *h = _lock(self)
+        cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)
+        cdef uint32_t size = <uint32_t> min(PyBytes_GET_SIZE(body), <Py_ssize_t> h.max_event_bytes + 1)
+        if size > h.max_event_bytes:
+            size = 0                     # it would have failed: only its number is kept
         if h.closed:
-            h.dropped[<int> R_CLOSED] += 1
+            _refuse(h, data, size, kind)
         else:
-            _drop(h, PUT_DROPPED)
+            _drop(h, PUT_DROPPED, data, size, kind)
         lc_mutex_unlock(&h.mutex)
+
+    def keep_lost(self, size_t room):
+        """Keep copies of lost events, `room` bytes of them at most, until ``take_lost``."""
+        self.h.lost = _new_lost(room)
+
+    def take_lost(
+        self,
+    ) -> tuple[list[tuple[int, str, str, int, bytes]], list[tuple[int, int, str, str]], int]:
+        """Return the events that were lost since the last call, and those whose copies found no room.
+
+        Returns:
+            (sequence, status, reason, kind, body) of each; 0 is the sequence of an
+            event after ``close``. (first, last, status, reason) of the others, and how many are in neither.
+        """
+        cdef lc_lost *lost = self.h.lost
+        cdef lc_lost *fresh
+        cdef lc_lost old
+        cdef uint32_t i
+        if lost == NULL or not lost.used and not lost.bare.n:
+            return [], [], 0
+        fresh = _new_lost(lost.room)         # objects are made without the lock: they can run Python code
+        lc_mutex_lock(&lost.mutex)
+        old = lost[0]
+        lost.data = fresh.data
+        lost.bare = fresh.bare
+        lost.used = lost.omitted = 0
+        lc_mutex_unlock(&lost.mutex)
+        free(fresh)
+        try:
+            bare = [(old.bare.items[i].first, old.bare.items[i].last, STATUSES[old.bare.items[i].status],
+                     REASONS[old.bare.items[i].reason]) for i in range(old.bare.n)]
+            return _read_lost(old.data, old.used), bare, old.omitted
+        finally:
+            free(old.data)
+            free(old.bare.items)
 
     def close(self):
         """Take no more events: later ones are dropped with the reason ``closed``."""

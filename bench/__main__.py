@@ -55,7 +55,6 @@ def _functions() -> int:
             "-m",
             "pytest",
             "-q",
-            "--benchmark-enable",
             "--benchmark-only",
             "--benchmark-group-by=group",
             "--benchmark-columns=median,iqr,ops,rounds",

@@ -26,9 +26,9 @@ from bench.lumberjack import WINDOW, Measured, Way, carriers, client, measure
 from bench.ours import NOWHERE, QueueOnly
 from bench.sink import Sink
 
-WINDOWS = 20   # windows with different documents
-TIMES = 10     # the number of times that they are sent in a run
-LEVELS = (1, 2, 3, 6)   # compression levels of go-lumber
+WINDOWS = 20  # windows with different documents
+TIMES = 10  # the number of times that they are sent in a run
+LEVELS = (1, 2, 3, 6)  # compression levels of go-lumber
 NEAR = 0.02
 ROUNDS = 7
 OURS = "logclient send(bytes)"

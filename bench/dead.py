@@ -36,19 +36,19 @@ from tests.support.dead_servers import run as program
 LIVE, AGAIN = "live", "live (again)"
 NAMES = (LIVE, AGAIN, *KINDS)
 BLOCK = 20_000
-FULL = 160_000   # calls that reach the bound of bytes, most of them timed
-PACE = 20_000   # calls a second
+FULL = 160_000  # calls that reach the bound of bytes, most of them timed
+PACE = 20_000  # calls a second
 BURST = 20
-PHASES = {"filling": (5, 0), "full": (10, 0), "paced": (6, PACE)}   # blocks per life, calls a second
-QUANTILES = {"p50": (0.5, 1.1), "p99": (0.99, 2.0), "p99.9": (0.999, 3.0)}   # quantile, bound of the ratio
+PHASES = {"filling": (5, 0), "full": (10, 0), "paced": (6, PACE)}  # blocks per life, calls a second
+QUANTILES = {"p50": (0.5, 1.1), "p99": (0.99, 2.0), "p99.9": (0.999, 3.0)}  # quantile, bound of the ratio
 LIVES = 5
 REST = 5.0
-AT_REST = 1.0   # % of a core
+AT_REST = 1.0  # % of a core
 STORM = 10_000_000
 MAX_BYTES = 64 << 20
 MIB = 1 << 20
 OUTCOMES = ("queued", "inflight", "acked", "handed", "failed", "dropped")
-OPTIONS = "?compression=0"   # the live sender at its cheapest
+OPTIONS = "?compression=0"  # the live sender at its cheapest
 
 
 # -- inside a contender's process ------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Contender:
             [sys.executable, "-m", "bench.dead", "--url", url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,   # errors about the dead server are expected
+            stderr=subprocess.DEVNULL,  # errors about the dead server are expected
             text=True,
             cwd=ROOT,
             env=os.environ | {"PYTHONHASHSEED": "0"},
@@ -166,7 +166,7 @@ class Contender:
 
 # -- outside ---------------------------------------------------------------------------------------
 
-Samples = dict[str, dict[str, list[dict[str, float]]]]   # phase -> contender -> blocks
+Samples = dict[str, dict[str, list[dict[str, float]]]]  # phase -> contender -> blocks
 
 
 def life(draw: random.Random, quick: bool, samples: Samples) -> dict[str, Any]:

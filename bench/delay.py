@@ -31,12 +31,12 @@ from bench.sink import Sink, compiled
 
 SOURCE = Path(__file__).with_name("relay.c")
 BINARY = SOURCE.parent.parent / "build" / "bench" / "relay"
-DELAYS = (20, 40, 100)      # milliseconds of the round trip
+DELAYS = (20, 40, 100)  # milliseconds of the round trip
 JUDGED = (20, 40)
 WINDOWS = (1, 2, 4, 8, 16)  # in flight, ours
-GO = (1, 5)                 # in flight, go-lumber
-LEVEL = 1                   # of go-lumber, see the row `compressed`
-TIMES = 25                  # the number of times that all documents are sent in a run
+GO = (1, 5)  # in flight, go-lumber
+LEVEL = 1  # of go-lumber, see the row `compressed`
+TIMES = 25  # the number of times that all documents are sent in a run
 ROUNDS = 5
 RELAY_BOUND = 0.5
 

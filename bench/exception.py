@@ -68,9 +68,7 @@ def write(folder: Path, files: int, count: int = COUNT) -> list[list[Callable[..
         path.write_text(text, encoding="utf-8")
         spaces.append({"__name__": path.stem})
         exec(compile(text, str(path), "exec"), spaces[-1])
-    return [
-        [spaces[i % files][f"serve{i}"] for i in range(n * DEPTH, (n + 1) * DEPTH)] for n in range(count)
-    ]
+    return [[spaces[i % files][f"serve{i}"] for i in range(n * DEPTH, (n + 1) * DEPTH)] for n in range(count)]
 
 
 def refuse(request: dict[str, str], rest: Sequence[Any]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logclient.files.capture import CaptureWriter
-from tests import verify_files as files
+from tests.support import verify_files as files
 
 __all__ = ["PROTOCOLS", "make"]
 

@@ -37,7 +37,7 @@ LOGJAM = "logclient.Handler, Logjam"
 AGENT = "Logjam's agent in Python"
 RICH = "logclient.Handler, fields, redact, bind"
 BEFORE = "logclient.Handler, before_send"
-DOTTED = "logclient.Handler, ecs_dotted"
+DOTTED = "logclient.Handler, format=ecs_dotted"
 OTHER = "logclient.Handler, format=logstash"
 STRUCTLOG = "structlog to logclient"
 STRUCTLOG_JSON = "structlog, JSONRenderer"
@@ -259,7 +259,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         check_lines(made, waiting[0].take(), agent)
         rich = logclient.Handler(NOWHERE, fields=FIELDS, redact=NAMES)
         changing = logclient.Handler(NOWHERE, before_send=lambda document: document)
-        dotted = logclient.Handler(NOWHERE, ecs_dotted=True)
+        dotted = logclient.Handler(NOWHERE, format="ecs_dotted")
         other = logclient.Handler(NOWHERE, format="logstash")
         extra_queues = []
         for handler in (rich, changing, dotted, other):

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "bench"
-QUIET = 0.2   # the most cores that other programs may use during a row whose figures are quoted
+QUIET = 0.2  # the most cores that other programs may use during a row whose figures are quoted
 CLOCKS = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
 TITLES = {"own": "caller + sender CPU", "io": "libzmq's I/O thread"} | CLOCKS
 
@@ -246,7 +246,7 @@ class OtherPrograms:
 
     def __init__(self) -> None:
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # PR_SET_CHILD_SUBREAPER: orphans become our children
+            ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become our children
         self._start = self._now()
 
     def cores(self, forgotten: float = 0.0) -> float:
@@ -260,7 +260,7 @@ class OtherPrograms:
             ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         except (OSError, ValueError):
             return time.monotonic(), float("nan"), 0.0
-        busy = sum(ticks) - ticks[3] - ticks[4]   # without idle time and waits for disks
+        busy = sum(ticks) - ticks[3] - ticks[4]  # without idle time and waits for disks
         return time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), own_seconds()
 
 
@@ -269,8 +269,8 @@ def own_seconds() -> float:
     parents, seconds = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()   # a name may have spaces
-        except OSError:   # it has ended
+            fields = path.read_text().rpartition(")")[2].split()  # a name may have spaces
+        except OSError:  # it has ended
             continue
         parents[int(path.parent.name)] = int(fields[1])
         # Its own time, and that of children which it has waited for.
@@ -304,8 +304,8 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
 
 
-PAGES = ("docs/measurements.md", "docs/performance.md", "README.md")
-RECORDED = (*PAGES, "bench/results", "docs/verify-growth.svg")
+PAGES = ("bench/results/README.md", "docs/performance.md", "README.md")
+RECORDED = (*PAGES, "bench/results")
 """What recording a row writes: that alone makes no tree dirty."""
 
 
@@ -413,7 +413,7 @@ def table(row: Row) -> str:
 
 
 def markdown(row: Row) -> str:
-    """Format a row as a section of docs/measurements.md, with machine and date."""
+    """Format a row as a section of bench/results/README.md, with machine and date."""
     out = [f"### {row.name}: {row.title}", ""]
     if row.lines:
         clocks = [k for k in TITLES if any(k in line.spread for line in row.lines)]

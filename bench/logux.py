@@ -30,7 +30,7 @@ from bench.logux_program import CREDENTIALS
 from bench.lumberjack import SINK_BOUND
 from bench.program import Program, SinkError
 from bench.sink import compiled
-from tests import logux_server
+from tests.support import logux_server
 
 SINK_SOURCE = Path(__file__).with_name("wssink.c")
 PEERS_SOURCE = Path(__file__).with_name("logux_peers.js")
@@ -102,9 +102,7 @@ class Stub:
         cpu = report["user"] + report["system"]
         wall = report["last"] - report["first"]
         busy = cpu / wall if wall > 0 else 0.0
-        return Counts(
-            report["events"], cpu, report["answered"], report["bytes"], busy, report["cipher"]
-        )
+        return Counts(report["events"], cpu, report["answered"], report["bytes"], busy, report["cipher"])
 
     def __enter__(self) -> Stub:
         return self
@@ -258,7 +256,7 @@ def _ways(server: Server, folder: Path) -> Iterator[Way]:
     yield ours(", with a ledger", ledger=str(folder))
     if not real:
         yield ours(", check=false", check=False)
-        yield ours(", window=1000", window=1000, window_bytes="1MiB")
+        yield ours(", window=1000", window=1000)
 
 
 class Measured(NamedTuple):

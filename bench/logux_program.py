@@ -145,6 +145,7 @@ def ours_run(url: str, action: str, given: dict[str, Any]) -> dict[str, float]:
 
     body = json.dumps(json.loads(action)["data"], separators=(",", ":")).encode()
     with logclient.connect(url, overflow="block", **given["options"]) as made:
+
         def send_all(n: int) -> int:
             send = made.send
             for _ in repeat(None, n):

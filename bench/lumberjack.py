@@ -98,7 +98,7 @@ def measure(ways: Sequence[Way], sink: Sink, rounds: int, draw: Random, warm: in
     for way in ways:
         got.samples[way.name], got.busy[way.name] = {}, []
         for _ in range(warm if way.name.startswith((PRE, OURS)) else 1):
-            _run(way, sink)      # the kernel's buffers of a connection grow with its use
+            _run(way, sink)  # the kernel's buffers of a connection grow with its use
     for _ in range(rounds):
         for way in draw.sample(ways, len(ways)):
             seconds, before, after = _run(way, sink)

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.harness import NotExact
 
-CLOSED = 2   # the reason with which the events taken out here fail
+CLOSED = 2  # the reason with which the events taken out here fail
 NOWHERE = "lumberjack://127.0.0.1:9"  # never connected, because the sender is not started
 LOGJAM_NOWHERE = "logjam://127.0.0.1:9/shop-production"  # nor is this
 

@@ -1,6 +1,6 @@
 """The record of the benchmarks: a file in ``bench/results`` for each row and processor, and its pages.
 
-``docs/measurements.md`` has all figures, ``docs/performance.md`` the claims with a target, and the README
+``bench/results/README.md`` has all figures, ``docs/performance.md`` the claims with a target, and the README
 those named in `NUMBERS`. What is between two comments on these pages is made of the record; the rest is
 written by hand.
 
@@ -14,6 +14,7 @@ import math
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -56,44 +57,9 @@ NUMBERS = (
     Number("logger", "logclient.Logger / logging.Logger, NullHandler",
            "`logger.info` with `logclient.Logger` and our handler, beside the standard library's logger "
            "with a `NullHandler`"),
-    Number("logger", "logclient.Logger / logging.Logger, logclient.Handler",
-           "the same, beside the standard library's logger with our handler"),
-    Number("handler", "logclient.Handler / empty emit",
-           "`handler.handle(record)` to an ECS document in the queue, beside an empty handler"),
-    Number("handler", "QueueHandler / logclient.Handler", "`QueueHandler`, beside ours"),
-    Number("handler", "python-logstash-async / logclient.Handler", "python-logstash-async, beside ours"),
-    Number("handler", "logclient.Handler, exc_info / formatException",
-           "a record with `exc_info`, beside `formatException` alone"),
-    Number("send", "logclient send(bytes) / *", "`send(bytes)`, beside `SimpleQueue.put`"),
-    Number("send", "logclient send(dict) / *",
-           "`send(dict)`, which makes JSON of it, beside `SimpleQueue.put`"),
-    Number("saturated", "*: dropped or failed, *", "four threads that only log: lost", ""),
-    Number("saturated", "*: p99 / p50 of handle(), *",
-           "the same: 99th percentile of a call, beside its median"),
-    Number("dead", "*, p50",
-           "`logger.info` with a server that refuses, never reads or never answers, beside a live one"),
-    Number("dead", "*, p99", "the same, 99th percentile"),
-    Number("dead", "*: peak RSS *", "the same: memory after 10 million calls", " MiB"),
+    Number("handler", "QueueHandler / logclient.Handler", "`QueueHandler`, beside our handler"),
+    Number("saturated", "*: dropped or failed, *", "four threads that only log: events lost", ""),
     Number("compressed", "pylogbeat / *", "compressed, to acknowledged: pylogbeat, beside ours"),
-    Number("compressed", "go-lumber, *", "the same: go-lumber at the level nearest our output"),
-    Number("lumberjack", "pre-encoded / *",
-           "uncompressed, 1 KiB, to acknowledged: our rate, beside a writer of prebuilt bytes"),
-    Number("tls", "logclient, plain / logclient, TLS, *", "the same over TLS: our rate, beside that without"),
-    Number("tls", "compressed: go-lumber, *", "compressed over TLS: go-lumber, beside ours"),
-    Number("delay", "pylogbeat, 20 ms / *", "a server 20 ms away, compressed: pylogbeat, beside ours"),
-    Number("delay", "go-lumber, 5 in flight, 20 ms / *", "the same: go-lumber with 5 windows in flight"),
-    Number("logjam", "C loop, *",
-           "Logjam, 300 bytes: CPU of a loop in C of four `zmq_send`, beside caller and sender"),
-    Number("plog", "C GSO, * / *", "plog by UDP GSO, any size: time of a loop in C, beside ours"),
-    Number("plog", "C sendmmsg, 300 B, *", "plog, 300 bytes: time of a `sendmmsg` loop in C, beside ours"),
-    Number("logux", "@logux/client, 100 at a time, @logux/server / *, until processed",
-           "Logux, to the released server: time of `@logux/client`, held to 100 at a time, beside ours"),
-    Number("logux", "@logux/client, 100 at a time, @logux/server / *, CPU", "the same: CPU"),
-    Number("verify", "logclient verify, with violations and report / DuckDB *, 10 M",
-           "`logclient verify`, 10 million events, with its report: CPU, beside DuckDB's counts"),
-    Number("verify", "logclient verify, with violations and report / DuckDB *, 50 M",
-           "the same, 50 million events"),
-    Number("import", "logclient / logging, *", "`import logclient`, beside `import logging`"),
 )  # fmt: skip
 
 
@@ -147,7 +113,7 @@ def record(row: Row, root: Path = ROOT) -> None:
     stem = "-".join(re.findall(r"\w+", kind(row.facts["cpu"])))
     (folder / f"{row.name}-{stem}.json").write_text(dumps(row._replace(facts=facts)), encoding="utf-8")
     for picture in row.facts.get("pictures", ()):
-        shutil.copy(OUT / picture, root / "docs" / picture)
+        shutil.copy(OUT / picture, folder / picture)
     write_pages(root)
 
 
@@ -206,30 +172,40 @@ def _said(row: Row) -> str:
     return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}"
 
 
-def _result(v: Verdict) -> str:
-    if v.reached:
-        return value_text(v)
-    if v.reached is None:
-        return f"{value_text(v)}: {v.why or 'not decided'}"
-    return f"{value_text(v)}, **not reached**{': ' + v.why if v.why else ''}"
-
-
 def claims(rows: Sequence[Row]) -> str:
-    """Make the table of a row's claims with a target, of all processors, the worst figure first."""
-    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
-    for row, letter in zip(rows, "ABCDEFGH", strict=False):
-        for v in row.verdicts:
-            if v.op:
-                text = _result(v) + (f" ({letter})" if len(rows) > 1 else "")
-                found.setdefault((v.what, target_text(v)), []).append((worst_first(row, v), text))
+    """Say of each claim of a row the worst figure, its target if that was missed, and the processor.
+
+    Claims that only differ in the contender before the last colon are one, and the worst contender is named.
+    """
+    found: dict[tuple[str, str], list[tuple[float, str, str, Verdict]]] = {}
+    letters = "ABCDEFGH"
+    for row, letter in zip(rows, letters, strict=False):
+        judged = [v for v in row.verdicts if v.op]
+        parts = [v.what.rpartition(": ") for v in judged]
+        repeated = Counter(what for who, _, what in parts if " / " not in who)
+        for v in judged:
+            who, _, what = v.what.rpartition(": ")
+            if " / " in who or repeated[what] == 1:
+                who, what = "", v.what
+            found.setdefault((what, target_text(v)), []).append((worst_first(row, v), letter, who, v))
     if not found:
         return UNRECORDED
-    out = ["| claim | target | measured |", "|---|---|---|"]
+    out = []
     for (what, target), figures in found.items():
-        out.append(f"| {what} | {target} | {'; '.join(text for _, text in sorted(figures))} |")
-    named = zip("ABCDEFGH", map(_said, rows), strict=False)
+        _, letter, who, v = min(figures, key=lambda one: one[0])
+        contenders, equal = len({one[2] for one in figures}), len({one[0] for one in figures}) == 1
+        where = [f"{contenders} contenders" if equal else f"{who}, the worst of {contenders}"]
+        where = (where if contenders > 1 else []) + ([letter] if len(rows) > 1 else [])
+        said = f"- {what}: {value_text(v)}"
+        said += f" ({'; '.join(where)})" if where else ""
+        if not v.reached:
+            said += f", target {target}"
+            said += " **not reached**" if v.reached is False else " not decided"
+            said += f": {v.why}" if v.why else ""
+        out.append(said)
+    named = zip(letters, map(_said, rows), strict=False)
     sources = "; ".join(f"{letter}: {said}" if len(rows) > 1 else said for letter, said in named)
-    return "\n".join([*out, "", f"Recorded on {sources}."]) + "\n"
+    return "\n".join([*out, "", f"{sources}."]) + "\n"
 
 
 def sections(rows: Sequence[Row]) -> str:

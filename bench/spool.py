@@ -338,9 +338,7 @@ def _returned(way: str) -> float:
         memory = {"max_bytes": 1 << 30, "max_events": EVENTS}
         given = options(stack.enter_context(folder()), way) if way else memory
         url = f"lumberjack://127.0.0.1:{port}"
-        client = stack.enter_context(
-            logclient.connect(url, compression=0, backoff_min=0.001, backoff_max=0.01, **given)
-        )
+        client = stack.enter_context(logclient.connect(url, compression=0, backoff_max=0.01, **given))
         body = event(300)
         for _ in range(EVENTS):
             client.send(body)

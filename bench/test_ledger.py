@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-import os
 from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from logclient._ext.ledger import AVX2, LineReader, unbase64
-from tests import verify_files as files
 from tests.oracle import ledger as reference
+from tests.support import verify_files as files
 
 BATCHES, EVENTS = 20, 2048
-TEXT = os.urandom(800 << 10)
+TEXT = Random(1).randbytes(800 << 10)
 
 
 def lines(batch: int) -> bytes:

@@ -256,7 +256,7 @@ def decoded(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     yield once
 
 
-# -- peers: for one listener, closed ledgers, and events with ids; the words of docs/verify.md
+# -- peers: for one listener, closed ledgers, and events with ids; the words of docs/verify-rules.md
 
 DUCKDB = """
 with arrived as (

@@ -80,10 +80,11 @@ class AsyncClient:
         MissingExtra: a package that the protocol needs is not installed.
     """
 
-    def __init__(self, url: str | Client, /, **options: Unpack[Options]) -> None:
+    def __init__(self, url: str | Client | None = None, /, **options: Unpack[Options]) -> None:
         config = url.config if isinstance(url, Client) else parse(url, **options)
-        if config.overflow == "block":
-            raise ConfigError("overflow: block would stop the loop; use drop_oldest, drop_new or raise")
+        if config.policy == "block":
+            name = config.given.get("overflow", "overflow")
+            raise ConfigError(f"{name}: block would stop the loop; use drop_oldest, drop_new or raise")
         self.client: Any = url if isinstance(url, Client) else open_client(config)
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()
         self._listeners: set[asyncio.Task[None]] = set()
@@ -103,7 +104,7 @@ class AsyncClient:
         if engine.inline:
             return int(self.client.flush(timeout))
         if timeout is None:
-            timeout = self.client.config.flush_timeout
+            timeout = self.client.config.timeout
         return await self._settled(engine.queue.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
@@ -112,7 +113,7 @@ class AsyncClient:
         if engine.inline:
             left = int(self.client.close(timeout))
         else:
-            left = await self._close(self.client.config.close_timeout if timeout is None else timeout)
+            left = await self._close(self.client.config.timeout if timeout is None else timeout)
         for actions in list(self._open):
             actions.close()
         return left

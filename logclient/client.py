@@ -47,7 +47,7 @@ Event = Mapping[str, Any] | str | bytes
 Level = int | str
 
 
-def connect(url: str, /, **options: Unpack[Options]) -> Client:
+def connect(url: str | None = None, /, **options: Unpack[Options]) -> Client:
     """Make a client for a URL.
 
     This opens no connection: the first event starts a sender, which connects.
@@ -59,14 +59,14 @@ def connect(url: str, /, **options: Unpack[Options]) -> Client:
 
     Args:
         url: scheme, one or more endpoints, and options, such as
-            ``lumberjack+tls://host:5044,other:5044?window=500``.
-        options: see docs/options.md. They take precedence over those in the URL.
+            ``lumberjack+tls://host:5044,other:5044?window=500``; None: that of the variable LOGCLIENT_URL.
+        options: see docs/options.md. They take precedence over those in the URL, which do so over variables.
 
     Returns:
         The client of the URL's protocol.
 
     Raises:
-        ConfigError: the URL or an option breaks a rule.
+        ConfigError: the URL or an option breaks a rule, or there is no URL.
         LedgerError: the ledger's directory cannot be used.
         MissingExtra: a package that the protocol needs is not installed.
     """
@@ -74,11 +74,11 @@ def connect(url: str, /, **options: Unpack[Options]) -> Client:
 
 
 def check_source(url: str | None, client: object, options: Mapping[str, object]) -> None:
-    """Refuse what a front end cannot ship through: it needs a URL, or a client without options."""
-    if (url is None) == (client is None):
-        raise TypeError("url: needed, unless a client is given; not both")
+    """Refuse what a front end cannot ship through: a client with a URL or options, and what is none."""
     if client is None:
         return
+    if url is not None:
+        raise TypeError("url: not with a client, which has its own")
     if options:
         raise TypeError(f"{next(iter(options))}: options belong to the client that was given")
     if not hasattr(client, "front_ends"):
@@ -194,7 +194,7 @@ class Client(FastClient):
             self.revision = Revision(draft, encoder, steps, put, partial(_report_step, self._engine))
         self._bind(
             encoder,
-            _send_fallback(self._engine, encoder, put),
+            _finish_send(self._engine, encoder, put),
             partial(count_lost, self._engine),
             None if self.revision is None else _revised_send(self._engine, self.revision, put),
         )
@@ -256,12 +256,12 @@ class Client(FastClient):
         """Wait until all events sent before this call have an outcome.
 
         Args:
-            timeout: seconds; None: the option ``flush_timeout``.
+            timeout: seconds; None: the option ``timeout``.
 
         Returns:
             How many of these events have no outcome yet; 0 if all have one.
         """
-        return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
+        return self._engine.flush(self.config.timeout if timeout is None else timeout)
 
     def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end.
@@ -271,12 +271,12 @@ class Client(FastClient):
         wait.
 
         Args:
-            timeout: seconds; None: the option ``close_timeout``.
+            timeout: seconds; None: the option ``timeout``.
 
         Returns:
             How many events were given up.
         """
-        return self._engine.close(self.config.close_timeout if timeout is None else timeout)
+        return self._engine.close(self.config.timeout if timeout is None else timeout)
 
     def reconfigure(
         self,
@@ -298,8 +298,8 @@ class Client(FastClient):
         Args:
             url: a URL of the same scheme; options that it does not name stay as they are.
             level: a level of ``logging`` for all Handlers, and other front ends, of this client.
-            options: ``fields``, ``service``, ``environment``, ``tags``, ``enrich``; ``connect_timeout``, and
-                the options of TLS.
+            options: ``connect_timeout``, and the options of TLS; with Lumberjack and Logux ``fields``,
+                ``service``, ``environment``, ``tags``, ``enrich``.
 
         Raises:
             ConfigError: a value breaks a rule, or the option cannot change while the client runs. Then
@@ -432,7 +432,7 @@ def _steps(config: Config) -> tuple[Step, ...]:
 
 
 def _form(config: Config) -> Form | None:
-    if not isinstance(config, DocumentConfig) or config.format == "ecs":
+    if not isinstance(config, DocumentConfig) or config.format in ("ecs", "ecs_dotted"):
         return None
     from logclient.records.formats import form
     from logclient.records.host import node_name
@@ -539,7 +539,7 @@ def _putter(engine: Engine, config: Config) -> Callable[..., int]:
     return put
 
 
-def _send_fallback(
+def _finish_send(
     engine: Engine, encoder: Encoder, put: Callable[..., int]
 ) -> Callable[[int, Event, int], int]:
     """Return the function that ``send`` calls when the queue did not take an event at once."""

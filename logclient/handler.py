@@ -102,8 +102,8 @@ class Handler(FastHandler, logging.Handler):
     The attributes ``encoder`` and ``ships_logs`` are for logclient itself.
 
     Args:
-        url: the server, as for ``logclient.connect``. The first record opens the connection and starts a
-            thread.
+        url: the server, as for ``logclient.connect``; without it and `client` that of the variable
+            LOGCLIENT_URL. The first record opens the connection and starts a thread.
         level: a level of ``logging``; records below it are ignored.
         client: a client to use instead of `url`. It is not closed with the handler.
         options: as for ``logclient.connect``; plain values, fit for ``dictConfig``.
@@ -112,11 +112,10 @@ class Handler(FastHandler, logging.Handler):
         client: the client that ships the records.
 
     Raises:
-        ConfigError: the URL or an option breaks a rule.
+        ConfigError: the URL or an option breaks a rule, or there is no URL.
         LedgerError: the ledger's directory cannot be used.
         MissingExtra: a package that the protocol needs is not installed.
-        TypeError: not exactly one of `url` and `client` is given, options are given with a client, or that is
-            no ``logclient.Client``.
+        TypeError: `url` or options are given with a client, or that is no ``logclient.Client``.
     """
 
     ships_logs = True
@@ -137,10 +136,10 @@ class Handler(FastHandler, logging.Handler):
         check_source(url, client, options)
         self._owner = client is None
         if client is None:
-            assert url is not None
             config = parse(url, defaults={"overflow": "drop_oldest"}, **options)
             if config.overflow == "raise":
-                raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
+                name = config.given["overflow"]
+                raise ConfigError(f"{name}: a Handler never raises; use drop_oldest, drop_new or block")
             client = open_client(config)
         self.client = client
         self._configuration = _Configuration.of(self)
@@ -167,13 +166,13 @@ class Handler(FastHandler, logging.Handler):
         client.front_ends.add(self)
 
     def flush(self) -> None:
-        """Wait until the records so far have an outcome, for ``flush_timeout`` at most.
+        """Wait until the records so far have an outcome, for the option ``timeout`` at most.
 
         This does not wait for a server that cannot be reached. It does not wait either while ``dictConfig``
         calls it, because then every other thread waits for a lock of ``logging``.
         """
         if not _locks_logging():
-            self.client._engine.flush_if_reachable(self.client.config.flush_timeout)
+            self.client._engine.flush_if_reachable(self.client.config.timeout)
 
     def close(self) -> None:
         """Take no more records, and deliver the queued ones in the background.

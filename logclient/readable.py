@@ -42,10 +42,12 @@ class Frame(NamedTuple):
 
 
 class Probe:
-    """What ``logclient ping`` asks a server of one protocol. No question is an event."""
+    """What ``logclient check`` asks a server of one protocol. No question is an event."""
 
     silence: str
     """What a silence may mean."""
+    may_be_silent = False
+    """Whether there are servers that answer only events."""
 
     def __init__(self) -> None:
         self.about: dict[str, Any] = {}

@@ -2,13 +2,16 @@
 
 import os
 import signal
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from logclient.config import Config
 from logclient.delivery import error_log
 from tests import support
 from tests.support.patience import PATIENCE
@@ -28,10 +31,10 @@ settings.load_profile("logclient")
 # so that the lines it imports are counted.
 pytest_plugins = [
     "logclient.testing.pytest_plugin",
-    "tests.kafka_fixture",
-    "tests.spark_fixture",
+    "tests.support.kafka_fixture",
+    "tests.support.spark_fixture",
     "tests.support.s3",
-    "tests.verify_fixtures",
+    "tests.support.verify_fixtures",
     "tests.cores.fixtures",
 ]
 
@@ -91,17 +94,45 @@ def pytest_configure(config: pytest.Config) -> None:
     loop.CollectorBase.events.__defaults__ = (None, PATIENCE)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that start Spark, compile or build: at the end one of them would run alone."""
+@pytest.hookimpl(tryfirst=True)  # before xdist looks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what uses the Spark session, in one process, and with what compiles or builds."""
+    session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     slow = {item.path for item in items if {mark.name for mark in item.iter_markers()} & {"spark", "tree"}}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in session, item.path not in slow))
+    for item in items:
+        if item.path in session and config.pluginmanager.has_plugin("xdist"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run the tests of a file, and those of a group, in one process."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return scope.split("::")[0]
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)
 def own_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test reports holds no line of another back, though a process has one reporter."""
     monkeypatch.setattr(error_log, "process", error_log.ErrorLog())
+
+
+@pytest.fixture
+def slow_pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
+    """Return a function that sets the first and the last bound of the wait after rejected credentials."""
+
+    def use(first: float, last: float) -> None:
+        monkeypatch.setattr(Config, "auth_backoff_min", first)
+        monkeypatch.setattr(Config, "auth_backoff_max", last)
+
+    return use
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -5,6 +5,7 @@
     python tools/kafka.py start [--port N]      start a broker on 127.0.0.1; print {"bootstrap": …}
     python tools/kafka.py status                print the same line; exit with 1 when there is no broker
     python tools/kafka.py stop                  end the broker and delete its data
+    python tools/kafka.py run -- COMMAND        run a command with --kafka and the address of a broker
 
 The broker is one node in KRaft mode. Ivy, which is among PySpark's own jars, fetches the packages, so only
 Java and PySpark are needed. Ivy keeps them in its cache for further environments. They must be exactly the
@@ -340,8 +341,8 @@ def running() -> dict[str, object] | None:
     return state if str(state["folder"]) in shown.stdout else None
 
 
-def start(port: int) -> int:
-    """Start a broker that keeps running, and print its state."""
+def start(port: int) -> dict[str, object]:
+    """Start a broker that keeps running, unless one runs; return its state."""
     state = running()
     if state is None:
         broker = Broker(port)
@@ -349,8 +350,7 @@ def start(port: int) -> int:
         STATE.parent.mkdir(exist_ok=True)
         STATE.write_text(json.dumps(state))
         broker.process = None  # keeps running after us
-    print(json.dumps(state), flush=True)
-    return 0
+    return state
 
 
 def status() -> int:
@@ -376,6 +376,15 @@ def stop() -> int:
     return 0
 
 
+def run(command: list[str]) -> int:
+    """Start a broker, run a command that uses it, and stop it; return the command's exit code."""
+    bootstrap = str(start(0)["bootstrap"])
+    try:
+        return subprocess.run([*command, "--kafka", bootstrap]).returncode
+    finally:
+        stop()
+
+
 def main(argv: list[str]) -> int:
     """Run a command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="kafka.py", description="A Kafka broker for tests and demo.")
@@ -383,6 +392,7 @@ def main(argv: list[str]) -> int:
     for name in ("fetch", "lock", "status", "stop"):
         commands.add_parser(name)
     commands.add_parser("start").add_argument("--port", type=int, default=0, help="0, the default, picks one")
+    commands.add_parser("run").add_argument("words", nargs="+", metavar="COMMAND")
     arguments = parser.parse_args(argv)
     try:
         match arguments.command:
@@ -391,9 +401,11 @@ def main(argv: list[str]) -> int:
             case "lock":
                 lock()
             case "start":
-                return start(arguments.port)
+                print(json.dumps(start(arguments.port)), flush=True)
             case "status":
                 return status()
+            case "run":
+                return run(arguments.words)
             case _:
                 return stop()
     except Unavailable as error:

@@ -5,6 +5,7 @@ Run ``python -m tools.options`` after a change of an option.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -20,10 +21,19 @@ PAGE_HEAD = """\
 
 Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
-Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Some
-front ends, such as `Handler`, have a default of their own for an option that neither sets. Values in a
-URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword.
-As a keyword it may also be a function that returns the secret. Secrets are read anew for each connection.
+An option has the first of these values that there is:
+
+1. a keyword: `window=500`
+2. in the URL: `?window=500&overflow=block`; values may be percent-encoded
+3. a variable of the environment, in capitals: `LOGCLIENT_WINDOW=500`
+4. the default.
+
+Without a URL, `Handler()` and `connect()` take that of the variable `LOGCLIENT_URL`. Variables are read when
+a client is made, by a command, too. Empty ones, and those of options that the scheme does not have, are
+ignored. A variable is for all clients of the process: where it contradicts a URL, the error names it.
+
+Never write a secret in a URL or a variable: use `env:NAME`, `file:PATH` or a keyword, which may be a function
+that returns the secret. Secrets are read anew for each connection. Functions are keywords only.
 
 - A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
 - A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of
@@ -32,10 +42,27 @@ As a keyword it may also be a function that returns the secret. Secrets are read
 For type checkers and editors, `logclient.Options` is a `TypedDict` of all keywords. Use it in your own
 functions as `**options: Unpack[logclient.Options]`.
 
-If a protocol has an option with the name of a common one, the protocol's option applies.
+The options stand by task. *For* names the protocols that have an option; where it is empty, all have it. Of
+several lines for one name, the one with your protocol applies.
 
-`make generated` writes this page from the declarations in `logclient/config/` and in the packages of the
-protocols.
+`make generated` writes this page from the declarations in the code.
+"""
+
+PAGE_TAIL = """\
+## What is no option
+
+- The first wait before a new attempt to connect: up to 100 ms, all of it random. That spreads the clients of
+  a server that restarts, and is shorter than a restart takes.
+- The wait after rejected credentials (certificate, key or token): up to 30 s, doubling to 5 min, half of it
+  random. It takes a person to correct them, and servers lock out whoever tries often.
+- The events of a window of Lumberjack have 1 MiB at most, the actions of a sync message of Logux 256 KiB; a
+  larger event is sent alone. Servers keep a window in memory, and more bytes gain nothing, because several
+  windows are in flight.
+- Logux: a message from the server of more than 16 MiB ends the connection. What servers send is far shorter.
+- plog: after a pause as many packets are sent at once as the pace sends in 6.4 ms, and 64 at least. The
+  receive buffer that Linux gives a socket has room for fewer than 300.
+- Logjam: bodies of less than 1 KiB are not compressed. It would save less than a packet.
+- Logjam: ZeroMQ's own pings are not used. `silence` finds a server that does not answer.
 """
 
 TYPES_HEAD = '''\
@@ -76,6 +103,7 @@ KEYWORD_TYPES = {
     "number": "int",
     "patterns": "str | list[str] | tuple[str, ...]",
     "path": "str | PathLike[str]",
+    "policy": "str",
     "secret": "str | Secret | Callable[[], str]",
     "shares": "str | Mapping[str, float]",
     "size": "int | str",
@@ -95,23 +123,51 @@ def own_options(of: type[Config]) -> list[Option]:
     return [option for name, option in declared_options(of).items() if name in vars(of)]
 
 
+GROUPS = {
+    "Connect": "connect_timeout silence progress_timeout balance proxy http_headers ping deflate",
+    "TLS and credentials": "ca cert key tls_password server_name verify curve_server curve_secret user token",
+    "Batching and speed": "linger window inflight compression mtu unboxed pace pace_bytes feedback",
+    "Memory and overflow": "max_events max_bytes max_event_bytes truncate overflow keep_level hwm",
+    "Retry and back-off": "backoff_max max_age poison on_doubt processing_timeout",
+    "Exit": "timeout atexit_timeout",
+    "What is in an event": (
+        "format timestamp service environment tags fields enrich opentelemetry "
+        "error_fingerprint formatter_json identity trust check zone"
+    ),
+    "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",
+    "Outcomes and ledger": "fallback ledger on_delivery on_drop on_error",
+    "Spool": "spool spool_mode spool_sync spool_bytes spool_age",
+    "Specific to a protocol": (
+        "version frames strict_spec mode topic event_type action_type ack subprotocol state"
+    ),
+}
+"""The options of each section, by task."""
+
+
 def page() -> str:
-    """Write docs/options.md."""
-    common = own_options(Config)
-    groups = [
-        ("Every protocol", "", [option for option in common if not option.tls_only]),
-        ("TLS", "For schemes that end in `+tls`.", [option for option in common if option.tls_only]),
-        ("Lumberjack and Logux", "Fields of every event.", own_options(DocumentConfig)),
-        *((of.title, "", own_options(of)) for of in classes()),
-    ]
+    """Write docs/options.md.
+
+    Raises:
+        LookupError: an option is in no section, or a section names one that there is not.
+    """
+    declared = [("TLS" if option.tls_only else "", option) for option in own_options(Config)]
+    declared += [("Lumberjack, Logux", option) for option in own_options(DocumentConfig)]
+    declared += [(of.title, option) for of in classes() for option in own_options(of)]
+    rows: dict[str, dict[str, list[str]]] = {}
+    for whose, one in declared:
+        about = re.sub(r"\b([a-z-]+)\.md\b", r"[\1](\1.md)", one.help)
+        text = f"{one.reader.kind} | {one.shown} | {about}"
+        rows.setdefault(one.name, {}).setdefault(text, []).append(whose)
     lines = [PAGE_HEAD.rstrip("\n")]
-    for title, text, options in groups:
-        lines += ["", f"## {title}", ""]
-        if text:
-            lines += [text, ""]
-        lines += ["| option | kind | default | what it does |", "|---|---|---|---|"]
-        lines += [f"| `{one.name}` | {one.reader.kind} | {one.shown} | {one.help} |" for one in options]
-    return "\n".join(lines) + "\n"
+    for title, names in GROUPS.items():
+        lines += ["", f"## {title}", "", "| option | for | kind | default | what it does |"]
+        lines += ["|---|---|---|---|---|"]
+        for name in names.split():
+            found = rows.pop(name).items()  # a KeyError is a LookupError
+            lines += [f"| `{name}` | {', '.join(filter(None, whose))} | {text} |" for text, whose in found]
+    if rows:
+        raise LookupError(f"no section of docs/options.md for {', '.join(rows)}")
+    return "\n".join([*lines, "", PAGE_TAIL])
 
 
 def keyword_type(option: Option) -> str:

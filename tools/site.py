@@ -1,12 +1,11 @@
-"""Hooks of MkDocs: pages at the top of the tree become pages of the site, with links that hold there."""
+"""Gather the pages of the site in build/pages: those of docs/ and some others, with links that hold."""
 
 import re
+import shutil
 from pathlib import Path
-from typing import Any
-
-from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "build" / "pages"
 
 PAGES = {
     "SECURITY.md": "security.md",
@@ -17,32 +16,47 @@ PAGES = {
 }
 """Each page outside of docs/, and its name in the site."""
 
+IN_THE_REPOSITORY = re.compile(r"\[([^\]]+)\]\((?:\.\./)*(?:bench/)?((?:results|decisions)/README\.md)\)")
+"""A link to a page that the site does not have."""
 
-def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that lie outside of docs/."""
+PLACES = {"results/README.md": "bench/results", "decisions/README.md": "docs/decisions"}
+"""Where such a page is."""
+
+
+def main() -> None:
+    """Write the pages anew."""
+    shutil.rmtree(TARGET, ignore_errors=True)
+    # The decisions are for those who change the code; they read them in the repository.
+    shutil.copytree(ROOT / "docs", TARGET, ignore=shutil.ignore_patterns("decisions"))
     for source, name in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, name, content=relinked(text, Path(source).parent)))
-    return files
+        (TARGET / name).write_text(from_above(text, Path(source).parent), encoding="utf-8")
+    for page in TARGET.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(to_above(text, len(page.relative_to(TARGET).parts) - 1), encoding="utf-8")
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links of the pages in docs/ lead to the pages that lie outside."""
-    depth = page.file.src_uri.count("/")
-    for source, name in PAGES.items():
-        markdown = markdown.replace(f"]({'../' * (depth + 1)}{source}", f"]({'../' * depth}{name}")
-    return markdown
-
-
-def relinked(text: str, folder: Path) -> str:
+def from_above(text: str, folder: Path) -> str:
     """Rewrite the links of a page outside of docs/ for the top folder of the site."""
 
     def target(match: re.Match[str]) -> str:
         path, anchor = match[1], match[2] or ""
-        if "://" in path or not path:
-            return match[0]
+        if "://" in path or not path or path.endswith("results/README.md"):
+            return match[0]  # the other is for `to_above`
         place = (ROOT / folder / path).resolve().relative_to(ROOT).as_posix()
         place = PAGES.get(place, place.removeprefix("docs/"))
         return f"]({place}{anchor})"
 
     return re.sub(r"\]\(([^)#]*)(#[^)]*)?\)", target, text)
+
+
+def to_above(text: str, depth: int) -> str:
+    """Let links of a page, so many folders down, lead to the pages that lie outside of docs/."""
+    text = IN_THE_REPOSITORY.sub(lambda m: f"{m[1]} (`{PLACES[m[2]]}` of the repository)", text)
+    for source, name in PAGES.items():
+        text = text.replace(f"]({'../' * (depth + 1)}{source}", f"]({'../' * depth}{name}")
+    return text
+
+
+if __name__ == "__main__":
+    main()

@@ -161,9 +161,7 @@ def check_wheel(wheel: Path) -> str:
         wanted |= {f"logclient/{p.relative_to(HERE).as_posix()}" for p in files}
     wanted |= {p.relative_to(HERE).as_posix() for p in (HERE / "logclient").glob("*/*/assets/*")}
     compiled = {
-        n.removeprefix("logclient/_ext/").split(".")[0].replace("/", ".")
-        for n in ours
-        if n.endswith(".so")
+        n.removeprefix("logclient/_ext/").split(".")[0].replace("/", ".") for n in ours if n.endswith(".so")
     }
     wanted_extensions = {*extensions.modules(HERE / "_ext"), extensions.RUNTIME}
     wrong = [f"without {n}" for n in sorted(wanted - ours)]

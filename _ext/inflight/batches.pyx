@@ -238,6 +238,8 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
         if reason >= R_COUNT:
             reason = <uint8_t> R_NONE
         f.failed[reason] += 1
+    if status == FAILED or status == DROPPED:
+        lc_lose(f.queue, b.seq[i], b.body[i], b.size[i], b.kind[i], status, reason)
     outcome_add(&f.report, b.seq[i], b.seq[i], status, reason)
     b.status[i] = status | SETTLED
 
@@ -462,12 +464,18 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
 cdef uint64_t _change(lc_inflight *f, lc_batch *b, uint64_t events, uint64_t seq, uint32_t those,
                       uint8_t status, uint8_t reason) noexcept nogil:
     # Change the status of the first `events` events, up to this sequence, from batch b on. `those`: a bit for
-    # each status that is changed. Return how many there were.
+    # each status that is changed. Of events that are lost, change no more than can be copied. Return how many
+    # there were.
+    cdef size_t room = lc_lost_room(f.queue) if status == FAILED or status == DROPPED else SIZE_MAX
     cdef uint64_t done = 0
     cdef uint32_t i
     while b != NULL and done < events:
         for i in range(b.low, b.n):
             if b.status[i] < SETTLED and those >> b.status[i] & 1 and b.seq[i] <= seq and done < events:
+                if event_room(b.size[i]) > room and done:
+                    events = done
+                    break
+                room -= min(room, event_room(b.size[i]))
                 b.status[i] = status
                 b.reason[i] = reason
                 done += 1

@@ -13,6 +13,7 @@ cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
     cdef lc_event *e = first_event(list)
     if e == NULL:
         return 0
+    lc_lose(h, e.seq, <const uint8_t *> (e + 1), e.size, e.kind, <uint8_t> DROPPED, h.full_reason)
     if h.spool != NULL:
         e.level |= EVENT_SETTLED
     c.read += <uint32_t> event_takes(e)
@@ -74,11 +75,20 @@ cdef inline void _end_last(lc_queue *h, lc_list *list, uint64_t room) noexcept n
         count_queued(h, list, 0, size)
 
 
-cdef inline int64_t _drop(lc_queue *h, int64_t code) noexcept nogil:
+cdef int64_t _drop(lc_queue *h, int64_t code, const uint8_t *body, uint32_t size,
+                   uint8_t kind) noexcept nogil:
     # Drop a new event; return the code. The sequence is used up: its gap records the drop, in the ledger too.
+    lc_lose(h, h.next_seq, body, size, kind, <uint8_t> DROPPED, h.full_reason)
     h.next_seq += 1
     h.dropped[h.full_reason] += 1
     return code
+
+
+cdef int64_t _refuse(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t kind) noexcept nogil:
+    # Drop an event that comes after `close`: it gets no sequence.
+    lc_lose(h, 0, body, size, kind, <uint8_t> DROPPED, <uint8_t> R_CLOSED)
+    h.dropped[<int> R_CLOSED] += 1
+    return PUT_DROPPED
 
 
 cdef void _leave_line(lc_queue *h, lc_ticket *ticket) noexcept nogil:
@@ -181,8 +191,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level
     if h.unopened:
         result = PUT_UNOPENED
     elif h.closed:
-        h.dropped[<int> R_CLOSED] += 1
-        result = PUT_DROPPED
+        result = _refuse(h, body, <uint32_t> size, kind)
     elif h.first_ticket != NULL and ticket == NULL:
         result = PUT_FULL
     else:
@@ -212,7 +221,7 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
             while _is_over(h, room + (_waste(list, room) if keep else 0)) and _drop_oldest(h, &h.kept):
                 pass
         if _is_over(h, room):
-            return PUT_FULL if waits else _drop(h, PUT_DROPPED)
+            return PUT_FULL if waits else _drop(h, PUT_DROPPED, body, size, kind)
     c = list.tail
     if c == NULL or c.capacity - c.used < room:
         c = _new_chunk(h, room, keep)
@@ -232,7 +241,7 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
             if h.spool.awaited:
                 return PUT_FULL
         if c == NULL:
-            return _drop(h, PUT_MEMORY)
+            return _drop(h, PUT_MEMORY, body, size, kind)
         _end_last(h, list, room)
         append_chunk(list, c)
     seq = h.next_seq

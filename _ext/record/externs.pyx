@@ -22,6 +22,7 @@ cdef extern from "Python.h":
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o) nogil
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
     int PyDict_Next(PyObject *d, Py_ssize_t *pos, PyObject **key, PyObject **value) nogil
+    Py_ssize_t PyDict_GET_SIZE(PyObject *d) nogil
     long long PyLong_AsLongLongAndOverflow(PyObject *o, int *overflow) nogil     # never fails for an int
     double PyFloat_AsDouble(object o) except? -1
     char *PyOS_double_to_string(double v, char code, int precision, int flags, int *kind) except NULL

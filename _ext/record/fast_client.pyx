@@ -8,11 +8,11 @@ cdef class FastClient:
 
     cdef readonly Encoder encoder
     cdef readonly EventQueue queue
-    cdef object fallback         # fallback(seq, event, level): when the queue needs more than a put
+    cdef object finish_send         # finish_send(seq, event, level): when the queue needs more than a put
     cdef object count_lost       # count_lost(error, level): before `send` raises that error about an event
     cdef object revise           # revise(event, level): sends what becomes of it; None: nothing is revised
 
-    def _bind(self, Encoder encoder not None, fallback: Callable[[int, Any, int], int],
+    def _bind(self, Encoder encoder not None, finish_send: Callable[[int, Any, int], int],
               count_lost: Callable[[BaseException, int], object],
               revise: Callable[[Any, int], int] | None = None):
         """Attach the encoder, which has a queue; called once, by ``__init__``."""
@@ -22,7 +22,7 @@ cdef class FastClient:
             raise TypeError("encoder: needs a queue")
         self.encoder = encoder
         self.queue = encoder.queue
-        self.fallback = fallback
+        self.finish_send = finish_send
         self.count_lost = count_lost
         self.revise = revise
 
@@ -69,7 +69,7 @@ cdef class FastClient:
         if seq <= 0 or self.queue.h.needs_sender:
             if seq == NOT_ENCODED:
                 self._fail(_error(reason, event, self.encoder.max_event_bytes), kept)
-            return self.fallback(seq, event, kept)
+            return self.finish_send(seq, event, kept)
         return seq
 
     cdef uint8_t _kept_level(self, object level) except 255:

@@ -53,7 +53,7 @@ cdef class FastHandler:
     cdef readonly Encoder encoder
     cdef EventQueue queue
     cdef object on_wakeup_needed     # on_wakeup_needed(): starts or wakes the sender
-    cdef object put_fallback         # put_fallback(code, body, level, kind): the queue cannot take it
+    cdef object finish_put         # finish_put(code, body, level, kind): the queue cannot take it
     cdef object ship                 # ship(record, made) of another protocol; None: our own document
     cdef LineEncoder line_encoder    # ... without Python code, for ordinary records; may be None
     cdef object own_formatter        # the value of `formatter` while the application has set none
@@ -69,7 +69,7 @@ cdef class FastHandler:
     cdef bint direct                 # bound and not customised, but for `own_filters`
 
     def _bind(self, Encoder encoder not None, on_wakeup_needed: Callable[[], object],
-              put_fallback: Callable[[int, bytes, int, int], object],
+              finish_put: Callable[[int, bytes, int, int], object],
               ship: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
               line_encoder: LineEncoder | None, formatter: logging.Formatter, bint own_emit, bint own_format,
               bint json=False,
@@ -81,7 +81,7 @@ cdef class FastHandler:
             raise TypeError("encoder: needs a queue")
         self.queue = encoder.queue
         self.on_wakeup_needed = on_wakeup_needed
-        self.put_fallback = put_fallback
+        self.finish_put = finish_put
         self.ship = ship
         self.line_encoder = line_encoder
         self.own_formatter = formatter
@@ -130,11 +130,10 @@ cdef class FastHandler:
     @formatter.setter
     def formatter(self, value: logging.Formatter | None):
         if value is not None and type(value) is type(self.own_formatter):
-            for name in ("fields", "ecs_dotted"):
-                if getattr(value, name, None):
-                    from logclient.errors import ConfigError
+            if getattr(value, "fields", None):
+                from logclient.errors import ConfigError
 
-                    raise ConfigError(f"formatter: give its {name} to the handler, as the option {name}")
+                raise ConfigError("formatter: give its fields to the handler, as the option fields")
         with cython.critical_section(self):
             self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value
             self._update_direct()
@@ -324,14 +323,14 @@ cdef class FastHandler:
                          int64_t created_us) except -1:
         cdef int64_t seq = lc_put(self.queue.h, body, size, level, kind, created_us, NULL)
         if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED or self.queue.h.needs_sender:
-            self._put_fallback(record, seq, body, size, level, kind)
+            self._finish_put(record, seq, body, size, level, kind)
         return 0
 
-    cdef int _put_fallback(self, object record, int64_t seq, const uint8_t *body, size_t size, uint8_t level,
+    cdef int _finish_put(self, object record, int64_t seq, const uint8_t *body, size_t size, uint8_t level,
                      uint8_t kind) except -1:
         try:
             if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED:
-                self.put_fallback(seq, PyBytes_FromStringAndSize(<const char *> body, size), level, kind)
+                self.finish_put(seq, PyBytes_FromStringAndSize(<const char *> body, size), level, kind)
             else:
                 self.on_wakeup_needed()
         except Exception:

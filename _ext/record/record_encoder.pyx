@@ -455,13 +455,17 @@ cdef class Encoder:
                 lc_prefetch(entries[i].value)
             else:
                 i = self.count
+                if PyDict_GET_SIZE(d) > i and entries[i].key == <PyObject *> self.message:
+                    i += 1               # as a formatter leaves it
             at = before = i
+        if at == PyDict_GET_SIZE(d):
+            return                       # nobody has added anything
         while PyDict_Next(d, &at, &k, &v):
             if i < self.count and k == self.names[i]:
                 s.values[self.slots[i]] = v
                 lc_prefetch(v)
                 i += 1
-            elif k == <PyObject *> self.message:     # as a formatter leaves it
+            elif k == <PyObject *> self.message:
                 s.extras_mixed = s.first_extra >= 0
             else:
                 place = lc_find(standard, k) if PyUnicode_CheckExact(k) else NULL

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
 
     def work() -> int:
-        arguments = make_parser().parse_args(given)
+        arguments = make_parser().parse_args(given or ["--help"])
         return int(arguments.run(arguments))
 
     return run_command(work, debug="--debug" in given)

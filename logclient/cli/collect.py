@@ -14,8 +14,8 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 
 from logclient import config
-from logclient.cli.exits import signals_handled
-from logclient.cli.parser import duration
+from logclient.cli.exits import end_with_reader, signals_handled
+from logclient.cli.parser import UsageError, duration
 from logclient.config import readers
 from logclient.config.url import split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to listen; port 0 picks a free one; TLS needs ?cert=FILE; logjam+sub://HOST:PORT "
         "subscribes to a Logjam device",
     )
-    add("--capture", required=True, metavar="DIR", help="directory for the capture")
+    add("--capture", metavar="DIR", help="keep everything in this directory, for decode and verify")
+    add("--print", dest="show", action="store_true", help="print each event as a line of JSON as it comes")
     add("--faults", metavar="SPEC", help="misbehave, as in cut-before-ack=every:5,seed=3")
     add("--fault-log", metavar="FILE", help="list the ids of events that faults change")
     add("--for", dest="seconds", type=duration, metavar="TIME", help="stop after this time")
@@ -51,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Listen until SIGINT, SIGTERM or the end of the time."""
-    names = ("capture", "faults", "fault_log", "seconds", "as_json")
+    if arguments.capture is None and not arguments.show:
+        raise UsageError("--capture, --print: at least one of them is required")
+    if arguments.capture is None:
+        end_with_reader()
+    names = ("capture", "show", "faults", "fault_log", "seconds", "as_json")
     return collect(arguments.urls, **{name: getattr(arguments, name) for name in names})
 
 
@@ -152,8 +157,8 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
             collectors.append(_consumer(url, {**options, **own}))
             continue
         given = config.parse(url, listen=True)
-        if given.given - _TLS:
-            raise ConfigError(f"{min(given.given - _TLS)}: not an option of a collector's URL")
+        if wrong := given.given.keys() - _TLS:
+            raise ConfigError(f"{min(wrong)}: not an option of a collector's URL")
         if given.path:
             raise ConfigError("path: not allowed in a collector's URL")
         if "device" in own and len(given.endpoints) > 1:
@@ -220,17 +225,24 @@ def _consumer(url: str, options: dict[str, Any]) -> Consumer:
 
 
 def collect(
-    urls: Sequence[str], *, seconds: Any = None, as_json: bool = False, out: Any = None, **options: Any
+    urls: Sequence[str],
+    *,
+    seconds: Any = None,
+    show: bool = False,
+    as_json: bool = False,
+    out: Any = None,
+    **options: Any,
 ) -> int:
     """Listen on each URL until SIGTERM or SIGINT, or for some seconds; then close the captures.
 
-    When all collectors listen, a JSON line is printed for each one, which docs/commands.md describes. At the
-    end come the same lines with each collector's report (`as_json`), or a summary on stderr. The options are
-    those of collectors. UNREACHABLE: units were not captured, which is also printed on stderr at once, or a
-    consumer never reached a device.
+    When all collectors listen, a JSON line is printed for each one, which docs/commands.md describes, then
+    one for each event (`show`). At the end come the first lines again with each collector's report
+    (`as_json`), or a summary on stderr. The options are those of collectors. UNREACHABLE: units were not
+    captured, which is also printed on stderr at once, or a consumer never reached a device.
     """
     out = sys.stdout if out is None else out
-    collectors = _collectors(urls, **options)
+    collectors = _collectors(urls, keep=show, **options)
+    shown = collectors if show else []
     stopped = threading.Event()
     with signals_handled(lambda *_: stopped.set()), ExitStack() as running:
         for collector in collectors:
@@ -243,9 +255,11 @@ def collect(
         while all(collector.error is None for collector in collectors):
             # Wait a second at most, to notice a collector that has failed.
             incomplete = _report_incomplete(collectors, incomplete)
-            stopped.wait(max(0.0, min(1.0, end - time.monotonic())))
+            stopped.wait(max(0.0, min(0.1 if show else 1.0, end - time.monotonic())))
+            _print_events(shown, out)
             if stopped.is_set() or time.monotonic() >= end:
                 break
+    _print_events(shown, out)
     incomplete = _report_incomplete(collectors, incomplete)
     for collector in collectors:
         if as_json:
@@ -262,6 +276,14 @@ def collect(
         if collector.error is not None:
             raise collector.error
     return ExitCode.UNREACHABLE if incomplete or unreached else ExitCode.OK
+
+
+def _print_events(collectors: Sequence[Server], out: Any) -> None:
+    for collector in collectors:
+        for event in collector.take():
+            text = json.dumps(event, ensure_ascii=False)
+            print(text if text.isprintable() else json.dumps(event), file=out)
+    out.flush()
 
 
 def _report_incomplete(collectors: Sequence[Server], reported: frozenset[Server]) -> frozenset[Server]:

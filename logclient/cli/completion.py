@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from logclient.cli.parser import CommandParser, make_parser
+from logclient.cli.parser import make_parser
 from logclient.config import registry
 from logclient.errors import ExitCode
 
@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _fitting(words: list[str]) -> list[str]:
     """Return what the command prints for a line without the program's name; its last word is not complete."""
     *before, current = words
-    parser: argparse.ArgumentParser = make_parser()
-    commands: Any = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    parser = make_parser()
+    commands = _commands(parser)
     option: argparse.Action | None = None  # whose value follows
     places = 0
     for word in before:
@@ -42,11 +42,12 @@ def _fitting(words: list[str]) -> list[str]:
             option = _option(parser, word)
         elif option is not None:
             option = option if option.nargs in ("*", "+") else None
-        elif isinstance(parser, CommandParser):
+        elif commands is None:
             places += 1
         elif word in commands.choices:
-            commands.choices[word].load()
             parser = commands.choices[word]
+            parser.load()
+            commands = _commands(parser)
         else:
             return ["words"]
     name, equals, _ = current.partition("=")
@@ -56,13 +57,17 @@ def _fitting(words: list[str]) -> list[str]:
         shown = [one for one in parser._actions if one.help != argparse.SUPPRESS]
         text = parser._get_formatter()._expand_help
         return _matching({name: text(one) for one in shown for name in one.option_strings}, current)
-    if option is None and not isinstance(parser, CommandParser):
+    if option is None and commands is not None:
         return _matching({one.dest: one.help or "" for one in commands._choices_actions}, current)
     if option is None:
         positional = [one for one in parser._actions if not one.option_strings]
         last = positional[-1:] if positional and positional[-1].nargs in ("*", "+") else []
         option = next(iter([*positional[places:], *last]), None)
     return _values(option, current)
+
+
+def _commands(parser: argparse.ArgumentParser) -> Any:
+    return next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
 
 
 def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from logclient.cli.exits import end_with_reader
-from logclient.cli.parser import positive
+from logclient.cli.parser import UsageError, positive
 from logclient.config import registry
 from logclient.errors import ConfigError, ExitCode
 from logclient.files.capture import CaptureReader
@@ -20,6 +20,7 @@ from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lin
 
 
 class _Part(NamedTuple):
+    protocol: str
     data: Bytes
     heading: str = ""  # a line to print before the frames
     fields: dict[str, Any] = {}  # the origin, for ``--json``
@@ -28,40 +29,44 @@ class _Part(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add = parser.add_argument
-    add("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
     add(
         "file",
         metavar="FILE",
-        help="a capture, one of its segments (.cap), or the bytes of one direction; - is standard input",
+        help="the folder of a capture, one of its segments (.cap), or with --protocol the bytes of one "
+        "direction; - is standard input",
     )
-    add("--hex", action="store_true", help="FILE holds hexadecimal digits")
-    add("--json", action="store_true", help="print each frame as a line of JSON")
     add("--limit", type=positive, metavar="N", help="stop after N frames")
     add("--bytes", type=positive, metavar="N", help="show N bytes of the content of a frame (default: 200)")
+    add("--json", action="store_true", help="print each frame as a line of JSON")
+    add("--protocol", choices=registry.protocols(), metavar="NAME",
+        help="that of the bytes, or the only one to show of a capture: %(choices)s")  # fmt: skip
+    add("--hex", action="store_true", help="FILE holds hexadecimal digits")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the frames of a file. BROKEN: a frame or the capture has an error."""
     end_with_reader()
     name: str = arguments.file
-    frames = registry.load_sibling(arguments.protocol, "frames")
     as_json: bool = arguments.json
     limit: int | None = arguments.limit
     width: int = arguments.bytes or (BODY_KEPT if as_json else BODY_SHOWN)
     capture = None
     if arguments.hex or name == "-" or not (os.path.isdir(name) or name.endswith(".cap")):
-        parts = iter([_Part(_read(name, arguments.hex))])
+        if arguments.protocol is None and (name == "-" or os.path.exists(name)):
+            known = ", ".join(registry.protocols())
+            raise UsageError(f"--protocol: must be one of {known} for bytes that are no capture")
+        parts = iter([_Part(arguments.protocol, _read(name, arguments.hex))])
     else:
         capture = CaptureReader(name)
         parts = _units(capture, arguments.protocol)
     seen = wrong = 0
     for part in parts:
-        if part.heading and not as_json:
-            print(part.heading)
-        for frame in frames(part.data):
+        for number, frame in enumerate(registry.load_sibling(part.protocol, "frames")(part.data)):
             if seen == limit:
                 print(f"logclient: stopped after {limit} frames; there are more", file=sys.stderr)
                 return ExitCode.BROKEN if wrong else ExitCode.OK
+            if number == 0 and part.heading and not as_json:
+                print(part.heading)
             seen += 1
             wrong += bool(frame.wrong)
             if as_json:
@@ -98,9 +103,10 @@ def _read(name: str, hexadecimal: bool) -> Bytes:
         raise ConfigError(f"{source}: --hex needs hexadecimal digits, two per byte") from None
 
 
-def _units(capture: Any, protocol: str) -> Iterator[_Part]:
+def _units(capture: Any, only: str | None) -> Iterator[_Part]:
     for unit in capture:
-        if unit.protocol.partition("+")[0] != protocol:
+        protocol = unit.protocol.partition("+")[0]
+        if protocol != (only or protocol):
             continue
         direction = "to" if unit.direction else "from"
         heading = f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {direction} "
@@ -108,7 +114,7 @@ def _units(capture: Any, protocol: str) -> Iterator[_Part]:
         found = {"segment": unit.segment, "unit_at": unit.offset}
         for field in ("listener", "stream", "peer", "direction", "arrival", "received_us"):
             found[field] = direction if field == "direction" else getattr(unit, field)
-        yield _Part(unit.raw, heading, found)
+        yield _Part(protocol, unit.raw, heading, found)
 
 
 def _time(us: int) -> str:

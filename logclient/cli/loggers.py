@@ -1,4 +1,4 @@
-"""``logclient doctor --logging MODULE:NAME``: which way the calls of a program's loggers go."""
+"""``logclient check --logging MODULE:NAME``: which way the calls of a program's loggers go."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def run(target: str, as_json: bool) -> int:
         else:
             print(escape(f"{logger.name}: {f'slow: {why}' if why else 'fast'}"))
     if not as_json:
-        print(f"{fast} of {len(loggers)} loggers are fast")
+        none = "only the root logger is configured, and no other has been made"
+        print(f"{fast} of {len(loggers)} loggers are fast" if loggers else none)
         print(*(escape(f"to fix:  {mend}") for mend in fixes), sep="\n", end="\n" if fixes else "")
     return ExitCode.OK
 

@@ -12,22 +12,18 @@ from logclient.errors import ConfigError
 
 # Name, one line of help, arguments of an example.
 _COMMANDS = (
-    ("demo", "ship log lines to servers with faults, and let Spark judge each run", "--out demo"),
     ("send", "ship the lines of files", "lumberjack://127.0.0.1:5044 /var/log/syslog --ledger run/ledger"),
-    ("collect", "run servers that capture what they receive",
-     "lumberjack://127.0.0.1:5044 --capture run/capture"),
-    ("verify", "compare a ledger with the events that arrived, in Spark",
+    ("collect", "run servers that print or capture what they receive",
+     "lumberjack://127.0.0.1:5044 --capture run/capture --print"),
+    ("check", "find out why events do not arrive, and how to fix it", "lumberjack+tls://logs.example.org"),
+    ("decode", "show captured bytes as frames, with their errors", "run/capture --limit 20"),
+    ("verify", "compare a ledger with the events that arrived",
      "--ledger run/ledger --capture run/capture --out run"),
-    ("evidence", "copy ledgers and closed segments to a bucket, for verify",
-     "push /var/lib/shop s3://logs/run/host1"),
-    ("ping", "test whether servers answer in their protocol", "lumberjack+tls://a.example.org,b.example.org"),
-    ("doctor", "find out why events do not reach a server, and how to fix it", "lumberjack+tls://logs.example.org"),
+    ("push", "copy ledgers and closed segments to a bucket, for verify", "/var/lib/shop s3://logs/run/host1"),
+    ("spool", "list, send, remove or test what ended processes left", "ls /var/lib/shop/spool"),
     ("stat", "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"),
-    ("envi", "print the settings of plog servers, which include secrets", "plog://logs.example.org:23456"),
-    ("spool", "list, send, remove or check the events that ended processes left", "ls /var/lib/shop/spool"),
-    ("decode", "show captured bytes as frames, with their errors",
-     "lumberjack run/capture --limit 20"),
-    ("completion", "print a script that completes this command line in a shell", "zsh > ~/.zfunc/_logclient"),
+    ("completion", "print a script that completes this command line", "zsh > ~/.zfunc/_logclient"),
+    ("demo", "ship log lines to servers with faults, and judge each run", "--out demo"),
 )  # fmt: skip
 
 
@@ -43,17 +39,19 @@ class _Parser(argparse.ArgumentParser):
 class CommandParser(_Parser):
     """The parser of one command, which loads its arguments from the command's module at its first use."""
 
-    module = ""
-    _loaded = False
+    module = ""  # empty: there is nothing to load
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
     def load(self) -> None:
         """Import the command and add its arguments."""
-        if self._loaded:
-            return
-        self._loaded = True
-        command = import_module(self.module)
-        command.add_arguments(self)
-        self.set_defaults(run=command.run)
+        module, self.module = self.module, ""
+        if module:
+            command = import_module(module)
+            command.add_arguments(self)
+            self.set_defaults(run=command.run)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Load the command, then parse: argparse calls this method only for the command that is given."""
@@ -79,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         "command line, option or file; 3 no server could be reached, or the evidence is incomplete; 70 an "
         "error in logclient; 130 or 143 SIGINT or SIGTERM stopped it.",
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
@@ -92,32 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
             epilog=f"Example: logclient {name} {example}",
         )
         command.module = f"logclient.cli.{name}"
-        command.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )
     return parser
-
-
-def add_endpoint_arguments(
-    parser: argparse.ArgumentParser, done: str, awaited: str, printed: str, count: str | None = None
-) -> None:
-    """Add the common arguments of the commands that handle each endpoint of a URL.
-
-    The texts are for the help: a participle, the object of the time-out, and the output.
-    """
-    parser.add_argument(
-        "url", metavar="URL", nargs=count, help=f"the servers; each endpoint is {done} separately"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=duration,
-        default=5.0,
-        metavar="TIME",
-        help=f"wait this long for {awaited} (default: 5s)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help=f"print the {printed} as JSON, one line per endpoint"
-    )
 
 
 def argument_type(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:

@@ -71,8 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = config.parse(arguments.url, ledger=arguments.ledger)
     sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
     defaults: dict[str, Any] = {
-        "overflow": "block",
-        "block_timeout": arguments.timeout + _BLOCK_BEYOND_S,
+        "overflow": f"block:{arguments.timeout + _BLOCK_BEYOND_S:.3f}s",
         # An attempt must end before the command gives up, so that its error is known.
         "connect_timeout": min(given.connect_timeout, arguments.timeout / 2),
     }
@@ -308,7 +307,7 @@ class _FileSender:
                 "dropped": dict(stats.dropped),
                 "outstanding": outstanding,
                 "resent": stats.resent,
-                "mangled": stats.sanitized,
+                "sanitized": stats.sanitized,
                 "moved": stats.moved,
                 "connects": stats.connects,
                 **{name: getattr(self, name) for name in ("blank", "replaced", "refused")},

@@ -21,40 +21,37 @@ from logclient.readable import escape
 
 _LOOK_S = 0.25  # seconds between two looks at the files while they are sent
 _OLDEST = "365d"  # the age of events that ``drain`` sends, unless the URL has ``spool_age``
-_OPTIONS = {"drain": {"to", "ledger", "timeout"}, "purge": {"ledger", "owner", "yes"}}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add = parser.add_argument
-    add(
-        "action",
-        metavar="ACTION",
-        choices=["ls", "drain", "purge", "check"],
-        help="ls: what each process has; drain: send what dead ones left; purge: remove that; check: test it",
-    )
-    add("folder", metavar="DIR", help="directory of the spool")
-    add("--to", metavar="URL", help="drain: the server")
-    add("--ledger", metavar="DIR", help="drain, purge: continue the ledgers in this directory")
-    add(
-        "--timeout",
-        type=duration,
-        metavar="TIME",
-        help="drain: give up after this time without progress (default: 30s)",
-    )
-    add("--owner", metavar="PRODUCER", help="purge: only what this one left")
-    add("--yes", action="store_true", help="purge: do not ask")
-    add("--json", action="store_true", help="print JSON, one line per owner")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, act, text in (
+        ("ls", _list, "list what each process has"),
+        ("drain", _drain, "send what dead processes left"),
+        ("purge", _purge, "remove what dead processes left"),
+        ("check", _check, "test all files, and name each fault"),
+    ):
+        action = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        action.set_defaults(act=act)
+        add = action.add_argument
+        add("folder", metavar="DIR", help="directory of the spool")
+        if name == "drain":
+            add("--to", metavar="URL", required=True, help="the server")
+            add("--timeout", type=duration, default=30.0, metavar="TIME",
+                help="give up after this time without progress (default: 30s)")  # fmt: skip
+        if name == "purge":
+            add("--owner", metavar="PRODUCER", help="remove only what this one left")
+            add("--yes", action="store_true", help="do not ask")
+        if name in ("drain", "purge"):
+            add("--ledger", metavar="DIR", help="continue the ledgers in this directory")
+        add("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what is asked. BROKEN: something is left, or damaged."""
-    action: str = arguments.action
-    for name in ("to", "ledger", "timeout", "owner", "yes"):
-        if getattr(arguments, name) and name not in _OPTIONS.get(action, ()):
-            raise UsageError(f"--{name}: is not for {action}")
     contents.check_directory(arguments.folder)
-    return {"ls": _list, "drain": _drain, "purge": _purge, "check": _check}[action](arguments)
+    return int(arguments.act(arguments))
 
 
 def _facts(owner: Owner) -> dict[str, Any]:
@@ -112,10 +109,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    if not arguments.to:
-        raise UsageError("drain: needs --to URL")
-    given = config.parse(arguments.to, ledger=arguments.ledger)
-    options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow"}
+    given = config.parse(arguments.to, environ={}, ledger=arguments.ledger)  # what the URL says
+    options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow", "spool_sync": "none"}
     if arguments.ledger is not None:
         options["ledger"] = arguments.ledger
     for name in ("spool_sync", "spool_bytes"):
@@ -157,7 +152,6 @@ def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, m
     """Wait until the files of dead owners are gone, or nothing has changed for the time-out."""
     progress, estimate = ProgressLine(), RateEstimate()
     events = sum(before.values())
-    timeout = arguments.timeout or 30.0
     state: tuple[int, int] | None = None
     since = time.monotonic()
     try:
@@ -169,7 +163,7 @@ def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, m
             now, left = time.monotonic(), sum(owner.events for owner in owners)
             if state != (len(owners), left):
                 state, since = (len(owners), left), now
-            if now - since >= timeout:
+            if now - since >= arguments.timeout:
                 return
             text = estimate.text(now, events - left, (events - left) / events if events else None)
             text += f"left {left} of {events}, owners {len(owners)}"

@@ -1,16 +1,16 @@
-"""``logclient stat``: print the counters of plog servers and Logjam devices."""
+"""``logclient stat``: print the counters or settings of plog servers, and the counters of Logjam devices."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from logclient import config
-from logclient.cli.parser import add_endpoint_arguments, port
+from logclient.cli.parser import duration, port
 from logclient.cli.progress import ClientMessages
 from logclient.errors import ConfigError, ExitCode, LogclientError, MissingExtra
+from logclient.logjam import subscriber
 from logclient.logjam.config import LogjamConfig
 from logclient.plog import Client
 from logclient.readable import escape
@@ -18,40 +18,76 @@ from logclient.readable import escape
 _DERIVED = ("seen_messages", "failed_to_send")  # printed in addition to the fields of a plog server's answer
 
 
+class _Answer(NamedTuple):
+    title: str
+    fields: Any  # for ``--json``
+    lines: list[str]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_endpoint_arguments(parser, "asked", "the answer", "counters")
-    parser.add_argument(
-        "--port", type=port, metavar="N", help="where Logjam devices publish their counters (default: 9621)"
-    )
+    add = parser.add_argument
+    add("url", metavar="URL", help="the servers; each endpoint is asked separately")
+    add("--settings", action="store_true", help="print the settings of plog servers, which include secrets")
+    add("--port", type=port, metavar="N", help="where Logjam devices publish their counters (default: 9621)")
+    add("--timeout", type=duration, default=5.0, metavar="TIME", help="of each answer (default: 5s)")
+    add("--json", action="store_true", help="print the answers as JSON, one line per endpoint")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the counters of each endpoint."""
+    """Print the answer of each endpoint. UNREACHABLE: one does not answer."""
     given = config.parse(arguments.url)
-    if not isinstance(given, LogjamConfig):
-        if arguments.port is not None:
-            raise ConfigError("--port: only for Logjam devices, which publish their counters there")
-        return ask_plog(given, arguments, "stat", "for counters", _plog_counters)
-    from logclient.logjam import subscriber
+    logjam = isinstance(given, LogjamConfig)
+    if arguments.port is not None and not logjam:
+        raise ConfigError("--port: only for Logjam devices, which publish their counters there")
+    if given.scheme != "plog" and (arguments.settings or not logjam):
+        others = "" if arguments.settings else " and Logjam devices"
+        raise ConfigError(f"scheme: {given.scheme} servers cannot be asked, only plog servers{others}")
+    ask = _ask_logjam if logjam else _ask_plog
+    code = ExitCode.OK
+    for host, number in given.endpoints:
+        endpoint = (host, arguments.port or subscriber.STATS_PORT) if logjam else (host, number)
+        place, answer, why = config.host_port(*endpoint), None, ""
+        try:
+            answer = ask(given, endpoint, arguments)
+        except MissingExtra:
+            raise
+        except (LogclientError, OSError) as error:
+            why = str(error)
+            code = ExitCode.UNREACHABLE
+        if arguments.json:
+            name = "settings" if arguments.settings else "stat"
+            print(json.dumps({"endpoint": place, "why": why, name: answer and answer.fields}), flush=True)
+            continue
+        print(escape(f"{place}: {answer.title if answer else why}".rstrip()))
+        for line in answer.lines if answer else ():
+            print(escape(f"  {line}"), flush=True)
+    return code
 
-    stats_port = subscriber.STATS_PORT if arguments.port is None else arguments.port
+
+def _ask_logjam(given: Any, endpoint: config.Endpoint, arguments: argparse.Namespace) -> _Answer:
     secret = None if given.curve_secret is None else given.curve_secret.reveal()
-
-    def ask(endpoint: config.Endpoint) -> Answer:
-        counters = subscriber.stat(
-            *endpoint, arguments.timeout, curve_server=given.curve_server, curve_secret=secret
-        )
-        rate = "unknown" if counters.per_second is None else f"{counters.per_second:,.0f}"
-        lines = [f"sequence: {counters.sequence}", f"published per second: {rate}"]
-        return Answer(f"device {counters.device}", counters._asdict(), lines)
-
-    endpoints = [(host, stats_port) for host, _ in given.endpoints]
-    return _print_answers(endpoints, ask, "stat", arguments.json)
+    curve = {"curve_server": given.curve_server, "curve_secret": secret}
+    counters = subscriber.stat(*endpoint, arguments.timeout, **curve)
+    rate = "unknown" if counters.per_second is None else f"{counters.per_second:,.0f}"
+    lines = [f"sequence: {counters.sequence}", f"published per second: {rate}"]
+    return _Answer(f"device {counters.device}", counters._asdict(), lines)
 
 
-def _plog_counters(client: Client, timeout: float) -> Answer:
-    """Return counters as lines, too: with those by size added up, and without empty ones."""
+def _ask_plog(given: config.Config, endpoint: config.Endpoint, arguments: argparse.Namespace) -> _Answer:
+    with ClientMessages():  # the error includes them
+        client = Client(given.for_tests().replace(endpoints=(endpoint,)))
+        try:
+            if not arguments.settings:
+                return _counters(client, arguments.timeout)
+            settings = client.envi(arguments.timeout)
+            return _Answer("", settings, settings.splitlines())
+        finally:
+            client.close(timeout=0.0)
+
+
+def _counters(client: Client, timeout: float) -> _Answer:
+    """Ask for counters; in the lines those by size are added up, and empty ones left out."""
     counters = client.stat(timeout)
     derived = {name: getattr(counters, name) for name in _DERIVED}
     fields = {**counters._asdict(), **derived, "defragmenter": counters.defragmenter._asdict()}
@@ -66,7 +102,7 @@ def _plog_counters(client: Client, timeout: float) -> Answer:
         elif isinstance(value, tuple):
             value = sum(number if isinstance(number, int) else sum(number) for number in value)
         lines.append(f"{name.replace('_', ' ')}: {value}")
-    return Answer(f"up {describe_uptime(counters.uptime)}", fields, lines)
+    return _Answer(f"up {describe_uptime(counters.uptime)}", fields, lines)
 
 
 def describe_uptime(milliseconds: int) -> str:
@@ -76,57 +112,3 @@ def describe_uptime(milliseconds: int) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s"
-
-
-class Answer(NamedTuple):
-    """The answer of one endpoint."""
-
-    title: str
-    fields: Any  # the answer for ``--json``
-    lines: list[str]  # the answer as text
-
-
-def ask_plog(
-    given: config.Config,
-    arguments: argparse.Namespace,
-    name: str,
-    subject: str,
-    ask: Callable[[Client, float], Answer],
-) -> ExitCode:
-    """Ask each plog server through a new client, and print what it says."""
-    if given.scheme != "plog":
-        raise ConfigError(f"{name}: {given.scheme} servers cannot be asked {subject}, only plog servers")
-
-    def ask_endpoint(endpoint: config.Endpoint) -> Answer:
-        with ClientMessages():  # the error includes them
-            client = Client(given.for_tests().replace(endpoints=(endpoint,)))
-            try:
-                return ask(client, arguments.timeout)
-            finally:
-                client.close(timeout=0.0)
-
-    return _print_answers(given.endpoints, ask_endpoint, name, arguments.json)
-
-
-def _print_answers(
-    endpoints: Sequence[config.Endpoint], ask: Callable[[config.Endpoint], Answer], name: str, as_json: bool
-) -> ExitCode:
-    """Ask each endpoint in turn, and print what it says; `name` is that of its fields in JSON."""
-    code = ExitCode.OK
-    for endpoint in endpoints:
-        place, answer, why = config.host_port(*endpoint), None, ""
-        try:
-            answer = ask(endpoint)
-        except MissingExtra:
-            raise
-        except (LogclientError, OSError) as error:
-            why = str(error)
-            code = ExitCode.UNREACHABLE
-        if as_json:
-            fields = None if answer is None else answer.fields
-            print(json.dumps({"endpoint": place, "why": why, name: fields}), flush=True)
-            continue
-        print(escape(f"{place}: {why if answer is None else answer.title}".rstrip()))
-        for line in () if answer is None else answer.lines:
-            print(escape(f"  {line}"), flush=True)
-    return code

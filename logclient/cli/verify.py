@@ -96,7 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare in this process, without Spark and Java: for a capture that fits in memory",
     )
-    add("--work", help=argparse.SUPPRESS)  # an error says why it is gone
     add(
         "--conf",
         action="append",
@@ -130,7 +129,6 @@ def print_verdict(
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
     limits = ("max_missing", "max_duplicated", "max_dropped", "since", "until")
     options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
-    options |= {} if given.get("work") is None else {"work": given["work"]}
     options |= {
         "conf": dict(given.get("conf") or ()),
         "allow_open": bool(given.get("allow_open")),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from logclient.config import readers
-from logclient.config.option import declared_options, option
+from logclient.config.option import Option, declared_options, option
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 
@@ -36,14 +36,22 @@ class Config:
     path: str
     redacted: str
     """The URL without secrets, fit for logs, ledgers and reports."""
-    given: frozenset[str]
-    """Names of the options that the URL or a keyword sets."""
+    given: Mapping[str, str]
+    """The options that are set, each as errors name it: it or its variable."""
     only_tests: bool = False
     """Whether the events only test a server (`for_tests`)."""
     balance: bool = False
     """An option of protocols that can have several connections at a time."""
+    proxy: str = "none"
+    """An option of protocols over TCP whose servers answer."""
     credentials: ClassVar[tuple[str, ...]] = ()
     """The options whose secrets are sent to the server."""
+    backoff_min: ClassVar[float] = 0.1
+    """Seconds: the upper bound of the first wait before a new attempt to connect, all of it random."""
+    auth_backoff_min: ClassVar[float] = 30.0
+    """Seconds: the upper bound of the first wait after rejected credentials, half of it random."""
+    auth_backoff_max: ClassVar[float] = 300.0
+    """The largest upper bound of that wait."""
 
     max_events: int = option(
         readers.integer(1, 100_000_000),
@@ -89,16 +97,11 @@ class Config:
         "How long a Handler holds back records with the same text, level and logger; 0: it does not.",
     )
     overflow: str = option(
-        readers.choice("drop_oldest", "drop_new", "block", "raise"),
+        readers.policy,
         "drop_new",
-        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise "
-        "(QueueFull from send; not in a Handler).",
+        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order), block:5s (for that "
+        "time at most; then the event is dropped) or raise (QueueFull from send; not in a Handler).",
         shown="drop_new (Handler and other front ends of logs: drop_oldest; Writer, logclient send: block)",
-    )
-    block_timeout: float | None = option(
-        readers.optional(readers.duration(0, 365 * _DAY)),
-        "none",
-        "How long overflow=block waits before the event is dropped; none: without limit.",
     )
     keep_level: int = option(
         readers.level,
@@ -127,21 +130,11 @@ class Config:
         "5m",
         "The connection is closed when nothing is acknowledged for this time, even if keep-alives arrive.",
     )
-    backoff_min: float = option(
-        readers.duration(0.001, 3600),
-        "100ms",
-        "Upper bound of the first random wait before a new attempt to connect; it doubles with each attempt.",
-    )
-    backoff_max: float = option(readers.duration(0.001, _DAY), "30s", "Largest upper bound of that wait.")
-    auth_backoff_min: float = option(
+    backoff_max: float = option(
         readers.duration(0.001, _DAY),
         "30s",
-        "Upper bound of the first wait after rejected credentials (certificate, key or token); at least "
-        "half of it is kept, the rest is random.",
-        tls_only=True,
-    )
-    auth_backoff_max: float = option(
-        readers.duration(0.001, _DAY), "5m", "Largest upper bound of that wait.", tls_only=True
+        "Largest bound of the random wait before a new attempt to connect; the first is 100 ms, and it "
+        "doubles with each attempt.",
     )
     max_age: float | None = option(
         readers.optional(readers.duration(0.001, 365 * _DAY)),
@@ -158,19 +151,25 @@ class Config:
         readers.optional(readers.function),
         "none",
         "A function that gets what became of events: a list of logclient.Settlement, some ten times a second "
-        "at most. See callbacks.md.",
+        "at most. See operations.md.",
     )
     on_drop: Callable[..., object] | None = option(
         readers.optional(readers.function),
         "none",
-        "A function that gets such a list of events that failed or were dropped.",
+        "A function that gets a list of logclient.Settlement, one for each event that failed or was dropped, "
+        "with its body.",
+    )
+    fallback: str | None = option(
+        readers.optional(readers.file_path),
+        "none",
+        "A file for events that failed or were dropped, as JSON lines with the reason; stderr: there. At 64 "
+        "MiB the file becomes FILE.1. See operations.md.",
     )
     on_error: Callable[..., object] | None = option(
         readers.optional(readers.function), "none", "A function that gets each error of the client as text."
     )
-    flush_timeout: float = option(readers.duration(0, _DAY), "5s", "How long flush() waits by default.")
-    close_timeout: float = option(
-        readers.duration(0, _DAY), "5s", "How long close() of a client waits by default."
+    timeout: float = option(
+        readers.duration(0, _DAY), "5s", "How long flush() and close() of a client wait by default."
     )
     atexit_timeout: float = option(
         readers.duration(0, 3600), "2s", "How long the end of the process waits for queued events."
@@ -250,15 +249,16 @@ class Config:
         self.__dict__.update(values)
 
     @classmethod
+    def refusal(cls, option: Option, scheme: str) -> str:
+        """Return why a scheme does not have one of the options; empty: it has it."""
+        return "only for a scheme with TLS" if option.tls_only and not scheme.endswith("+tls") else ""
+
+    @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
         """Check the options against each other, and set defaults that depend on others.
 
         Those in `given` are no defaults. `values` may be changed.
         """
-        if values["backoff_min"] > values["backoff_max"]:
-            raise ConfigError("backoff_min: must not be above backoff_max")
-        if values["auth_backoff_min"] > values["auth_backoff_max"]:
-            raise ConfigError("auth_backoff_min: must not be above auth_backoff_max")
         if values["key"] is not None and values["cert"] is None:
             raise ConfigError("key: needs cert")
         if values["ca"] is not None and values["verify"] == "none":
@@ -284,6 +284,17 @@ class Config:
         return {name: self.__dict__[name] for name in declared_options(type(self))}
 
     @property
+    def policy(self) -> str:
+        """What happens at a bound: `overflow` without the time of ``block``."""
+        return self.overflow.partition(":")[0]
+
+    @property
+    def block_seconds(self) -> float | None:
+        """How long ``block`` waits; None: without limit."""
+        time = self.overflow.partition(":")[2]
+        return readers.parse_duration(time) if time else None
+
+    @property
     def queued_event_bytes(self) -> int:
         """Bytes that the queue takes of one event: `max_event_bytes`, and what travels beside the event."""
         return self.max_event_bytes
@@ -306,13 +317,14 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values, which are not checked; TypeError: no such attribute."""
         for name in changes:
-            if name not in self.__dict__:
+            if not hasattr(self, name):
                 raise TypeError(f"{type(self).__name__} has no {name!r}")
         return type(self)(**{**self.__dict__, **changes})
 
     def for_tests(self) -> Self:
-        """Return a copy for clients that only test a server: without files, and with ids that say so."""
-        changes = {"ledger": None, "spool": None, "identity": "id", "only_tests": True}
+        """Return a copy for clients that only test a server: without files and functions; its ids say so."""
+        nothing = dict.fromkeys(("ledger", "spool", "fallback", "on_delivery", "on_drop", "on_error"))
+        changes = {**nothing, "identity": "id", "only_tests": True}
         return type(self)(**{**self.__dict__, **changes})
 
     def __setattr__(self, name: str, value: Any) -> None:

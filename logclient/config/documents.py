@@ -18,16 +18,11 @@ class DocumentConfig(Config):
     """Whether mappings and texts without an @timestamp get one: an option of Lumberjack."""
 
     format: str = option(
-        readers.choice("ecs", "logstash", "otel", "gelf", "json"),
+        readers.choice("ecs", "ecs_dotted", "logstash", "otel", "gelf", "json"),
         "ecs",
-        "Form of the documents: ecs, logstash (its version 1), otel (the log data model of OpenTelemetry), "
-        "gelf, or json (flat). See events.md.",
-    )
-    ecs_dotted: bool = option(
-        readers.boolean,
-        "false",
-        "Keep the dots in the names of format=ecs, as in log.origin.function; false: write objects, as "
-        "ecs-logging does.",
+        "Form of the documents: ecs, ecs_dotted (the same with the dots in its names, as in "
+        "log.origin.function), logstash (its version 1), otel (the log data model of OpenTelemetry), gelf, "
+        "or json (flat). See events.md.",
     )
     fields: dict[str, Any] = option(
         readers.fields,
@@ -91,10 +86,8 @@ class DocumentConfig(Config):
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
         """Check that the documents' form fits the other options."""
         super().complete(scheme, values, given)
-        if values["format"] == "ecs":
+        if values["format"] in ("ecs", "ecs_dotted"):
             return
-        if "ecs_dotted" in given:
-            raise ConfigError("ecs_dotted: belongs to format=ecs")
         for name, value in (("identity", "own"), ("trust", "metadata"), ("frames", "data")):
             if values.get(name) == value:
                 raise ConfigError(f"{name}: {value} needs format=ecs")
@@ -102,4 +95,4 @@ class DocumentConfig(Config):
     @property
     def encoder_options(self) -> dict[str, Any]:
         """See `Config`."""
-        return {"redact": self.redact, "nested": not self.ecs_dotted}
+        return {"redact": self.redact, "nested": self.format != "ecs_dotted"}

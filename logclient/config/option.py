@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from copy import copy
 from typing import Any
 
 from logclient.config import registry
@@ -34,13 +33,6 @@ class Option:
 
 option: Any = Option
 """For declarations: the attribute of a `Config` has the type of the option's value."""
-
-
-def redeclared(base: type, name: str, *, tls_only: bool) -> Any:
-    """Declare an option of a base class once more, for other schemes."""
-    same = copy(vars(base)[name])
-    same.tls_only = tls_only
-    return same
 
 
 def declared_options(of: type) -> dict[str, Option]:

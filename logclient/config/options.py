@@ -29,25 +29,21 @@ class Options(TypedDict, total=False):
     sample: str | Mapping[str, float] | None
     rate_limit: int | None
     dedupe: float | str | None
-    overflow: Literal["drop_oldest", "drop_new", "block", "raise"] | None
-    block_timeout: float | str | None
+    overflow: str | None
     keep_level: int | str | None
     identity: Literal["id", "own", "none"] | None
     check: bool | None
     connect_timeout: float | str | None
     silence: float | str | None
     progress_timeout: float | str | None
-    backoff_min: float | str | None
     backoff_max: float | str | None
-    auth_backoff_min: float | str | None
-    auth_backoff_max: float | str | None
     max_age: float | str | None
     poison: Literal["fail", "keep"] | None
     on_delivery: Callable[..., Any] | None
     on_drop: Callable[..., Any] | None
+    fallback: str | PathLike[str] | None
     on_error: Callable[..., Any] | None
-    flush_timeout: float | str | None
-    close_timeout: float | str | None
+    timeout: float | str | None
     atexit_timeout: float | str | None
     linger: float | str | None
     spool: str | PathLike[str] | None
@@ -62,8 +58,7 @@ class Options(TypedDict, total=False):
     tls_password: str | Secret | Callable[[], str] | None
     server_name: str | None
     verify: Literal["full", "none"] | None
-    format: Literal["ecs", "logstash", "otel", "gelf", "json"] | None
-    ecs_dotted: bool | None
+    format: Literal["ecs", "ecs_dotted", "logstash", "otel", "gelf", "json"] | None
     fields: str | Mapping[str, Any] | None
     service: str | None
     environment: str | None
@@ -75,7 +70,6 @@ class Options(TypedDict, total=False):
     enrich: str | list[str] | tuple[str, ...] | None
     opentelemetry: bool | None
     window: int | None
-    window_bytes: int | str | None
     inflight: int | None
     compression: int | Literal["auto", "none", "zlib", "snappy", "lz4"] | None
     version: int | None
@@ -83,26 +77,19 @@ class Options(TypedDict, total=False):
     strict_spec: bool | None
     timestamp: bool | None
     balance: bool | None
+    proxy: Literal["none", "env"] | Literal["env", "none"] | None
     trust: Literal["none", "metadata"] | None
     mode: Literal["request", "async"] | None
     topic: str | None
-    compress_over: int | str | None
     hwm: int | None
-    heartbeat: float | str | None
     curve_server: str | None
     curve_secret: str | Secret | Callable[[], str] | None
     zone: str | None
-    host_name: str | None
-    cluster: str | None
-    datacenter: str | None
-    namespace: str | None
-    revision: str | None
     mask: str | list[str] | tuple[str, ...] | None
     event_type: str | None
     mtu: int | None
     unboxed: bool | None
     pace: int | None
-    burst: int | None
     pace_bytes: int | str | None
     feedback: Literal["none", "auto", "stat"] | None
     user: str | None
@@ -113,8 +100,6 @@ class Options(TypedDict, total=False):
     ping: float | str | None
     processing_timeout: float | str | None
     deflate: Literal["off", "on"] | None
-    max_message: int | str | None
-    proxy: Literal["env", "none"] | None
     http_headers: str | Mapping[str, str | Secret | Callable[[], str]] | None
     state: str | PathLike[str] | None
     token: str | Secret | Callable[[], str] | None

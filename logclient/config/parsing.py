@@ -1,12 +1,14 @@
-"""`parse`: a URL and keywords become a `Config`; `changed`: another one, while a client runs."""
+"""`parse`: a URL, keywords and variables become a `Config`; `changed`: another one, while a client runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from logclient.config import registry
 from logclient.config.common import Config
+from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import host_port
 from logclient.config.option import Option, all_options, declared_options
 from logclient.config.url import environment_endpoints, redacted_url, split_url
@@ -15,64 +17,84 @@ from logclient.errors import ConfigError
 MOVING = ("connect_timeout", "ca", "cert", "key", "tls_password", "server_name", "verify")
 """Options of connections: the next one has them."""
 
-_CHANGEABLE = (*MOVING, "fields", "service", "environment", "tags", "enrich")
+_COMMON = ("fields", "service", "environment", "tags", "enrich")
+"""Options of the fields that all ECS documents have."""
 
-_RENAMED = {
-    "nap": "linger",
-    "no_progress": "progress_timeout",
-    "slow_min": "auth_backoff_min",
-    "slow_max": "auth_backoff_max",
-    "jam_after": "processing_timeout",
-}
-"""Former names of options, for errors; CHANGELOG.md lists them, too."""
+_VARIABLE = "LOGCLIENT_"
+"""How the names of variables begin; the name of the option, or ``URL``, follows in capitals."""
 
 
 def parse(
-    url: str, /, *, defaults: Mapping[str, Any] | None = None, listen: bool = False, **keywords: Any
+    url: str | None = None,
+    /,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    listen: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    **keywords: Any,
 ) -> Config:
-    """Read and check a URL and keywords.
+    """Read and check a URL, keywords and variables of the environment.
 
-    An option has the value of the keyword; without one that of the URL; without that the default of the front
-    end, such as a Handler; without that its own default.
+    An option has the value of the keyword; without one that of the URL; without that of the variable; without
+    that the default of the front end, such as a Handler; without that its own default.
 
     Args:
-        url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
+        url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``; None: that of the variable.
         defaults: Those of the front end: options by name, as plain values.
-        listen: The URL is that of a server: port 0 is allowed and means any free one.
+        listen: The URL is that of a server: port 0 is allowed and means any free one. It has no variables.
+        environ: The variables. Of those of options, the ones that the scheme does not have are not read.
         keywords: Options by name, as plain values; None is as if it was not there.
 
     Raises:
-        ConfigError: With one line that names the field and the rule.
+        ConfigError: With one line that names the field, or its variable, and the rule.
     """
-    parts = split_url(url, 0 if listen else 1)
-    row = registry.lookup(parts.scheme)
-    if parts.path and not row.path:
-        raise ConfigError(f"path: {parts.scheme} takes none")
-    if not parts.endpoints and not (row.hosts_in and not listen):
-        raise ConfigError("host: must not be empty")
-    endpoints = tuple((host, row.port if port is None else port) for host, port in parts.endpoints)
-    if not endpoints:
-        endpoints = environment_endpoints(row)
+    place = ""
+    if listen:
+        environ = {}
+    if url is None:
+        place, url = f"{_VARIABLE}URL: ", environ.get(_VARIABLE + "URL")
+        if not url:
+            raise ConfigError(f"URL: give one, or set the variable {_VARIABLE}URL")
+    given: dict[str, str] = {}
+    try:
+        parts = split_url(url, 0 if listen else 1)
+        row = registry.lookup(parts.scheme)
+        if parts.path and not row.path:
+            raise ConfigError(f"path: {parts.scheme} takes none")
+        if not parts.endpoints and not (row.hosts_in and not listen):
+            raise ConfigError("host: must not be empty")
+        endpoints = tuple((host, row.port if port is None else port) for host, port in parts.endpoints)
+        if not endpoints:
+            endpoints = environment_endpoints(row)
 
-    kind: type[Config] = registry.load(registry.CONFIGS[row.protocol])
-    declared = declared_options(kind)
-    values = {name: option.default for name, option in declared.items()}
-    for name, value in (defaults or {}).items():
-        values[name] = _read(declared[name], value)
-    given: set[str] = set()
-    for name, text in parts.options:
-        option = _find(name, declared, row)
-        if name in given:
-            raise ConfigError(f"{name}: given twice in the URL")
-        values[name] = _read(option, text, in_url=True)
-        given.add(name)
+        kind: type[Config] = registry.load(registry.CONFIGS[row.protocol])
+        declared = declared_options(kind)
+        values = {name: option.default for name, option in declared.items()}
+        for name, value in (defaults or {}).items():
+            values[name] = _read(name, declared[name].reader, value)
+        for name, text in parts.options:
+            option = _find(name, kind, parts.scheme)
+            if name in given:
+                raise ConfigError(f"{name}: given twice in the URL")
+            values[name] = _read(name, option.reader.read_text, text)
+            given[name] = place + name
+    except ConfigError as error:
+        raise ConfigError(f"{place}{error}") from None
     for name, value in keywords.items():
-        option = _find(name, declared, row)
+        option = _find(name, kind, parts.scheme)
         if value is not None:
-            values[name] = _read(option, value)
-            given.add(name)
-
-    kind.complete(parts.scheme, values, given)
+            values[name] = _read(name, option.reader, value)
+            given[name] = name
+    for name, option in declared.items():
+        text = environ.get(variable := _VARIABLE + name.upper(), "")
+        if text and name not in given and not kind.refusal(option, parts.scheme):
+            values[name] = _read(variable, option.reader.read_text, text)
+            given[name] = variable
+    try:
+        kind.complete(parts.scheme, values, set(given))
+    except ConfigError as error:
+        name, _, rule = str(error).partition(": ")
+        raise ConfigError(f"{given.get(name, name)}: {rule}") from None
     shown = [(name, None if declared[name].reader.secret else text) for name, text in parts.options]
     return kind(
         scheme=parts.scheme,
@@ -81,7 +103,7 @@ def parse(
         endpoints=endpoints,
         path=parts.path,
         redacted=redacted_url(parts.scheme, endpoints, parts.path, shown),
-        given=frozenset(given),
+        given=given,
         **values,
     )
 
@@ -92,52 +114,52 @@ def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Conf
     Raises:
         ConfigError: a value breaks a rule, or may not change.
     """
-    for name in options:
-        if name not in _CHANGEABLE:
-            raise ConfigError(f"{name}: cannot change while the client runs")
     kind = type(config)
+    changeable = (*MOVING, *_COMMON) if issubclass(kind, DocumentConfig) else MOVING
+    for name in options:
+        if name not in changeable:
+            raise ConfigError(f"{name}: cannot change while the client runs")
     if url is None:
         where = ",".join(host_port(*endpoint) for endpoint in config.endpoints)
-        found = parse(f"{config.scheme}://{where}{config.path}", **options)
+        found = parse(f"{config.scheme}://{where}{config.path}", environ={}, **options)
         redacted = config.redacted
     else:
-        found = parse(url, **options)
+        found = parse(url, environ={}, **options)
         redacted = found.redacted
     if (found.scheme, found.path) != (config.scheme, config.path):
         raise ConfigError(f"url: must keep the scheme and the path, {config.scheme}://…{config.path}")
-    new = found.given | options.keys()
+    new = found.given.keys() | options.keys()
     values = {name: (found if name in new else config).options[name] for name in declared_options(kind)}
     for name, value in values.items():
-        if name not in _CHANGEABLE:
+        if name not in changeable:
             if value != config.options[name]:
                 raise ConfigError(f"{name}: cannot change while the client runs")
             values[name] = config.options[name]  # the same object: the client holds a secret that is renewed
-    given = set(config.given | new)
-    kind.complete(config.scheme, dict(values), given)
-    return config.replace(endpoints=found.endpoints, redacted=redacted, given=frozenset(given), **values)
+    given = {**config.given, **{name: name for name in new}}
+    kind.complete(config.scheme, dict(values), set(given))
+    return config.replace(endpoints=found.endpoints, redacted=redacted, given=given, **values)
 
 
-def _read(option: Option, value: Any, in_url: bool = False) -> Any:
+def _read(name: str, read: Callable[[Any], Any], value: Any) -> Any:
     try:
-        return option.reader.read_text(value) if in_url else option.reader(value)
+        return read(value)
     except ValueError as error:
         # From None: the traceback of the cause would show the value, which may be a secret.
-        raise ConfigError(f"{option.name}: {error}") from None
+        raise ConfigError(f"{name}: {error}") from None
 
 
-def _find(name: str, declared: dict[str, Option], row: registry.Scheme) -> Option:
+def _find(name: str, kind: type[Config], scheme: str) -> Option:
     """Find an option by its name; ConfigError: the scheme does not have it."""
+    declared = declared_options(kind)
     option = declared.get(name)
     if option is not None:
-        if option.tls_only and not row.tls:
-            raise ConfigError(f"{name}: only for a scheme with TLS")
+        if refusal := kind.refusal(option, scheme):
+            raise ConfigError(f"{name}: {refusal}")
         return option
     if not (name.isascii() and name.isidentifier() and len(name) <= 40):
         raise ConfigError("options: each must be name=value, joined by &")
     if name in all_options():
-        raise ConfigError(f"{name}: not an option of {row.protocol}")
-    if (renamed := _RENAMED.get(name)) in declared:
-        raise ConfigError(f"{name}: unknown option; its name is {renamed} now")
+        raise ConfigError(f"{name}: not an option of {scheme.partition('+')[0]}")
     from difflib import get_close_matches
 
     near = get_close_matches(name, declared, n=1, cutoff=0.5)

@@ -50,9 +50,10 @@ class Reader:
         return self.read(value)
 
     def read_text(self, value: str) -> Any:
-        """Read a value from a URL, where no secret may stand."""
+        """Read a value from a URL or a variable, where no secret may stand."""
         if self.secret and not value.startswith(("env:", "file:")):
-            raise ValueError("must not be written in a URL; give env:NAME, file:PATH or a keyword")
+            rule = "must not be written in a URL or a variable"
+            raise ValueError(f"{rule}; give env:NAME, file:PATH or a keyword")
         return self.read(value)
 
 
@@ -135,7 +136,7 @@ def duration(low: float, high: float) -> Reader:
 
 
 def _seconds(value: float) -> str:
-    return f"{value * 1000:g}ms" if 0 < value < 1 else f"{value:g}s"
+    return f"{value * 1000:g}ms" if 0 < value < 1 else f"{value:.10g}s"
 
 
 # -- words
@@ -193,6 +194,16 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be text, got {echo(value)}")
     return value
+
+
+def _policy(value: Any) -> str:
+    """Read a policy at a bound; ``block`` may be followed by a time."""
+    policy, colon, time = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if policy not in ("drop_oldest", "drop_new", "block", "raise") or (colon and policy != "block"):
+        raise ValueError(f"must be drop_oldest, drop_new, block, block:TIME or raise, got {echo(value)}")
+    if colon:
+        duration(0, 365 * 86400)(time)
+    return str(value)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -316,6 +327,7 @@ def _curve_key(value: Any) -> str:
 boolean = Reader("boolean", _boolean)
 level = Reader("level", _level)
 text = Reader("text", _text)
+policy = Reader("policy", _policy)
 names = Reader("names", _names)
 fields = Reader("fields", _fields)
 shares = Reader("shares", _shares)

@@ -11,8 +11,9 @@ from logclient import threads
 from logclient.delivery import error_log
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.contract import Core, CoreEvent, Reply
+from logclient.delivery.fallback import Fallback
 from logclient.delivery.outcomes import Submissions
-from logclient.delivery.watching import Watcher
+from logclient.delivery.watching import Settlement, Watcher
 from logclient.errors import ConnectFailed, describe_error
 from logclient.files.ledger import History, Ledger, Ranges, merged
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.pump import PumpGroup
     from logclient.config import Config
+
+
+NO_ROOM = frozenset({"overflow", "spool_full"})
+"""The reasons of events that are dropped at a bound."""
 
 
 class Request:
@@ -134,11 +139,10 @@ class Books:
         producer: 20 hexadecimal digits.
         not_before: when to try again to open the ledger, a monotonic second.
         history: what happened to a producer's events before this process took them over.
+        event_of: finds the application's event in the body of a queued one.
     """
 
-    def __init__(
-        self, in_flight: InflightBatches, limits: Config, url: str, log: error_log.ErrorLog
-    ) -> None:
+    def __init__(self, in_flight: InflightBatches, limits: Config, url: str, log: error_log.ErrorLog) -> None:
         self.diagnostics = error_log.Diagnostics(url, log, in_flight.queue)
         has_log = limits.spool is not None and limits.spool_sync != "none"
         self.submissions = Submissions(in_flight.queue, limits.max_events, log.warn_limited, has_log)
@@ -147,6 +151,9 @@ class Books:
         if limits.on_delivery or limits.on_drop or limits.on_error:
             self.watcher = Watcher(limits, self.submissions.callbacks)
             self.diagnostics.on_error = self.watcher.failed
+        self.event_of: Callable[[bytes, int], bytes]  # of the core; set before the first event
+        self._fallback = None if limits.fallback is None else Fallback(limits.fallback)
+        self.keeps_lost = self._fallback is not None or limits.on_drop is not None
         self._in_flight = in_flight
         self._limits = limits
 
@@ -168,6 +175,9 @@ class Books:
         # events that were dropped or given up, in no more ranges than the queue has events.
         self._unlisted: dict[tuple[str, str], Ranges] = {}
         self.diagnostics.last_error = ""
+        self._saves_later = False
+        self._dropped = 0
+        self._look_at = self._say_at = 0.0
         self.submissions.begin(pump.poke)
         if self.watcher is not None:
             self.watcher.begin()
@@ -207,6 +217,8 @@ class Books:
         for event in self._pump.drain_events():
             self.requests.received(event)
         self._record_outcomes()
+        self._report_dropped()
+        self.save_lost()
         self.submissions.notify_watchers()
 
     def _record_outcomes(self) -> None:
@@ -227,7 +239,51 @@ class Books:
             self._in_flight.recorded()
         self.submissions.settle(outcomes)
         if self.watcher is not None:
-            self.watcher.settled(self.producer, outcomes)
+            self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
+
+    def _report_dropped(self, when: str = "so far") -> None:
+        """Report how many events found no room, from time to time and at the end."""
+        now, log = time.monotonic(), self.diagnostics.log
+        if when == "so far" and now < self._look_at:
+            return
+        self._look_at = now + 1.0
+        counts = self._in_flight.queue.counters()["dropped"]
+        dropped = sum(counts.get(reason, 0) for reason in NO_ROOM)
+        if dropped == self._dropped or (when == "so far" and now < self._say_at):
+            return
+        self._dropped, self._say_at = dropped, now + log.every
+        what = error_log.counted(dropped, "event")
+        hint = "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
+        text = f"{self.diagnostics.url}: {what} dropped {when}: the queue was full{hint}"
+        log.warn_limited(f"dropped {when}", text)
+
+    def save_lost(self) -> None:
+        """Hand lost events to the fallback and to `on_drop`; not in a log call, because it writes."""
+        self._saves_later = False
+        if not self.keeps_lost:
+            return
+        try:
+            lost, bare, omitted = self._in_flight.queue.take_lost()
+            own, event_of = self.producer, self.event_of
+            found = [
+                Settlement(own, seq, seq, status, reason, event_of(body, kind) if body else None)
+                for seq, status, reason, kind, body in lost
+            ]
+            found += [Settlement(own, *one) for one in bare]
+            if self.watcher is not None:
+                self.watcher.lost(found, omitted)
+            if self._fallback is not None and (found or omitted):
+                self._fallback.write(found, omitted)
+        except (OSError, MemoryError) as error:
+            target = self._fallback.target if self._fallback is not None else "on_drop"
+            words = f"fallback: {target}: {describe_error(error)}; not all lost events were written"
+            self.diagnostics.warn_limited("fallback", words)
+
+    def save_lost_later(self) -> None:
+        """Have the thread of callbacks do that: for events that come after the client has ended."""
+        if not self._saves_later:
+            self._saves_later = True
+            self.submissions.callbacks.run(self.save_lost)
 
     def _list_outcomes(self, ledger: Ledger) -> None:
         """Write the lines of the outcomes that are not listed yet."""
@@ -294,6 +350,7 @@ class Books:
 
     def close(self) -> None:
         """Write the totals and close the ledger."""
+        self._report_dropped("in all")
         self.write_totals()
         if self.ledger is not None:
             self._in_flight.set_ledger(-1)

@@ -209,6 +209,10 @@ class Core:
         """Units of the protocol without an answer yet."""
         raise NotImplementedError
 
+    def event_of(self, body: bytes, kind: int) -> bytes:
+        """Return the application's event in the body of a queued one."""
+        return body
+
     def describe_silence(self) -> str:
         """Describe a silence that has lasted too long."""
         return "silence: no answer in time"

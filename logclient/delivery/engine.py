@@ -53,6 +53,9 @@ ORPHAN_TIMEOUT = 50.0
 OVERTIME = 1.0
 """Seconds for a sender to end beyond the deadline that it was given."""
 
+LOST_BYTES = 8 << 20
+"""Bytes of lost events that wait for the fallback and `on_drop`, which get them once a second or sooner."""
+
 REPLAY_DRAIN_S = 30.0
 """How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""
 
@@ -100,6 +103,7 @@ class Engine:
     ) -> None:
         threads.check()
         self.limits = limits
+        self._blocks = limits.policy == "block"
         self.error_log = log or error_log.process
         self.on_end: Callable[[], object] = lambda: None
         self.on_start: Callable[[], object] = lambda: None
@@ -108,13 +112,15 @@ class Engine:
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             max_event_bytes=limits.queued_event_bytes,
-            policy=limits.overflow,
+            policy=limits.policy,
             keep_level=limits.keep_level // 10,
             full_events=batch_events,
             full_bytes=batch_bytes,
         )
         self.in_flight = InflightBatches(self.queue)
         self.books = Books(self.in_flight, limits, url, self.error_log)
+        if self.books.keeps_lost:
+            self.queue.keep_lost(LOST_BYTES)
         self.diagnostics = self.books.diagnostics
         self.submissions = self.books.submissions
         self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())
@@ -147,6 +153,7 @@ class Engine:
         self.lanes = Lanes(
             route, batches, make_core, self.pump, limits, self.sender, books, self._keeps_connected
         )
+        books.event_of = self.core.event_of
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
         self._spool_ages = None if limits.spool is None else Ages(limits.spool_age)
         self._refusal_reported = False
@@ -267,7 +274,7 @@ class Engine:
             level: logging level // 10.
             kind: a ``K_`` number (``_ext/constants.pxd``).
             delivery: follows the event.
-            deadline: the monotonic second at which ``block`` gives up; None: `block_timeout` from now.
+            deadline: the monotonic second at which ``block`` gives up; None: by ``overflow``.
 
         Returns:
             The event's sequence, or 0 when it was dropped.
@@ -278,13 +285,13 @@ class Engine:
         if code == PUT_UNOPENED:
             self._open_spool()
             code = self.submissions.push(body, level, kind, delivery)
-        if code == PUT_FULL and self.limits.overflow == "block":
+        if code == PUT_FULL and self._blocks:
             self.ensure_sender()
             if deadline is None:
                 deadline = self._block_until()
             code = self._push_in_turn(body, level, kind, delivery, deadline)
         if code in (PUT_FULL, PUT_UNOPENED):  # a signal handler logs while the spool is opened
-            self.queue.refuse()
+            self.queue.refuse(body, kind)
         if self.queue.needs_sender:
             self.ensure_sender()
         return max(code, 0)
@@ -328,7 +335,7 @@ class Engine:
 
     def _block_until(self) -> float:
         """Return when a ``block`` gives up that begins now: a monotonic second."""
-        timeout = self.limits.block_timeout
+        timeout = self.limits.block_seconds
         return FOREVER if timeout is None else time.monotonic() + timeout
 
     def ensure_sender(self) -> None:
@@ -345,7 +352,9 @@ class Engine:
 
     def _report_refusal(self) -> None:
         """Report once that events are dropped because they come after ``close``."""
-        if self.ended:
+        if self.books.keeps_lost:
+            self.books.save_lost_later()
+        elif not self.running and self.ended:
             self.queue.needs_sender = False
         if not self._refusal_reported and self.queue.counters()["dropped"].get("closed"):
             self._refusal_reported = True
@@ -360,11 +369,11 @@ class Engine:
         seq, deadline = 0, None
         # A callback makes room by its end.
         crowded = submissions.is_crowded() and not submissions.callbacks.here
-        if crowded and self.limits.overflow == "block":
+        if crowded and self._blocks:
             deadline = self._block_until()
             crowded = not self._wait_uncrowded(deadline)
         if crowded:
-            self.queue.refuse()
+            self.queue.refuse(body, kind)
         else:
             seq = submissions.push(body, level, kind, delivery)
             if seq < 0:
@@ -593,8 +602,8 @@ class Engine:
         """Fail or drop events that have waited too long; return when to look again, `until` at most."""
         now = time.monotonic()
         old = ages.look(now, self._last)
-        if old:
-            self.in_flight.expire(old, drop)
+        while old and self.in_flight.expire(old, drop):
+            self.books.save_lost()
         waiting = any(lane.trials.unsent for lane in self.lanes)
         return min(until, now + ages.every) if waiting else until
 

@@ -131,7 +131,7 @@ class Isolation:
         self.suspects: dict[int, Suspect] = {}
         self._servers = servers
         self._random = random
-        self._pace = config.backoff_min
+        self._pace = min(config.backoff_min, config.backoff_max)
         self._slow = config.auth_backoff_min, config.auth_backoff_max
         self.keep = config.poison == "keep"
         self._narrow = 0  # events on the wire, 0: any number

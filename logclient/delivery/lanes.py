@@ -732,10 +732,15 @@ class Lanes:
             lane.endpoints.not_before = 0.0
 
     def fail(self, reason: int) -> int:
-        """Fail the events that have no outcome; return how many."""
-        left = self.batches[0].fail(reason)
-        self.batches[0].commit()
-        return left
+        """Fail the events that have no outcome, as many at a time as are copied; return how many."""
+        left = 0
+        while True:
+            some = self.batches[0].fail(reason)
+            self.batches[0].commit()
+            self._books.save_lost()
+            left += some
+            if not some:
+                return left
 
     def drain(self, deadline: float) -> None:
         """Wait for the data in a transport without acknowledgements; later events connect anew."""

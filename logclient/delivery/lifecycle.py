@@ -41,6 +41,8 @@ class _Engine(Protocol):
     def url(self) -> str: ...
     @property
     def running(self) -> bool: ...
+    @property
+    def settled_all(self) -> bool: ...
 
     def flush(self, timeout: float) -> int: ...
 
@@ -190,6 +192,9 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
         more = len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
         text = f"{left[0][0].url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
+        kept = {engine.limits.fallback or "" for engine, _ in left if engine.settled_all}
+        named = ", ".join(sorted(kept - {""}))
+        text += f"; see {named}" if named else "; fallback=FILE, or stderr, would keep them"
         left[0][0].error_log.warn_limited("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt

@@ -6,7 +6,7 @@ what happens meanwhile is gathered for its next call, so memory stays bounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient import threads
@@ -20,6 +20,9 @@ __all__ = ["Settlement", "Watcher"]
 LARGEST = 65_536
 """Settlements, and errors, that wait for a call; later ones are left out and counted."""
 
+BODIES = 16 << 20
+"""Bytes of bodies that wait for a call; later ones are left out."""
+
 
 class Settlement(NamedTuple):
     """What became of consecutive events.
@@ -30,6 +33,7 @@ class Settlement(NamedTuple):
         last: and of the last one.
         status: ``acked``, ``handed``, ``failed``, ``dropped`` or ``stored``; see `Outcome`.
         reason: why they failed or were dropped; empty otherwise.
+        body: in `on_drop`: the event, the only one of this settlement; None: there is no copy of it.
     """
 
     producer: str
@@ -37,6 +41,7 @@ class Settlement(NamedTuple):
     last: int
     status: str
     reason: str
+    body: bytes | None = None
 
     @property
     def events(self) -> int:
@@ -48,7 +53,7 @@ class Watcher:
     """Tells the functions of one client.
 
     Attributes:
-        omitted: settlements and errors that were left out because too many waited.
+        omitted: settlements, lost events and errors that were left out because too many waited.
     """
 
     def __init__(self, config: Config, callbacks: CallbackThread) -> None:
@@ -61,17 +66,25 @@ class Watcher:
         """Start empty: in a new client, and in the child of a fork."""
         self._lock = threads.RLock()
         self._settled: list[Settlement] = []
+        self._lost: list[Settlement] = []
+        self._bytes = 0
         self._errors: list[str] = []
         self._queued = False
 
-    def settled(self, producer: str, outcomes: Sequence[tuple[int, int, str, str]]) -> None:
-        """Tell of outcomes: (first sequence, last sequence, status, reason)."""
-        if self._config.on_delivery is None and self._config.on_drop is None:
-            return
-        some = [Settlement(producer, *outcome) for outcome in outcomes]
-        if self._config.on_delivery is None:
-            some = [one for one in some if one.status in ("failed", "dropped")]
-        self._add(self._settled, some)
+    def settled(self, outcomes: Iterable[Settlement]) -> None:
+        """Tell of outcomes."""
+        if self._config.on_delivery is not None:
+            self._add(self._settled, [*outcomes])
+
+    def lost(self, events: list[Settlement], omitted: int) -> None:
+        """Tell of events that were lost, and of how many more."""
+        self.omitted += omitted
+        if self._config.on_drop is not None:
+            with self._lock:
+                self._bytes += sum(len(one.body or b"") for one in events)
+                if self._bytes > BODIES:
+                    events = [one._replace(body=None) for one in events]
+            self._add(self._lost, events)
 
     def failed(self, text: str) -> None:
         """Tell of an error."""
@@ -92,9 +105,11 @@ class Watcher:
 
     def _tell(self) -> None:
         with self._lock:
-            settled, errors = self._settled[:], self._errors[:]
+            settled, lost, errors = self._settled[:], self._lost[:], self._errors[:]
             self._settled.clear()
+            self._lost.clear()
             self._errors.clear()
+            self._bytes = 0
             self._queued = False
         config = self._config
         try:
@@ -102,7 +117,6 @@ class Watcher:
                 config.on_delivery(settled)
         finally:
             try:
-                lost = [one for one in settled if one.status in ("failed", "dropped")]
                 if lost and config.on_drop is not None:
                     config.on_drop(lost)
             finally:

@@ -1,4 +1,4 @@
-"""The files below the folders of captures to compare or leave out, and the doubts; see ``docs/verify.md``."""
+"""The files below the folders of captures to compare or not, and the doubts: ``docs/verify-rules.md``."""
 
 from __future__ import annotations
 

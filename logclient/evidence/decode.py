@@ -56,7 +56,7 @@ OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
 QUIET = ("ping", "heartbeat", "other", "command", "control", "check")
 """Statuses of what the verdict counts besides events."""
-CHECK = int.from_bytes(TEST_PRODUCERS, "big")  # the first 32 bits of the ids of test events of `doctor`
+CHECK = int.from_bytes(TEST_PRODUCERS, "big")  # the first 32 bits of the ids of the test events of `check`
 NO_LIBRARY = "no_library"  # the status of a body that cannot be decompressed on this machine
 BODY_MOST = 1 << 28  # decoders keep no body with more bytes
 NO_VALUE = "no_value"  # the reason for a record without a body: a tombstone of a topic, or NULL in a table

@@ -1,4 +1,4 @@
-"""The selection of one time, or of some runs, out of the evidence. The rules are in ``docs/verify.md``."""
+"""The selection of one time, or some runs, out of the evidence. The rules: ``docs/verify-rules.md``."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import socket
 import struct
 import time
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
@@ -96,7 +97,8 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
         length, crc = _RECORD.unpack(head)
         if length == 0 or length > MAX_RECORD:
             # A crash of the machine may leave zeros at the end of the file.
-            zeros = length == 0 and crc == 0 and not any(iter(lambda: file.read(1 << 20).strip(b"\0"), b""))
+            rest = iter(lambda: file.read(1 << 20), b"")
+            zeros = length == 0 and crc == 0 and not any(some.strip(b"\0") for some in rest)
             yield _Record(offset, size, b"", "torn" if zeros else f"a record of {length} bytes")
             return
         payload = file.read(length)
@@ -379,8 +381,10 @@ class CaptureWriter:
             raise
         self._written_next = self._next
         if self._size >= self._segment_bytes:
-            self._finish("rotated")
-            self._begin()
+            # The units are in the file. The next flush begins a segment, or says why it cannot.
+            with suppress(OSError):
+                self._finish("rotated")
+                self._begin()
 
     def _append(self, parts: list[bytes | memoryview]) -> int:
         """Write all parts, or leave the file as it was; return the number of bytes."""
@@ -402,7 +406,7 @@ class CaptureWriter:
 
     def close(self, reason: str = "closed") -> None:
         """Write the pending units and the end record. Idempotent."""
-        if self._fd < 0:
+        if self._fd < 0 and not self._pending:
             return
         try:
             self.flush()
@@ -552,5 +556,12 @@ class CaptureReader:
                     self._expect(name, offset, expected, arrival)
                     expected = arrival
         if not closed:
-            self.problems.append(Problem("unclosed", name, offset, "no end record"))
+            self.problems.append(
+                Problem(
+                    "unclosed",
+                    name,
+                    offset,
+                    "no end record: it is still being written, or its writer was killed",
+                )
+            )
         return expected

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, joined
+from logclient.integrations.request_fields import (
+    CLIENT_CLOSED,
+    KEY,
+    REQUEST_ID,
+    RequestFields,
+    check_logger,
+    joined,
+)
 
 try:
     from aiohttp import web
@@ -19,9 +27,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Newer versions warn of keys that are text.
 _KEY: Any = web.RequestKey(KEY, str) if hasattr(web, "RequestKey") else KEY
+_STATUS: Any = web.RequestKey("logclient.status", int) if hasattr(web, "RequestKey") else "logclient.status"
 
 
-def install(app: web.Application, *, client_ip: bool = True) -> None:
+def install(app: web.Application, *, client_ip: bool = True, logger: str | None = None) -> None:
     """Bind the fields of each request of an application and of those below it.
 
     The fields last as long as the task of the request. This is more than a middleware, which cannot add a
@@ -30,25 +39,42 @@ def install(app: web.Application, *, client_ip: bool = True) -> None:
     Args:
         app: the application, before it runs.
         client_ip: whether events have the address of the client.
+        logger: the name of a logger that gets one record for each finished request.
 
     Raises:
         TypeError: it is not an application of aiohttp.
     """
     if not isinstance(app, web.Application):
         raise TypeError(f"app: must be an aiohttp.web.Application, got {type(app).__name__}")
+    check_logger(logger)
 
     @web.middleware
     async def request_context(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if _KEY not in request:
-            fields = RequestFields(
-                request.method,
-                request.path,
-                joined(request.headers.getall(REQUEST_ID, ())),
-                joined(request.headers.getall("traceparent", ())),
-                request.remote if client_ip else None,
-            )
-            request[_KEY] = fields.id
-        return await handler(request)
+        if _KEY in request:
+            return await handler(request)
+        fields = RequestFields(
+            request.method,
+            request.path,
+            joined(request.headers.getall(REQUEST_ID, ())),
+            joined(request.headers.getall("traceparent", ())),
+            request.remote if client_ip else None,
+            logger,
+        )
+        request[_KEY] = fields.id
+
+        def facts() -> tuple[object, object]:
+            resource = request.match_info.route.resource
+            return None if resource is None else resource.canonical, None
+
+        try:
+            response = await handler(request)
+        except BaseException as error:
+            gone = isinstance(error, (asyncio.CancelledError, ConnectionResetError))
+            status = getattr(error, "status", CLIENT_CLOSED if gone else 500)
+            fields.log(request.get(_STATUS) or status, facts)
+            raise
+        fields.log(response.status, facts)
+        return response
 
     app.middlewares.insert(0, request_context)
     app.on_response_prepare.append(_add_id)
@@ -57,3 +83,4 @@ def install(app: web.Application, *, client_ip: bool = True) -> None:
 async def _add_id(request: web.Request, response: web.StreamResponse) -> None:
     if _KEY in request:
         response.headers[REQUEST_ID] = request[_KEY]
+        request[_STATUS] = response.status

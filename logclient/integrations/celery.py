@@ -6,26 +6,30 @@ the worker call `install`. docs/web.md lists the fields.
 
 from __future__ import annotations
 
+import logging
 import re
+import time
+from functools import partial
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import sane_id
+from logclient.integrations.request_fields import check_logger, sane_id
 from logclient.records.context import bind, bound
 
 __all__ = ["install"]
 
 _HEADERS = {"http.request.id": "logclient_request_id", "trace.id": "logclient_trace_id"}
-_BINDING = "logclient_binding"
+_BINDING, _BEGUN = "logclient_binding", "logclient_begun"
 _TRACE = re.compile(r"[0-9a-f]{32}")
 
 
-def install(app: Any) -> None:
+def install(app: Any, *, logger: str | None = None) -> None:
     """Bind the fields of each task while it runs, and send those of the request with each task.
 
     Args:
         app: the application. Celery's signals are those of the process, so its other applications have the
             fields, too.
+        logger: the name of a logger that gets one record for each finished task.
 
     Raises:
         MissingExtra: Celery is not installed.
@@ -37,10 +41,12 @@ def install(app: Any) -> None:
         raise MissingExtra("celery") from None
     if not isinstance(app, Celery):
         raise TypeError(f"app: must be a celery.Celery, got {type(app).__name__}")
+    check_logger(logger)
 
     signals.before_task_publish.connect(_send_request, weak=False, dispatch_uid="logclient.request")
     signals.task_prerun.connect(_begin, weak=False, dispatch_uid="logclient.begin")
-    signals.task_postrun.connect(_end, weak=False, dispatch_uid="logclient.end")
+    signals.task_postrun.disconnect(dispatch_uid="logclient.end")  # of an earlier call, with another logger
+    signals.task_postrun.connect(partial(_end, logger), weak=False, dispatch_uid="logclient.end")
 
 
 def _send_request(headers: dict[str, Any], **_: Any) -> None:
@@ -57,10 +63,18 @@ def _begin(task_id: str, task: Any, **_: Any) -> None:
             fields[name] = given
     # There is one request for each run of a task, also of tasks that run within another one.
     setattr(request, _BINDING, bind(fields))
+    setattr(request, _BEGUN, time.perf_counter())
 
 
-def _end(task: Any, **_: Any) -> None:
+def _end(logger: str | None, task: Any, state: str | None = None, **_: Any) -> None:
     binding = getattr(task.request, _BINDING, None)
-    if binding is not None:
+    if binding is None:
+        return
+    try:
+        if logger is not None:
+            took = time.perf_counter() - getattr(task.request, _BEGUN)
+            fields = {"celery.task.state": state, "event.duration": round(took * 1e9)}
+            logging.getLogger(logger).info("%s: %s in %.1f ms", task.name, state, took * 1e3, extra=fields)
+    finally:
         delattr(task.request, _BINDING)
         binding.reset()

@@ -1,17 +1,19 @@
 """Django: every event of a request has the fields of the request.
 
-With ``LOGCLIENT_CLIENT_IP = False`` in the
-settings, events do not have the address of the client.
+With ``LOGCLIENT_CLIENT_IP = False`` in the settings, events do not have the address of the client. With
+``LOGCLIENT_REQUEST_LOGGER = "access"``, that logger gets one record for each finished request.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import REQUEST_ID, RequestFields
+from logclient.integrations.request_fields import CLIENT_CLOSED, REQUEST_ID, RequestFields, check_logger
 
 try:
     from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -35,6 +37,7 @@ class RequestContext:
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self.get_response = get_response
         self.client_ip = bool(getattr(settings, "LOGCLIENT_CLIENT_IP", True))
+        self.logger = check_logger(getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None))
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
@@ -44,11 +47,11 @@ class RequestContext:
         if self._is_async:
             return self._respond(request)
         with self._begun(request) as fields:
-            return _ending(self.get_response(request), fields)
+            return self._ending(request, self.get_response(request), fields)
 
     async def _respond(self, request: Any) -> Any:
         with self._begun(request) as fields:
-            return _ending(await self.get_response(request), fields)
+            return self._ending(request, await self.get_response(request), fields)
 
     @contextmanager
     def _begun(self, request: Any) -> Iterator[RequestFields]:
@@ -59,23 +62,33 @@ class RequestContext:
             found.get("HTTP_X_REQUEST_ID"),
             found.get("HTTP_TRACEPARENT"),
             found.get("REMOTE_ADDR") if self.client_ip else None,
+            self.logger,
         )
         try:
             yield fields
-        except BaseException:
+        except BaseException as error:
+            status = CLIENT_CLOSED if isinstance(error, asyncio.CancelledError) else 500
+            fields.log(status, partial(_facts, request))
             fields.end()
             raise
 
+    def _ending(self, request: Any, response: Any, fields: RequestFields) -> Any:
+        response[REQUEST_ID] = fields.id
+        close = response.close
 
-def _ending(response: Any, fields: RequestFields) -> Any:
-    response[REQUEST_ID] = fields.id
-    close = response.close
+        def close_and_end() -> None:
+            try:
+                close()
+            finally:
+                fields.log(response.status_code, partial(_facts, request))
+                fields.end()
 
-    def close_and_end() -> None:
-        try:
-            close()
-        finally:
-            fields.end()
+        response.close = close_and_end
+        return response
 
-    response.close = close_and_end
-    return response
+
+def _facts(request: Any) -> tuple[object, object]:
+    """Return the route and the user, whom only the program looks up: that is a query."""
+    user: Any = getattr(request, "_cached_user", None)
+    named = user is not None and user.is_authenticated
+    return getattr(request.resolver_match, "route", None), user.get_username() if named else None

@@ -24,7 +24,8 @@ class FrontEnd:
     """What another library for logging gives its records to.
 
     Args:
-        url: the server, as for ``logclient.connect``.
+        url: the server, as for ``logclient.connect``; without it and `client` that of the variable
+            LOGCLIENT_URL.
         client: a client to use instead of `url`; it is not closed.
         options: as for ``logclient.connect``.
 
@@ -33,8 +34,8 @@ class FrontEnd:
         level: records below it are not sent.
 
     Raises:
-        ConfigError: the URL or an option breaks a rule.
-        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+        ConfigError: the URL or an option breaks a rule, or there is no URL.
+        TypeError: `url` or options are given with a client.
     """
 
     level = 0
@@ -45,7 +46,6 @@ class FrontEnd:
         check_source(url, client, options)
         self._owner = client is None
         if client is None:
-            assert url is not None
             client = open_client(parse(url, defaults={"overflow": "drop_oldest"}, **options))
         self.client = client
         self._sampling = client.sampling

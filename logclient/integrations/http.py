@@ -9,14 +9,13 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qs
 
-from logclient.integrations.request_fields import trace_id
+from logclient.integrations.request_fields import CLIENT_CLOSED, trace_id
 from logclient.logjam import Agent, Client, Request
 
 App = TypeVar("App")
 Context = TypeVar("Context")
 
 REQUEST_ID = "X-Logjam-Request-Id"  # of the response: ``<app>-<environment>-<request_id>``
-CLIENT_CLOSED = 499  # code of a request whose client disconnected before the response, as in nginx
 WARNING = 30
 LONGEST_WAIT = 3600.0
 

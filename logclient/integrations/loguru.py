@@ -17,7 +17,7 @@ __all__ = ["Sink"]
 class Sink(FrontEnd):
     """A sink for ``loguru.logger.add``. It never waits for the network, and never raises.
 
-    ``logger.remove()`` delivers what is queued, for ``close_timeout`` at most. So does the end of the
+    ``logger.remove()`` delivers what is queued, for the option ``timeout`` at most. So does the end of the
     process, for ``atexit_timeout``.
 
     Its arguments are those of `FrontEnd`.
@@ -43,5 +43,5 @@ class Sink(FrontEnd):
         self._ship_document(document, level.no, record["name"] or "")
 
     def stop(self) -> None:
-        """Deliver what is queued, for ``close_timeout`` at most; called when the sink is removed."""
+        """Deliver what is queued, for the option ``timeout`` at most; called when the sink is removed."""
         self._deliver()

@@ -77,7 +77,7 @@ class LogExporter(FrontEnd, _Exporter):
         return _Result.SUCCESS
 
     def shutdown(self, timeout_millis: float | None = None) -> None:
-        """Deliver what is queued, for ``close_timeout`` by default, and close a client of its own."""
+        """Deliver what is queued, for the option ``timeout`` by default, and close a client of its own."""
         if not self._ended:
             self._ended = True
             self._deliver(None if timeout_millis is None else timeout_millis / 1000)

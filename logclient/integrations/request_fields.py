@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
@@ -13,6 +16,7 @@ from logclient.records import context
 
 REQUEST_ID = "X-Request-Id"  # header of the request and of its response
 KEY = "logclient.request_id"  # in what a framework keeps for a request whose fields are bound already
+CLIENT_CLOSED = 499  # status of a request whose client has gone before the response, as in nginx
 
 _NAMES = ("http.request.id", "http.request.method", "url.path", "client.ip", "trace.id")
 _SANE = re.compile(r"[!#-&(-~]{1,128}")
@@ -23,13 +27,30 @@ class RequestFields:
     """The fields of one request: its method, path, ids and peer. They are bound from here on, until `end`.
 
     Fields that were bound before stay, all but those of another request.
+
+    Args:
+        method: of HTTP.
+        path: without the query.
+        given_id: that the request has come with.
+        traceparent: its header of that name.
+        ip: the address of the client.
+        logger: the name of a logger that gets a record when the request has ended.
     """
 
-    __slots__ = ("_before", "id", "nested")
+    __slots__ = ("_before", "_begun", "_fields", "_logger", "_shown", "id", "nested")
 
     def __init__(
-        self, method: str | None, path: str, given_id: str | None, traceparent: str | None, ip: object
+        self,
+        method: str | None,
+        path: str,
+        given_id: str | None,
+        traceparent: str | None,
+        ip: object,
+        logger: str | None = None,
     ) -> None:
+        self._logger = logger
+        self._begun = time.perf_counter()
+        self._shown = f"{method or 'request'} {path or '/'}"
         self.id = sane_id(given_id) or secrets.token_hex(16)
         fields = {"http.request.id": self.id, "url.path": path or "/"}
         if method:
@@ -43,13 +64,47 @@ class RequestFields:
         self.nested = "http.request.id" in others
         kept = {name: value for name, value in others.items() if name not in _NAMES}
         self._before = before
-        context.current.set(context.Fields({**kept, **fields}))
+        self._fields = context.Fields({**kept, **fields})
+        context.current.set(self._fields)
+
+    def log(self, status: int, facts: Callable[[], tuple[object, object]]) -> None:
+        """Log once that the request has ended.
+
+        Args:
+            status: of the response.
+            facts: returns the route and the user's name, or None for what there is not.
+        """
+        if self._logger is None:
+            return
+        name, self._logger = self._logger, None
+        took = time.perf_counter() - self._begun
+        fields: dict[str, Any] = {"http.response.status_code": status, "event.duration": round(took * 1e9)}
+        before = context.current.get()
+        if not self._is_bound(before):  # a server may end a response in another task
+            context.current.set(self._fields)
+        try:
+            with suppress(Exception):  # of the application's classes
+                named = zip(("http.route", "user.name"), facts(), strict=True)
+                fields |= {key: str(value) for key, value in named if value}
+            text = "%s: %d in %.1f ms"
+            logging.getLogger(name).info(text, self._shown, status, took * 1e3, extra=fields)
+        finally:
+            context.current.set(before)
+
+    def _is_bound(self, now: context.Fields | None) -> bool:
+        return now is not None and now.fields.get("http.request.id") == self.id
 
     def end(self) -> None:
         """Bring back the fields from before. Where another request's fields are bound, do nothing."""
-        now = context.current.get()
-        if now is not None and now.fields.get("http.request.id") == self.id:
+        if self._is_bound(context.current.get()):
             context.current.set(self._before)
+
+
+def check_logger(name: object) -> str | None:
+    """Return the name of the logger for finished requests; a TypeError says what it must be."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"logger: must be the name of a logger, got {type(name).__name__}")
+    return name
 
 
 def sane_id(given: str | None) -> str | None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, joined
+from logclient.integrations.request_fields import (
+    CLIENT_CLOSED,
+    KEY,
+    REQUEST_ID,
+    RequestFields,
+    check_logger,
+    joined,
+)
 
 __all__ = ["RequestContext"]
 
@@ -15,7 +23,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _ID = REQUEST_ID.lower().encode()
-_STARTS = ("http.response.start", "websocket.accept")
+_STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+_ENDS = ("http.response.body", "websocket.http.response.body")
 
 
 class RequestContext:
@@ -28,13 +37,19 @@ class RequestContext:
     Args:
         app: the application.
         client_ip: whether events have the address of the client.
+        logger: the name of a logger that gets one record for each finished request.
     """
 
     def __init__(
-        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, client_ip: bool = True
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        *,
+        client_ip: bool = True,
+        logger: str | None = None,
     ) -> None:
         self.app = app
         self.client_ip = client_ip
+        self.logger = check_logger(logger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, with the fields bound if the scope is of a new request."""
@@ -48,18 +63,38 @@ class RequestContext:
             joined([bytes(value).decode("latin-1") for name, value in headers if name == _ID]),
             joined([bytes(value).decode("latin-1") for name, value in headers if name == b"traceparent"]),
             client[0] if client and self.client_ip else None,
+            self.logger,
         )
         scope[KEY] = fields.id
         shown = (_ID, fields.id.encode())
+        status = 0
 
         async def send_with_id(message: Message) -> None:
-            if message["type"] in _STARTS:
+            nonlocal status
+            kind = message["type"]
+            if kind == "websocket.close" and not status:
+                status = 403  # what servers answer to the handshake then
+            if kind in _STARTS:
+                status = message.get("status", 101)
                 others = [pair for pair in message.get("headers") or () if bytes(pair[0]).lower() != _ID]
                 message = {**message, "headers": [*others, shown]}
             await send(message)
+            if kind in _ENDS and not message.get("more_body"):
+                fields.log(status, facts)  # background tasks may go on
+
+        def facts() -> tuple[object, object]:
+            user: Any = scope.get("user")
+            named = getattr(user, "is_authenticated", False)
+            return getattr(scope.get("route"), "path", None), user.display_name if named else None
 
         try:
-            await self.app(scope, receive, send_with_id)
+            try:
+                await self.app(scope, receive, send_with_id)
+            except BaseException as error:
+                gone = isinstance(error, asyncio.CancelledError) or type(error).__name__ == "ClientDisconnect"
+                fields.log(status or (CLIENT_CLOSED if gone else 500), facts)
+                raise
+            fields.log(status or 500, facts)
         except Exception:
             # Servers run each request in a task of its own, and log the exception there.
             if fields.nested:

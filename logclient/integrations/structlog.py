@@ -1,6 +1,6 @@
 """structlog: a logger factory that ships event dicts as ECS documents.
 
-The event dict is encoded once, in compiled code: let no processor render it. docs/structlog.md says what the
+The event dict is encoded once, compiled: let no processor render it. See docs/other-loggers.md for what the
 names of structlog become in ECS; all other fields are at the top of the document, as they are.
 """
 

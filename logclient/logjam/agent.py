@@ -27,6 +27,9 @@ R = TypeVar("R")
 Sink = Callable[[bytes, int, int], object]
 """``sink(body, level, kind)`` takes a document, with a level number of ``logging``."""
 
+PLACE = ("host", "cluster", "datacenter", "namespace", "revision")
+"""Fields that importers know, in the order of documents."""
+
 _FULL_ID = re.compile(r"[!-~]{1,255}-[!-~]{1,255}-[0-9A-Fa-f]{32}")
 
 
@@ -234,11 +237,8 @@ class Agent(AgentMethods[Any]):
         app_env: ``<app>-<env>``, without a dash in the environment.
         zone: the time zone in which the importer reads ``started_at`` (it ignores the offset): a name of the
             time zone database, or a tzinfo; None: this machine's.
-        host: the host that documents name; None: the name of this machine.
-        cluster: the cluster that documents name; None: none.
-        datacenter: the data center that documents name; None: none.
-        namespace: the namespace that documents name; None: none.
-        revision: the revision of the application that documents name; None: none.
+        fields: fields of all documents. Those of `PLACE` become texts; ``host`` is the name of this machine
+            by default. A document's own field wins over the others.
         mask: parts of the names of headers and parameters whose values are masked.
         max_event_bytes: the largest document in bytes; a larger one fails.
         own_ids: True: an id that the application gives to a request is its id. False: that id becomes the
@@ -263,11 +263,7 @@ class Agent(AgentMethods[Any]):
         app_env: str,
         *,
         zone: str | datetime.tzinfo | None = None,
-        host: str | None = None,
-        cluster: str | None = None,
-        datacenter: str | None = None,
-        namespace: str | None = None,
-        revision: str | None = None,
+        fields: Mapping[str, Any] | None = None,
         mask: Iterable[str] = MASKED,
         max_event_bytes: int = 8 << 20,
         own_ids: bool = True,
@@ -284,19 +280,15 @@ class Agent(AgentMethods[Any]):
         self.clock = document.Clock(self.zone)
         self.masks = document.Masks(mask)
         self.failed = 0  # documents that were not made or not taken
-        place = {
-            "host": node_name() if host is None else host,
-            "cluster": cluster,
-            "datacenter": datacenter,
-            "namespace": namespace,
-            "revision": revision,
-        }
-        self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
         self.own_ids = own_ids
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         self._reporter = reporter or ErrorLog()
         self._lost = lost
         self._moved = moved
+        own = {"host": node_name(), **(fields or {})}
+        place = {name: own.pop(name) for name in PLACE if name in own}
+        self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
+        self.add_fields(self.place, own, document.Values())
 
     @property
     def _agent(self) -> Agent:
@@ -324,8 +316,9 @@ class Agent(AgentMethods[Any]):
             self._moved(count)
 
     def add_fields(self, made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
-        """Add the user's fields to a document, under names that are free."""
+        """Add the user's fields to a document, under names that are free or of a field of all documents."""
         ids = 0
+        common = set(self.place)
         alike = document.Alike()
         if not isinstance(fields, Mapping):  # the application has replaced the dict
             fields = {"fields": fields}
@@ -340,12 +333,13 @@ class Agent(AgentMethods[Any]):
             ):
                 # The importer would take it for a number.
                 key = f"{document.cut(key, document.MAX_NAME - 1)}_"
-            if key in made or key in document.OWN:
+            if (key in made and key not in common) or key in document.OWN:
                 other = alike.other(key, made)
                 if other is None:
                     continue
                 key = other
             made[key] = plain
+            common.discard(key)
         self.count_moved(ids)
 
     def trace(self, error: BaseException) -> str:
@@ -448,7 +442,7 @@ class Agent(AgentMethods[Any]):
             request=innermost,
             texts=self.clock.texts,
             place=self.place,
-            reserved=document.OWN | _record_names(),
+            reserved=document.OWN | _record_names() | self.place.keys(),
             kind=LOGS << K_TOPIC_SHIFT,
         )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+from logclient.config import readers
 from logclient.config.common import Config
-from logclient.config.option import option, redeclared
-from logclient.config.readers import choice, curve_key, duration, integer, names, optional, secret, size, text
+from logclient.config.option import option
+from logclient.config.readers import choice, curve_key, integer, names, optional, secret, size, text
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 
@@ -15,6 +16,8 @@ class LogjamConfig(Config):
     """The configuration of a Logjam client."""
 
     title = "Logjam"
+    compress_over: ClassVar[int] = 1024
+    """Bytes: shorter bodies are not compressed."""
 
     max_event_bytes: int = option(
         size(64, (64 << 20) - 64),
@@ -39,22 +42,14 @@ class LogjamConfig(Config):
     compression: str = option(
         choice("auto", "none", "zlib", "snappy", "lz4"),
         "auto",
-        "How bodies from compress_over on are compressed; auto: the first of snappy, lz4 and zlib that runs "
+        "How bodies from 1 KiB on are compressed; auto: the first of snappy, lz4 and zlib that runs "
         "without the GIL here. See logjam.md.",
     )
-    compress_over: int = option(size(0, 64 << 20), "1KiB", "Shorter bodies are not compressed.")
-    auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
-    auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
     hwm: int = option(
         integer(1, 10_000_000),
         "1000",
         "High-water mark: the number of messages that ZeroMQ holds for one connection. When the connection "
         "breaks, they are lost or (requests) sent again.",
-    )
-    heartbeat: float = option(
-        duration(0, 3600),
-        "0",
-        "Interval of ZeroMQ's own pings; two unanswered ones end the connection; 0: no pings.",
     )
     curve_server: str | None = option(
         optional(curve_key),
@@ -74,13 +69,13 @@ class LogjamConfig(Config):
         "Time zone of the importer, such as Europe/Berlin, which reads started_at as its local time.",
         shown="this machine's",
     )
-    host_name: str | None = option(
-        optional(text), "none", "Host that documents name as their origin.", shown="this machine's"
+    fields: dict[str, Any] = option(
+        readers.fields,
+        "",
+        "Fields of every document that is made here, by name; in a URL a JSON object. Importers know "
+        "cluster, datacenter, namespace, revision, and host, which is this machine's name by default.",
+        shown="none",
     )
-    cluster: str | None = option(optional(text), "none", "Cluster that documents name.")
-    datacenter: str | None = option(optional(text), "none", "Data center that documents name.")
-    namespace: str | None = option(optional(text), "none", "Namespace that documents name.")
-    revision: str | None = option(optional(text), "none", "Revision of the application that documents name.")
     mask: tuple[str, ...] = option(
         names,
         "",

@@ -1,4 +1,4 @@
-"""Logjam's messages as frames that people can read, and the probe of ``logclient ping``."""
+"""Logjam's messages as frames that people can read, and the probe of ``logclient check``."""
 
 from __future__ import annotations
 

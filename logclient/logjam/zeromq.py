@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.transports.tcp import COUNTS_RECEIVED as COUNTS_RECEIVED
-from logclient.transports.tcp import bytes_received
+from logclient.transports.tcp_link import COUNTS_RECEIVED as COUNTS_RECEIVED
+from logclient.transports.tcp_link import bytes_received
 
 _WATCH_FROM = 1 << 20  # bytes
 

@@ -17,15 +17,13 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery
 from logclient.errors import EncodeError, EncodeTypeError, described
 from logclient.logux.config import LoguxConfig
-from logclient.logux.core import Action, DebugText, Logux, Opened, Received, Undone
+from logclient.logux.core import WHOLE, WHOLE_WITH_META, Action, DebugText, Logux, Opened, Received, Undone
 from logclient.logux.messages import MAX_NUMBER, Headers
 from logclient.logux.state import State
 
 __all__ = ["Client", "Pong"]
 
 INFO, URGENT = 20, 40
-WHOLE, WHOLE_WITH_META = 1 << 4, 2 << 4
-"""Kinds of bodies: a whole action, and one behind its time and subprotocol."""
 NO_TIME, NO_SUBPROTOCOL = -(1 << 63), -1
 
 SUBSCRIBE, UNDO = "logux/subscribe", "logux/undo"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from logclient.config.common import Config
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import echo
-from logclient.config.option import option, redeclared
-from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret, size
+from logclient.config.option import option
+from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret
 from logclient.config.secrets import Secret, read_secret
 from logclient.errors import ConfigError
 
@@ -126,13 +125,12 @@ class LoguxConfig(DocumentConfig):
 
     title = "Logux"
     credentials = ("token", "http_headers")
+    max_message: ClassVar[int] = 16 << 20
+    """A longer message from the server ends the connection."""
+    window_bytes: ClassVar[int] = 256 << 10
+    """Largest size of the actions in a sync message, without ids; a longer action is sent alone."""
 
     window: int = option(integer(1, 10_000), "100", "Largest number of actions in a sync message.")
-    window_bytes: int = option(
-        size(1024, 64 << 20),
-        "256KiB",
-        "Largest size of the actions in a sync message, without ids; a longer action is sent alone.",
-    )
     inflight: int = option(
         integer(1, 64), "4", "Largest number of sync messages whose actions have no outcome yet."
     )
@@ -150,7 +148,9 @@ class LoguxConfig(DocumentConfig):
         "Version of the application's own protocol, which the server may refuse; 0: none is sent.",
     )
     strict_spec: bool = option(
-        boolean, "false", "Follow the protocol's text where released servers differ from it; see logux.md."
+        boolean,
+        "false",
+        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
     )
     action_type: str = option(
         _text(
@@ -179,14 +179,11 @@ class LoguxConfig(DocumentConfig):
         "unanswered actions are then treated as after a break, under a new client id.",
     )
     deflate: str = option(choice("off", "on"), "off", "Compress WebSocket messages if the server agrees.")
-    max_message: int = option(
-        size(1024, 1 << 30), "16MiB", "A longer message from the server ends the connection."
-    )
     proxy: str = option(
         # The value is not shown: it may be a proxy with its password.
         choice("env", "none", instead="the environment names it, as in https_proxy"),
         "env",
-        "env: use the proxy of the environment (https_proxy, no_proxy and so on); none: connect directly.",
+        "env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
     )
     http_headers: tuple[tuple[str, Secret], ...] | None = option(
         Reader("headers", _http_headers, secret=True),
@@ -201,8 +198,6 @@ class LoguxConfig(DocumentConfig):
         "File in which one client keeps its client id, and the number of the last action received, across "
         "restarts.",
     )
-    auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
-    auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
     token: Secret | None = option(secret, None, "Credentials of the connection.")
 
     @classmethod

@@ -96,6 +96,12 @@ class Undone(NamedTuple):
     meta: dict[str, Any]
 
 
+WHOLE, WHOLE_WITH_META = 1 << 4, 2 << 4
+"""Kinds of bodies: a whole action, and one behind its time and subprotocol."""
+META_SIZE = 16
+"""Bytes of these two."""
+
+
 def _name_parts(name: bytes) -> tuple[str, str]:
     """Make the second and the third part of a node id from 10 bytes, six bits in each character."""
     number = int.from_bytes(name, "big")
@@ -128,6 +134,10 @@ class Logux(Core):
         self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: it did not help
         self._now = 0.0
         self._begin()
+
+    def event_of(self, body: bytes, kind: int) -> bytes:
+        """Return the action without its time and subprotocol."""
+        return body[META_SIZE:] if kind & WHOLE_WITH_META else body
 
     def _make_codec(self, config: LoguxConfig, producer: bytes) -> Any:
         """Return the codec; a reference in the tests puts its own in this place."""

@@ -1,4 +1,4 @@
-"""Logux: messages as readable frames, and the probe of ``logclient ping``."""
+"""Logux: messages as readable frames, and the probe of ``logclient check``."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Probe(readable.Probe):
         if config.subprotocol:
             options["subprotocol"] = config.subprotocol
         # Servers close other connections of the same client id.
-        node_id = f"{config.user}:{urandom(8).hex()}:ping"
+        node_id = f"{config.user}:{urandom(8).hex()}:check"
         self._connect = messages.Connect(messages.PROTOCOL, node_id, 0, options)
         self._strict = isinstance(config.subprotocol, str)  # with strict_spec
         self._asked = 0

@@ -6,8 +6,8 @@
         acked = writer.write({"message": f"line {n}"} for n in range(10_000))
 
 Modules: ``client`` (the public class), ``core`` (the writer without I/O) and its ``options``, ``frames``
-(bytes as frames that people can read, and the probe of ``logclient ping``). The reader, which collectors use,
-is ``logclient._ext.lumberjack.Reader``.
+(bytes as frames that people can read, and the probe of ``logclient check``). The reader of collectors is
+``logclient._ext.lumberjack.Reader``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Writer(Client):
         LedgerError: the ledger's directory cannot be used.
     """
 
-    def __init__(self, url: str, /, **options: Unpack[Options]) -> None:
+    def __init__(self, url: str | None = None, /, **options: Unpack[Options]) -> None:
         config = parse(url, defaults={"overflow": "block"}, **options)
         if config.protocol != "lumberjack":
             raise ConfigError(f"scheme: a Writer speaks lumberjack, not {config.scheme}")
@@ -42,7 +42,7 @@ class Writer(Client):
 
         Args:
             events: mappings, strings or bytes, as for ``send``.
-            timeout: seconds to wait after the last event was queued; None: ``flush_timeout``.
+            timeout: seconds to wait after the last event was queued; None: the option ``timeout``.
 
         Returns:
             How many of these events the server has acknowledged.
@@ -51,7 +51,7 @@ class Writer(Client):
             EncodeError: an event cannot be encoded; those before it were sent.
         """
         deliveries = [self.submit(event) for event in events]
-        deadline = time.monotonic() + (self.config.flush_timeout if timeout is None else timeout)
+        deadline = time.monotonic() + (self.config.timeout if timeout is None else timeout)
         self.flush(max(0.0, deadline - time.monotonic()))
         outcomes = (d.result(max(0.0, deadline - time.monotonic())) for d in deliveries)
         return sum(outcome is not None and outcome.status == "acked" for outcome in outcomes)

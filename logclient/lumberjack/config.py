@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from logclient.config.documents import DocumentConfig
 from logclient.config.option import option
-from logclient.config.readers import boolean, choice, integer, size
+from logclient.config.readers import boolean, choice, integer
 from logclient.errors import ConfigError
 
 
@@ -14,14 +14,11 @@ class LumberjackConfig(DocumentConfig):
     """The configuration of a Lumberjack client."""
 
     title = "Lumberjack"
+    window_bytes: ClassVar[int] = 1 << 20
+    """Largest size of the events in a window, uncompressed and without ids; a longer event is sent alone."""
 
     window: int = option(
         integer(1, 10_000), "2048", "Largest number of events in a window. Servers refuse more than 10000."
-    )
-    window_bytes: int = option(
-        size(1024, 64 << 20),
-        "1MiB",
-        "Largest size of the events in a window, uncompressed and without ids; a longer event is sent alone.",
     )
     inflight: int = option(
         integer(1, 64),
@@ -44,7 +41,7 @@ class LumberjackConfig(DocumentConfig):
     strict_spec: bool = option(
         boolean,
         "false",
-        "Follow the protocol's text where released servers differ from it; see lumberjack.md.",
+        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
     )
     timestamp: bool = option(
         boolean, "true", "Give mappings and texts without an @timestamp the time of their call."
@@ -54,6 +51,12 @@ class LumberjackConfig(DocumentConfig):
         "false",
         "true: connect to all servers of the URL at the same time, and send each window where the fewest "
         "bytes are in flight; see lumberjack.md. false: to one of them, and to the next one when it fails.",
+    )
+    proxy: str = option(
+        # The value is not shown: it may be a proxy with its password.
+        choice("none", "env", instead="the environment names it, as in https_proxy"),
+        "none",
+        "env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
     )
     trust: str = option(
         choice("none", "metadata"),

@@ -1,4 +1,4 @@
-"""Lumberjack's bytes as frames that people can read, and the probe of ``logclient ping``."""
+"""Lumberjack's bytes as frames that people can read, and the probe of ``logclient check``."""
 
 from __future__ import annotations
 
@@ -230,7 +230,8 @@ class Probe(readable.Probe):
     ends in line feeds, because an HTTP server waits for them before it complains.
     """
 
-    silence = "it may be one that answers only events, as go-lumber's does: try --event"
+    silence = "it may be one that answers only events, as go-lumber's does: leave out --no-event"
+    may_be_silent = True
 
     def __init__(self, config: Any) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ An event document is a JSON object with these fields, and ``uuid``, which is the
 
 =============  ====================================================================================
 ``type``       the option ``event_type``, or the argument ``type`` of a call
-``host``       the option ``host_name``; by default the name of this machine
+``host``       the name of this machine
 ``timestamp``  milliseconds since 1970
 ``data``       a mapping of strings to strings, or a string
 =============  ====================================================================================

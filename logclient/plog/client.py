@@ -211,7 +211,6 @@ class _DocumentClient(client.Client):
         return Documents(
             put,
             event_type=config.event_type,
-            host=config.host_name,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
             fingerprint=config.error_fingerprint,

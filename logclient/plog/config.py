@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from logclient.config.common import Config
-from logclient.config.option import option
+from logclient.config.option import Option, option
 from logclient.config.readers import boolean, choice, integer, optional, size, text
-from logclient.errors import ConfigError
 
 MAX_DATAGRAM = 65_507
 """Bytes of the largest datagram over IPv4, and more than any event's tags."""
 
-_DATAGRAMS = frozenset(("mtu", "unboxed", "topic", "tags", "pace", "burst", "pace_bytes", "feedback"))
+_DATAGRAMS = frozenset(("mtu", "unboxed", "topic", "tags", "pace", "pace_bytes", "feedback"))
 """Options without a meaning for lines over TCP."""
 
 
@@ -20,6 +19,8 @@ class PlogConfig(Config):
     """The configuration of a plog client."""
 
     title = "plog"
+    burst: ClassVar[tuple[float, float]] = (64.0, 0.0064)
+    """What is sent at once after a pause: this many packets, or those of so many seconds at the pace."""
 
     max_event_bytes: int = option(
         size(64, (1 << 31) - 1),
@@ -45,21 +46,12 @@ class PlogConfig(Config):
     topic: str = option(text, "", "Kafka topic of each event (tag kt:).", shown="the server's")
     tags: str = option(text, "", "Further tags of each event, separated by commas.")
     pace: int = option(integer(0, 1_000_000_000), "10000", "Packets per second; 0: no limit.")
-    burst: int | None = option(
-        optional(integer(1, 1_000_000)),
-        "none",
-        "Largest number of packets sent at once after a pause.",
-        shown="6.4 ms of the pace, 64 at least",
-    )
     pace_bytes: int = option(size(0, 1 << 50), "64MiB", "Bytes per second; 0: no limit.")
     feedback: str = option(
         choice("none", "auto", "stat"),
         "none",
         "auto: the pace follows the server's receive queue on the same machine, else its counters (STAT); "
         "stat: its counters; none: a fixed pace after a slow start.",
-    )
-    host_name: str | None = option(
-        optional(text), "none", "Host that documents name as their origin.", shown="this machine's"
     )
 
     @property
@@ -68,8 +60,8 @@ class PlogConfig(Config):
         return self.max_event_bytes + 2 + MAX_DATAGRAM
 
     @classmethod
-    def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
+    def refusal(cls, option: Option, scheme: str) -> str:
         """Refuse options of datagrams for lines over TCP."""
-        super().complete(scheme, values, given)
-        if scheme == "plog+tcp" and given & _DATAGRAMS:
-            raise ConfigError(f"{min(given & _DATAGRAMS)}: only for datagrams, which plog+tcp does not send")
+        if scheme == "plog+tcp" and option.name in _DATAGRAMS:
+            return "only for datagrams, which plog+tcp does not send"
+        return super().refusal(option, scheme)

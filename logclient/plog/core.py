@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.plog import HEADER, MAX_DATAGRAM, Codec
 from logclient.delivery.contract import Core, CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
@@ -68,6 +69,10 @@ class _Request(NamedTuple):
 
 class Plog(Core):
     """The client's side of one socket at a time. See ``delivery.contract.Core``."""
+
+    def event_of(self, body: bytes, kind: int) -> bytes:
+        """Return the message without the tags of its own."""
+        return body[2 + int.from_bytes(body[:2], "big") :] if kind >> K_TOPIC_SHIFT == TAGGED else body
 
     reply_timeout = 2.0
     """Seconds that a command waits for its reply."""
@@ -226,8 +231,8 @@ class Plog(Core):
         self._by_stat.answered(self._codec.now, lost, request.counts[2])
 
     def _burst(self, packets: float) -> float:
-        burst = self._config.burst
-        return max(64.0, packets * 0.0064) if burst is None else burst
+        least, seconds = self._config.burst
+        return max(least, packets * seconds)
 
     # -- the connection
 

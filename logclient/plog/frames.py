@@ -1,4 +1,4 @@
-"""plog: datagrams as readable frames, and the probe of ``logclient ping``."""
+"""plog: datagrams as readable frames, and the probe of ``logclient check``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The documents of log records, as formatters for any handler.
 
 ``ecs``: one JSON object in the Elastic Common Schema, with these fields in this order. Names with dots are
-objects, as in ecs-logging: ``{"log": {"logger": ...}}``, all but ``log.level`` and ``ecs.version``. With
-``ecs_dotted`` they keep the dots. The other forms are described in ``logclient.records.formats``.
+objects, as in ecs-logging: ``{"log": {"logger": ...}}``, all but ``log.level`` and ``ecs.version``. In the
+form ``ecs_dotted`` they keep the dots. The other forms are described in ``logclient.records.formats``.
 
 ======================== ==========================================================================
 ``@timestamp``           ``record.created``, UTC, microseconds, ``2026-01-01T12:34:56.789012Z``
@@ -54,10 +54,9 @@ class DocumentFormatter(logging.Formatter):
     overridden.
 
     Args:
-        form: ``ecs``, ``logstash``, ``otel``, ``gelf`` or ``json``, as the option ``format``.
+        form: ``ecs``, ``ecs_dotted``, ``logstash``, ``otel``, ``gelf`` or ``json``, as the option ``format``.
         fields: fields of every document; a record's own of the same name win. A ``logclient.Handler`` has the
             option ``fields`` for that.
-        ecs_dotted: keep the dots in the names of ``ecs``.
         error_fingerprint: give records with an exception an ``error.fingerprint``.
     """
 
@@ -66,16 +65,14 @@ class DocumentFormatter(logging.Formatter):
         form: str = "ecs",
         fields: Mapping[str, Any] | None = None,
         *,
-        ecs_dotted: bool = False,
         error_fingerprint: bool = False,
     ) -> None:
         super().__init__()
         self.fields = dict(fields or {})
-        self.ecs_dotted = ecs_dotted
         self._form = _form(form)
         self._encoder = Encoder(
             max_event_bytes=1 << 31,
-            nested=self._form is None and not ecs_dotted,
+            nested=form == "ecs",
             fingerprint=error_fingerprint,
             fields=self.fields,
             bound=context.current,
@@ -116,20 +113,19 @@ class EcsFormatter(DocumentFormatter):
         self,
         fields: Mapping[str, Any] | None = None,
         *,
-        ecs_dotted: bool = False,
         error_fingerprint: bool = False,
     ) -> None:
-        super().__init__("ecs", fields, ecs_dotted=ecs_dotted, error_fingerprint=error_fingerprint)
+        super().__init__("ecs", fields, error_fingerprint=error_fingerprint)
 
 
 def _form(name: str) -> Form | None:
-    if name == "ecs":
+    if name in ("ecs", "ecs_dotted"):
         return None
     from logclient.records.formats import form
     from logclient.records.host import node_name
 
     if name not in ("logstash", "otel", "gelf", "json"):
-        raise ConfigError(f"form: must be ecs, logstash, otel, gelf or json, got {name!r}")
+        raise ConfigError(f"form: must be ecs, ecs_dotted, logstash, otel, gelf or json, got {name!r}")
     return form(name, node_name())
 
 

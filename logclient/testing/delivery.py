@@ -23,12 +23,15 @@ def assert_delivered(
 ) -> Verdict:
     """Check that every event of the ledgers has arrived, as it was sent and in order.
 
+    Events that the client gave up or dropped count as errors here, unless ``max_missing`` and ``max_dropped``
+    allow them.
+
     The comparison is that of `logclient.verify.run`, in this process, without Spark and Java.
 
     Args:
         ledger: the folder of the producers' ledgers, or several.
         capture: likewise of the collectors' captures.
-        **options: of `logclient.verify.run`, such as ``max_duplicated=0`` or ``allow_open=True``.
+        **options: of `logclient.verify.run`, such as ``max_missing="0.1%"`` or ``allow_open=True``.
 
     Returns:
         The verdict.
@@ -41,7 +44,8 @@ def assert_delivered(
     __tracebackhide__ = True
     from logclient import verify
 
-    verdict = verify.run(ledger, capture, runner="local", **{"examples": EXAMPLES, **options})
+    given = {"examples": EXAMPLES, "max_missing": 0, "max_dropped": 0, **options}
+    verdict = verify.run(ledger, capture, runner="local", **given)
     if verdict.exit_code:
         raise AssertionError(describe(verdict))
     return verdict

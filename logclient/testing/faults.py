@@ -1,6 +1,6 @@
 """Faults of a collector: the grammar of their specification, and the units to which each fault applies.
 
-docs/faults.md describes both. Each fault has a separate random stream, with one draw per unit.
+docs/testing.md describes both. Each fault has a separate random stream, with one draw per unit.
 """
 
 from __future__ import annotations

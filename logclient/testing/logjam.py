@@ -1,6 +1,6 @@
 """A Logjam device for demos and tests: captures and publishes messages, and commits faults on request.
 
-docs/logjam-device.md describes it. `logclient.testing.logjam_device` has the rules, this module the sockets,
+docs/testing.md describes it. `logclient.testing.logjam_device` has the rules, this module the sockets,
 the capture and the faults.
 """
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from logclient.config import host_port
-from logclient.errors import LedgerError
-from logclient.logjam.subscriber import Device, Subscriber
+from logclient.errors import LedgerError, LogclientError
+from logclient.logjam.subscriber import Device, Message, Subscriber
 
 __all__ = ["Consumer", "Counts"]
 
@@ -35,7 +36,9 @@ class Counts(NamedTuple):
 class Consumer:
     """Captures the messages of devices, in a thread of its own. A context manager; see `Subscriber`."""
 
-    def __init__(self, endpoints: Iterable[tuple[str, int]], *, capture: str | None, **options: Any) -> None:
+    def __init__(
+        self, endpoints: Iterable[tuple[str, int]], *, capture: str | None, keep: bool = False, **options: Any
+    ) -> None:
         places = [host_port(*endpoint) for endpoint in endpoints]
         self.url = f"{SCHEME}://{','.join(places)}"
         self.error: BaseException | None = None  #: the error that ended the thread, if any
@@ -48,6 +51,8 @@ class Consumer:
         self._endpoints = [f"tcp://{place}" for place in places]
         listener = re.sub(r"[^A-Za-z0-9.-]", "_", f"logjam-sub-{places[0].replace(':', '-')}")
         self._options = {"capture": capture, "listener": listener, **options}
+        self._keep = keep
+        self._kept: deque[Message] = deque()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -101,7 +106,7 @@ class Consumer:
                 messages = 0
                 look = 0.0
                 while not self._stopping.is_set():
-                    messages += subscriber.receive(_LOOK) is not None
+                    messages += self._receive(subscriber, _LOOK)
                     if time.monotonic() >= look:
                         self._update(subscriber, messages)
                         look = time.monotonic() + _LOOK
@@ -109,7 +114,7 @@ class Consumer:
                 more = True
                 while more and time.monotonic() < end:
                     before = subscriber.taken
-                    wanted = subscriber.receive(0.0) is not None
+                    wanted = self._receive(subscriber, 0.0)
                     messages += wanted
                     more = wanted or subscriber.taken != before
                 self._update(subscriber, messages)
@@ -118,6 +123,23 @@ class Consumer:
         except BaseException as error:
             self.error = error
             raise
+
+    def _receive(self, subscriber: Subscriber, timeout: float) -> bool:
+        message = subscriber.receive(timeout)
+        if message is not None and self._keep:
+            self._kept.append(message)
+        return message is not None
+
+    def take(self) -> list[Any]:
+        """Return the bodies that came since the last call, as JSON values; what is no JSON becomes a text."""
+        found: list[Any] = []
+        while self._kept:
+            message = self._kept.popleft()
+            try:
+                found.append(message.document())
+            except (LogclientError, ValueError):
+                found.append(message.payload.decode("utf-8", "backslashreplace"))
+        return found
 
     def _update(self, subscriber: Subscriber, messages: int) -> None:
         known = list(subscriber.devices.values())

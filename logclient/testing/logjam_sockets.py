@@ -9,7 +9,7 @@ from typing import Any
 from logclient.config import host_port, is_key
 from logclient.errors import ConfigError
 from logclient.logjam.zeromq import COUNTS_RECEIVED, UNREAD_MAX, EndlessMessages
-from logclient.transports.tcp import bytes_received
+from logclient.transports.tcp_link import bytes_received
 
 __all__ = ["Connections", "Curve", "address_of", "send", "shut_down"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
-from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, LedgerError, LogclientError, ProtocolError
 from logclient.files.capture import CaptureWriter
 from logclient.testing.duplicates import DuplicateCounter, decode_units
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
@@ -73,7 +73,7 @@ class CollectorOptions(TypedDict, total=False):
 
     Attributes:
         capture: directory of the capture; None: no capture.
-        faults: see docs/faults.md.
+        faults: see docs/testing.md.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.
@@ -425,6 +425,23 @@ class CollectorBase(Generic[C]):
             return [event for raw in kept for event in self._values(raw)]
         except RecursionError:
             raise ProtocolError("event: nested too deep") from None
+
+    def take(self) -> list[Any]:
+        """Return the events captured since the last call, as JSON values; what is no JSON becomes a text.
+
+        Raises:
+            ConfigError: see `events`.
+        """
+        self._check_kept()
+        with self._changed:
+            kept, self._kept = self._kept, []
+        found: list[Any] = []
+        for raw in kept:
+            try:
+                found += self._values(raw)
+            except (LogclientError, ValueError, RecursionError):
+                found.append(raw.decode("utf-8", "backslashreplace"))
+        return found
 
     def _check_kept(self) -> None:
         if not self._keep:

@@ -1,6 +1,6 @@
 """Faults on datagrams: those that a network makes, and those of a server that does not keep its messages.
 
-docs/faults.md describes the lines of the fault log.
+docs/testing.md describes the lines of the fault log.
 """
 
 from __future__ import annotations

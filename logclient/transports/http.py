@@ -14,7 +14,14 @@ from urllib.parse import unquote, urlsplit
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
-from logclient.transports.tcp import Connect, Endpoint, MakeLink, TcpLink, connect_any, encode_hostname
+from logclient.transports.tcp_link import (
+    Connect,
+    Endpoint,
+    MakeLink,
+    TcpLink,
+    connect_any,
+    encode_hostname,
+)
 
 L = TypeVar("L")
 

@@ -26,7 +26,8 @@ from logclient.config import Secret, dns_name
 from logclient.delivery.attempt import Attempt, renew
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
-from logclient.transports.tcp import Connect, Tcp
+from logclient.transports.tcp import Tcp
+from logclient.transports.tcp_link import Connect
 from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, read_certificate, refused
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 from logclient.delivery.contract import FOREVER
 from logclient.errors import CredentialError
-from logclient.transports.tcp import RECEIVE, TcpLink
+from logclient.transports.tcp_link import RECEIVE, TcpLink
 
 COALESCE_BYTES = 1 << 20
 """Bytes for one ``ssl.write``: each call takes the GIL, which is slow while other threads are busy."""

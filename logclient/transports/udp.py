@@ -18,7 +18,7 @@ from typing import Any
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
 from logclient.threads import original
-from logclient.transports.tcp import Endpoint, TcpLink, first_address
+from logclient.transports.tcp_link import Endpoint, TcpLink, first_address
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
 _IP_MTU, _IPV6_MTU = 14, 24

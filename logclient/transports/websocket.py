@@ -22,9 +22,10 @@ from logclient._ext.websocket import LINKED, ClientFrames, WebSocketPump
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Link, Transport
-from logclient.errors import ConfigError, CredentialError, MissingExtra
-from logclient.transports.http import REFUSALS, Proxy, ask, printable
-from logclient.transports.tcp import Connect, Endpoint, Tcp, TcpLink, connect_any
+from logclient.errors import CredentialError, MissingExtra
+from logclient.transports.http import REFUSALS, ask, printable
+from logclient.transports.tcp import Tcp
+from logclient.transports.tcp_link import Connect, Endpoint, TcpLink
 
 # Imported now: in the sender's thread a fork might interrupt the import.
 try:
@@ -134,7 +135,7 @@ class WebSocketLink(Link):
             words = "the server ended the connection without a close frame (1006)"
             return self._broken or ConnectionError(words)
         if frames.over == "too big":
-            words = f"the server sent a message of more than max_message ({self._max_message}) bytes"
+            words = f"the server sent a message of more than {self._max_message} bytes"
             return ConnectionError(words)
         reason = frames.reason.decode()
         if frames.over == "closed":
@@ -200,9 +201,6 @@ class WebSocket(Transport):
         self._max_message = config.max_message
         self._headers: Sequence[tuple[str, Secret]] = config.http_headers or ()
         self._token: Secret | None = config.token
-        self._find_proxy = partial(Proxy.from_environment, config.tls, config.endpoints)
-        self._proxy = self._find_proxy() if config.proxy == "env" else None
-        self._may_have_proxy = self._proxy is not None
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump, over that of the carrier; see `Transport`."""
@@ -218,7 +216,7 @@ class WebSocket(Transport):
             CredentialError: the server or the proxy refuses our credentials.
             OSError: no address answers in time, the name is unknown, or the server does not speak WebSocket.
         """
-        self._renew(attempt)
+        renew([("token", self._token), *(("http_headers", value) for _, value in self._headers)], attempt)
         host, port = endpoint
 
         def link(connect: Connect, name: bytes, deadline: float) -> WebSocketLink:
@@ -229,24 +227,11 @@ class WebSocket(Transport):
                 inner.close()
                 raise
 
-        timeout = self._carrier.connect_timeout
-        if self._proxy is not None and self.proxied(endpoint):
-            return self._proxy.connect_any(endpoint, timeout, attempt, link)
-        return connect_any(endpoint, timeout, attempt, link)
-
-    def _renew(self, attempt: Attempt) -> None:
-        """Read anew what may have changed: the proxy, the headers, and the token."""
-        if self._may_have_proxy:
-            try:
-                self._proxy = self._find_proxy()
-            except ConfigError as error:
-                attempt.warn(f"{error}; the last proxy is used")
-        renew([("token", self._token), *(("http_headers", value) for _, value in self._headers)], attempt)
+        return self._carrier.connect_any(endpoint, attempt, link)
 
     def proxied(self, endpoint: Endpoint) -> bool:
         """Return whether connections to `endpoint` go through a proxy."""
-        host, port = endpoint
-        return self._proxy is not None and not self._proxy.excludes(f"{host}:{port}")
+        return self._carrier.proxied(endpoint)
 
     def _open(
         self, inner: TcpLink, name: bytes, port: int, attempt: Attempt, deadline: float

@@ -37,7 +37,7 @@ from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, j
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.tcp import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
+from logclient.transports.tcp_link import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
 
 try:
     import zmq
@@ -261,7 +261,6 @@ class Zmq(Transport):
         self.hwm = config.hwm
         # Not needed where requests without a reply are sent again.
         self.drains_on_close = push or config.mode == "async"
-        self.heartbeat = config.heartbeat
         self._curve_secret: Secret | None = config.curve_secret
         self._has_keys = self._curve_secret is None or self._curve_secret.is_known
         self.curve: tuple[str, str, str] | None = None  # the server's public key, our public and secret key
@@ -358,11 +357,6 @@ class Zmq(Transport):
         # Only for IPv6 addresses: otherwise libzmq, when the connection ends, would look for the endpoint
         # under an IPv6 name, not find it, and list all interfaces; without a descriptor for that it aborts.
         sock.IPV6 = 1 if ":" in address else 0
-        if self.heartbeat:
-            interval = max(1, int(self.heartbeat * 1000))
-            sock.HEARTBEAT_IVL = interval
-            sock.HEARTBEAT_TIMEOUT = 2 * interval
-            sock.HEARTBEAT_TTL = 2 * interval
         if self.curve:
             server, public, secret = (key.encode("ascii") for key in self.curve)
             sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret

@@ -35,7 +35,7 @@ def append(
 
     The table is a folder of Parquet files, one for each hour (UTC), with a row for each producer that may
     have events of that hour. An hour that is judged again replaces its file as a whole, so it counts once.
-    Where an hour fails, its old file stays. ``docs/verify-hourly.md`` has the columns, and recipes.
+    Where an hour fails, its old file stays. ``docs/verify.md`` has the columns, and recipes.
 
     Args:
         folder: the folder or URL of the table. A new folder has mode 0700.

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from logclient import evidence
@@ -31,8 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 
-_MISTAKES = {"AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "OverflowError",
-             "RecursionError", "TypeError", "UnboundLocalError", "ZeroDivisionError"}  # of this package
+_MISTAKES = {
+    "AssertionError",
+    "AttributeError",
+    "IndexError",
+    "KeyError",
+    "NameError",
+    "OverflowError",
+    "RecursionError",
+    "TypeError",
+    "UnboundLocalError",
+    "ZeroDivisionError",
+}  # of this package
 
 
 def run(
@@ -64,7 +75,6 @@ def run(
     stop: threading.Event | None = None,
     producers: Callable[[pa.Table], None] | None = None,
     tuning: Tuning | None = None,
-    **gone: Any,
 ) -> Verdict:
     """Compare ledgers with the events that arrived: a capture, a Kafka topic, a table, or any DataFrame.
 
@@ -105,9 +115,8 @@ def run(
             ``comparing 43%, 12 s``; with an empty line at the end.
         stop: an event that ends the verification with a `VerifyError` when another thread sets it.
         producers: called at the end with a table of the counts of all judged producers. Its columns are those
-            of ``docs/verify-hourly.md`` that belong to a producer.
+            of ``docs/verify.md`` that belong to a producer.
         tuning: sizes of buckets and reads.
-        **gone: options that earlier versions had: an error says why they are gone.
 
     Returns:
         The verdict.
@@ -124,11 +133,6 @@ def run(
     """
     evidence.require("pyarrow", "numpy")
     output.remove_verdict(out)
-    for name in gone:
-        if name in ("work", "keep_work"):
-            why = "there is no work folder any more: Spark shuffles the rows"
-            raise ConfigError(f"{name}: {why}, and its own scratch folder is spark.local.dir")
-        raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     if sum(given is not None for given in (capture, kafka, table, arrived)) != 1:
         raise ConfigError("capture, kafka, table, arrived: exactly one of them must be given")
     if match not in ("body", "id"):
@@ -147,7 +151,7 @@ def run(
         raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
     local = runner == "local"
     if local and capture is None:
-        raise ConfigError("runner: a topic or table is read by Spark: leave runner=\"local\" (--local) out")
+        raise ConfigError('runner: a topic or table is read by Spark: leave runner="local" (--local) out')
     if local and spark is not None:
         raise ConfigError("runner: a session is given, and local needs none")
     if not local:
@@ -160,7 +164,7 @@ def run(
     session = source = None
     folders: dict[str, list[str]] = {}
     made: list[str] = []
-    with output.removed_on_error(made), quiet(), Watch(progress, stop) as watch:
+    with output.removed_on_error(made), nullcontext() if local else quiet(), Watch(progress, stop) as watch:
         try:
             folders["ledger"] = storage.expand(ledger, "ledger")
             ledgers = ledger_files.find_ledgers(folders["ledger"])

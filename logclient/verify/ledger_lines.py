@@ -1,7 +1,7 @@
 """Ledger files: what is needed before a comparison (`survey`), and later the events (`events`).
 
 A `LineReader` reads nearly all lines, because logclient writes one form. The others are read here, as JSON.
-See ``docs/formats.md`` for the format and ``docs/verify.md`` for damaged, stopped and unclosed ledgers.
+See ``docs/formats.md`` for the format and ``docs/verify-rules.md`` for damaged, stopped and unclosed ledgers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merging: the driver combines the surveys of all ledger files, and checks each ledger as a whole.
 
 A missing part, a total that disagrees with the lines or an outcome without a batch line makes *holes*, and
-events that they may concern are ``unknown``. The rules are in ``docs/verify.md``.
+events that they may concern are ``unknown``. The rules are in ``docs/verify-rules.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sequences of each producer outside a selection of time, as ranges. ``docs/verify.md`` has the rules.
+"""The sequences of each producer outside a selection of time, as ranges. The rules: ``docs/verify-rules.md``.
 
 A listed event has a time. Any other sequence is outside if the next listed event above it was made before the
 selected time, or the next one below it after that.

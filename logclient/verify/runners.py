@@ -173,4 +173,3 @@ class SparkRunner:
                     conf.unset(key)
                 else:
                     conf.set(key, old)
-

@@ -1,4 +1,4 @@
-"""The verdict: the result of a comparison, as plain values. ``docs/verify.md`` explains words and fields.
+"""The verdict: the result of a comparison, in plain values. ``docs/verify-rules.md`` has words and fields.
 
 Each sequence that a producer made has exactly one of the words except ``duplicated`` and ``reordered``, which
 it may also have. ``unexpected``, ``unknown`` and ``pending`` also count distinct ids of no known producer.
@@ -195,7 +195,7 @@ class Limits(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of a comparison. `to_json` is documented in ``docs/verify.md``."""
+    """The result of a comparison. `to_json` is documented in ``docs/verify-rules.md``."""
 
     exit_code: ExitCode
     sentence: str
@@ -269,8 +269,8 @@ def sentence(
     if code == ExitCode.UNREACHABLE:
         if not counts.events and chosen:
             return f"The promise is unproven: {because}."
-        unknown = f"{counts.unknown:,} of {events} are unknown"
-        return f"The promise is unproven: {unknown}, because {because or 'a ledger is still open'}."
+        unknown = f": {counts.unknown:,} of {events} are unknown" if counts.unknown else ""
+        return f"The promise is unproven{unknown}, because {because or 'a ledger is still open'}."
     are = "is" if unclosed == 1 else "are"
     open_ = f"; {counted(unclosed, 'ledger')} {are} still open" if unclosed else ""
     if not counts.events:

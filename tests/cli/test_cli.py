@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,6 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ([], "required: COMMAND"),
             (["nonsense"], "invalid choice: 'nonsense'"),
             (["--nonsense"], "required: COMMAND"),
             (["send"], "required: URL (see"),
@@ -64,7 +64,7 @@ class TestUsage:
             (["send", "lumberjack://h", "no/such/file"], "no/such/file: No such file"),
             (["send", "lumberjack://h", "."], ".: Is a directory"),
             (["collect", "--capture", "x"], "required: URL"),
-            (["collect", "lumberjack://h"], "required: --capture"),
+            (["collect", "lumberjack://h"], "--capture, --print: at least one of them is required"),
             (["verify", "--ledger", "x"], "--capture --kafka --table is required"),
             (["verify", "--ledger", "x", "--capture", "y", "--kafka", "h:1/t"], "not allowed with"),
             (["verify", "--ledger", "x", "--table", "t", "--columns", "body"], "must be as body=value"),
@@ -119,6 +119,17 @@ class TestUsage:
         for word in ("demo", "send", "collect", "verify"):
             assert word in out
 
+    def test_without_arguments_each_command_has_one_line(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit) as exit:
+            cli.main([])
+        assert exit.value.code == 0
+        table = capsys.readouterr().out.partition("  COMMAND\n")[2].partition("\n\n")[0].splitlines()
+        assert len(table) == 10
+        assert all(re.fullmatch(r"    [a-z]+ +\S.*", line) for line in table)
+
     def test_the_package_runs_as_a_module(self) -> None:
         done = command("send", "lumberjack://me:hunter2@h")
         assert done.returncode == 2
@@ -137,7 +148,7 @@ class TestUsage:
             "try: cli.main(['--help'])\n"
             "except SystemExit: pass\n"
             "heavy = {'logclient.client', 'logclient.handler', 'pyspark', 'socket', 'json', 'asyncio'}\n"
-            "heavy |= {f'logclient.cli.{name}' for name in ('send', 'verify', 'demo', 'ping')}\n"
+            "heavy |= {f'logclient.cli.{name}' for name in ('send', 'verify', 'demo', 'check')}\n"
             "print(sorted(heavy & set(sys.modules) - before), file=sys.stderr)\n"
         )
         done = subprocess.run(

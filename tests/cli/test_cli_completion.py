@@ -18,13 +18,13 @@ from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="no such shells"), pytest.mark.unit]
 
-COMMANDS = "demo send collect verify evidence ping doctor stat envi spool decode completion"
+COMMANDS = "send collect check decode verify push spool stat completion demo"
 URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"
 
 LINES = {
     "": COMMANDS,
     "ve": "verify",
-    "--debug de": "demo decode",  # fish puts them into an order of its own
+    "--debug de": "decode demo",
     "--ver": "--version",
     "send ": URLS,
     "send logj": "logjam:// logjam+push://",
@@ -38,8 +38,11 @@ LINES = {
     "send --format text lumberjack://h:5044 a.log b": "b.log",
     "demo --input a.log b": "b.log",
     "collect plog://127.0.0.1 logux+": "logux+tls://",
-    "decode ": "logjam logux lumberjack plog",
-    "decode plog f": "folder/",
+    "decode ": "a.log b.log folder/",
+    "decode --protocol p": "plog",
+    "spool ": "ls drain purge check",
+    "spool drain f": "folder/",
+    "spool purge --y": "--yes",
     "completion ": "bash zsh fish",
     "no-such-command ": "",
 }
@@ -96,6 +99,7 @@ def run(tmp_path: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_completion_in_bash(folder: Path, line: str) -> None:
     program = (

@@ -1,4 +1,4 @@
-"""``logclient doctor --logging``: which loggers of a program are slow, and why."""
+"""``logclient check --logging``: which loggers of a program are slow, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logclient import cli
 from tests import support
 from tests.support.patience import PATIENCE
 
-PROGRAM = '''
+PROGRAM = """
 import logging
 import logclient
 
@@ -59,7 +59,7 @@ def fail():
 
 class Part:
     configure = staticmethod(configure)
-'''
+"""
 
 with_gil = pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="all loggers are slow"
@@ -83,10 +83,10 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def doctor(folder: Path, *arguments: str, code: int = 0) -> str:
-    """Run ``doctor`` as a program of its own, which may configure logging; return what it prints."""
+def check(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Run ``check`` as a program of its own, which may configure logging; return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "logclient", "doctor", *arguments],
+        [sys.executable, "-m", "logclient", "check", *arguments],
         cwd=folder, env=support.clean_environment(PYTHONPATH=str(support.TESTED)),
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
@@ -97,7 +97,7 @@ def doctor(folder: Path, *arguments: str, code: int = 0) -> str:
 
 @with_gil
 def test_a_console_handler_makes_all_loggers_slow(program: Path) -> None:
-    lines = doctor(program, "--logging", "shop.settings:CONSOLE_AT_THE_ROOT").splitlines()
+    lines = check(program, "--logging", "shop.settings:CONSOLE_AT_THE_ROOT").splitlines()
     assert lines == [
         "shop: slow: StreamHandler is no logclient.Handler",
         "shop.orders: slow: StreamHandler is no logclient.Handler",
@@ -108,14 +108,14 @@ def test_a_console_handler_makes_all_loggers_slow(program: Path) -> None:
 
 @with_gil
 def test_loggers_of_a_mapping_are_fast(program: Path) -> None:
-    lines = doctor(program, "--logging", "shop.settings:FAST").splitlines()
+    lines = check(program, "--logging", "shop.settings:FAST").splitlines()
     assert lines == ["shop: fast", "shop.orders: fast", "2 of 2 loggers are fast"]
 
 
 @with_gil
 @pytest.mark.parametrize("name", ["configure", "Part.configure"])
 def test_json_has_the_reason_and_the_fix_of_each_logger(name: str, program: Path) -> None:
-    lines = doctor(program, "--logging", f"shop.settings:{name}", "--json").splitlines()
+    lines = check(program, "--logging", f"shop.settings:{name}", "--json").splitlines()
     found: dict[str, Any] = {}
     for line in lines:
         entry = json.loads(line)
@@ -140,8 +140,11 @@ def test_json_has_the_reason_and_the_fix_of_each_logger(name: str, program: Path
 
 
 def test_a_program_without_loggers_has_no_line(program: Path) -> None:
-    assert doctor(program, "--logging", "shop.settings:NONE") == "0 of 0 loggers are fast\n"
-    assert doctor(program, "--logging", "shop.settings:NONE", "--json") == ""
+    assert (
+        check(program, "--logging", "shop.settings:NONE")
+        == "only the root logger is configured, and no other has been made\n"
+    )
+    assert check(program, "--logging", "shop.settings:NONE", "--json") == ""
 
 
 FORM = "logclient: --logging: must be MODULE:NAME, as in shop.settings:LOGGING"
@@ -164,17 +167,17 @@ FORM = "logclient: --logging: must be MODULE:NAME, as in shop.settings:LOGGING"
     ],
 )
 def test_a_wrong_name_is_explained(target: str, message: str, program: Path) -> None:
-    assert doctor(program, "--logging", target, code=2) == f"{message}\n"
+    assert check(program, "--logging", target, code=2) == f"{message}\n"
 
 
 def test_the_cause_of_an_error_of_dict_config_is_named(program: Path) -> None:
-    message = doctor(program, "--logging", "shop.settings:BROKEN", code=2)
+    message = check(program, "--logging", "shop.settings:BROKEN", code=2)
     assert "BROKEN failed: ValueError: Unable to configure handler 'ship': ConfigError: " in message
 
 
 def test_a_server_is_not_examined_beside_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", "lumberjack://127.0.0.1:9", "--logging", "shop.settings:FAST"]) == 2
-    assert "--logging: examines no server: leave out the URL" in capsys.readouterr().err
+    assert cli.main(["check", "lumberjack://127.0.0.1:9", "--logging", "shop.settings:FAST"]) == 2
+    assert "argument --logging: not allowed with argument URL" in capsys.readouterr().err
 
 
 def test_the_help_says_what_is_examined(
@@ -182,7 +185,7 @@ def test_the_help_says_what_is_examined(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     with pytest.raises(SystemExit):
-        cli.main(["doctor", "--help"])
+        cli.main(["check", "--help"])
     text = capsys.readouterr().out
-    assert "[--logging MODULE:NAME] [URL]" in text
-    assert "examine a program's loggers instead, and say which ones are slow, and why" in text
+    assert "--logging MODULE:NAME" in text
+    assert "test a program's loggers instead: say which ones are slow, and why" in text

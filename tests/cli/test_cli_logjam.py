@@ -1,4 +1,4 @@
-"""The command line with Logjam: collect, decode, ping, send."""
+"""The command line with Logjam: collect, decode, check, send."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from logclient.errors import ExitCode
 from logclient.files.capture import CaptureReader
 from logclient.testing.logjam import Collector
 from tests import support
-from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import judge
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 
 zmq = support.need("zmq")
 
-from tests.logjam_rig import ACCEPTED, Producer, event, message, meta  # noqa: E402
+from tests.support.logjam_rig import ACCEPTED, Producer, event, message, meta  # noqa: E402
 
 
 def quote(key: bytes) -> str:
@@ -141,6 +141,17 @@ class TestCollect:
         assert (end["missing_at_least"], end["restarts_at_least"], end["reasons"]) == (0, 0, {})
         assert [device["number"] for device in end["known"]] == [7]
 
+    def test_a_consumer_prints_messages_as_they_come(self, tmp_path: Path) -> None:
+        with Collector(heartbeat=0) as device, Producer(device.port) as producer:
+            url = f"logjam+sub://127.0.0.1:{device.publish_port}"
+            with CollectProcess([url], tmp_path, "--print") as run:
+                assert device.wait_for(lambda counts: counts.subscriptions == 1, timeout=PATIENCE)
+                producer.ship(1, 2)
+                assert run.process.stdout is not None
+                printed = [json.loads(run.process.stdout.readline()) for _ in range(2)]
+                run.ends()
+        assert printed == [json.loads(event(n)) for n in (1, 2)]
+
     @staticmethod
     def until_captured(folder: Path, messages: int) -> None:
         end = time.monotonic() + PATIENCE
@@ -148,6 +159,7 @@ class TestCollect:
             assert time.monotonic() < end
             time.sleep(0.01)
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs limits of another process")
     def test_a_consumer_reports_a_failing_capture(self, tmp_path: Path) -> None:
         with Collector(heartbeat=0) as device, Producer(device.port) as producer:
@@ -244,7 +256,7 @@ class TestDecode:
     def test_decode_shows_messages_and_replies(
         self, capture: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert cli.main(["decode", "logjam", str(capture)]) == ExitCode.BROKEN
+        assert cli.main(["decode", str(capture)]) == ExitCode.BROKEN
         out = capsys.readouterr().out
         assert "request of 5 frames, shop-production, logs.shop.production, zlib, device 0, created 5" in out
         assert event(1).decode() in out
@@ -256,7 +268,7 @@ class TestDecode:
         assert "to 127.0.0.1:9, arrival 2, 2026-11-20T06:13:52.893000Z" in out
 
     def test_decode_writes_json(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        cli.main(["decode", "logjam", str(capture), "--json"])
+        cli.main(["decode", str(capture), "--json"])
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert rows[0].items() >= {
             "type": "request", "app_env": files.APP_ENV, "topic": files.TOPIC, "compression": "zlib",
@@ -269,73 +281,71 @@ class TestDecode:
     def test_decode_reads_raw_bytes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "bytes"
         path.write_bytes(files.message(event(1)) + files.ACCEPTED)
-        assert cli.main(["decode", "logjam", str(path)]) == ExitCode.OK
+        assert cli.main(["decode", "--protocol", "logjam", str(path)]) == ExitCode.OK
         assert "reply" in capsys.readouterr().out
         path.write_bytes(files.message(event(1))[:-1])
-        assert cli.main(["decode", "logjam", str(path)]) == ExitCode.BROKEN
+        assert cli.main(["decode", "--protocol", "logjam", str(path)]) == ExitCode.BROKEN
         assert "cut inside a message" in capsys.readouterr().out
 
 
-class TestPing:
-    def ping(self, capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
-        assert cli.main(["ping", "--timeout", "10s", *arguments]) == code
+class TestCheck:
+    def check(self, capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+        assert cli.main(["check", "--timeout", "10s", *arguments]) == code
         out, err = capsys.readouterr()
         assert err == ""
         return out
 
-    def test_ping_measures_a_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_device_answers_and_gets_no_event(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as device:
-            said = self.ping(capsys, ExitCode.OK, f"{device.url}/shop-production")
-            assert said.startswith(f"127.0.0.1:{device.port}: connected in ")
-            assert ", logjam answers in " in said
-            assert "median" in self.ping(capsys, ExitCode.OK, device.url, "--count", "5")
-            found = json.loads(self.ping(capsys, ExitCode.OK, device.url, "--count", "3", "--json"))
-            assert (found["status"], found["protocol"], found["event_ms"]) == ("ok", "logjam", None)
-            assert len(found["round_trip_ms"]) == 3
-            assert device.counts.pings == 9
+            said = self.check(capsys, ExitCode.OK, f"{device.url}/shop-production", "--no-event")
+            assert f"ok       connect   127.0.0.1:{device.port} in " in said
+            assert "ok       protocol  logjam answers in " in said
+            found = json.loads(self.check(capsys, ExitCode.OK, device.url, "--no-event", "--json"))
+            assert (found["ok"], found["protocol"], found["tls"]) == (True, "logjam", None)
+            assert device.counts.pings == 2
             assert device.counts.events == 0
 
-    def test_ping_sends_an_event_that_the_importer_accepts(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_importer_accepts_the_event(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as device:
-            said = self.ping(capsys, ExitCode.OK, f"{device.url}/shop-production", "--event")
-            assert ", an event was acknowledged in " in said
+            said = self.check(capsys, ExitCode.OK, f"{device.url}/shop-production")
+            assert "ok       event     acknowledged in " in said
             (document,) = device.events(1)
         assert importer_takes(document)
-        assert document["lines"][0][2].startswith("logclient ping from ")
+        assert document["lines"][0][2].startswith("logclient check from ")
 
-    def test_ping_of_a_push_port_says_there_are_no_answers(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_push_port_has_no_answers(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as device:
             url = f"{device.push_url}/shop-production"
-            said = self.ping(capsys, ExitCode.OK, url)
-            assert said.endswith("but this protocol has no answers\n")
-            assert "an event was handed over in" in self.ping(capsys, ExitCode.OK, url, "--event")
+            said = self.check(capsys, ExitCode.OK, url, "--no-event")
+            assert "-        protocol  this protocol has no answers\n" in said
+            assert "ok       event     handed over in " in self.check(capsys, ExitCode.OK, url)
             assert len(device.events(1)) == 1
 
-    def test_ping_prints_a_line_for_each_endpoint(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_each_endpoint_is_judged(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as gone:
             pass
         with Collector() as device:
             ports = [device.port, gone.port, device.push_port]
             url = "logjam://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-            lines = self.ping(capsys, ExitCode.UNREACHABLE, url).splitlines()
-        for line, says in zip(
-            lines,
+            _, *sections = self.check(capsys, ExitCode.UNREACHABLE, url, "--no-event").split("logjam://")
+        for section, says in zip(
+            sections,
             [
                 "logjam answers in",
-                "cannot connect: connection refused",
+                "connection refused",
                 "not a ZeroMQ socket",
             ],
             strict=True,
         ):
-            assert says in line
+            assert says in section
 
-    def test_ping_of_a_silent_server_is_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_check_of_a_silent_server_is_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as hole:
             url = f"logjam://127.0.0.1:{hole.getsockname()[1]}"
-            said = self.ping(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms")
-        assert "cannot connect: no answer to the handshake in time" in said
+            said = self.check(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms", "--no-event")
+        assert "FAILED   protocol  no answer to the handshake in time" in said
 
-    def test_ping_with_curve_keys(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_check_with_curve_keys(self, capsys: pytest.CaptureFixture[str]) -> None:
         if not zmq.has("curve"):
             pytest.skip("this libzmq has no CURVE")
         public, secret = zmq.curve_keypair()
@@ -347,12 +357,15 @@ class TestPing:
             answering = threading.Thread(target=answer, args=(server,))
             answering.start()
             url = f"logjam://127.0.0.1:{port}"
-            said = self.ping(capsys, ExitCode.OK, f"{url}?curve_server={quote(public)}")
+            said = self.check(capsys, ExitCode.OK, f"{url}?curve_server={quote(public)}", "--no-event")
             answering.join()
-            assert ", CURVE, the server has the expected key, logjam answers in " in said
+            assert "ok       CURVE     CURVE, the server has the expected key\n" in said
+            assert "ok       protocol  logjam answers in " in said
             other, _ = zmq.curve_keypair()
-            said = self.ping(capsys, ExitCode.UNREACHABLE, f"{url}?curve_server={quote(other)}", "--json")
-            assert json.loads(said)["status"] == "refused"
+            url = f"{url}?curve_server={quote(other)}"
+            said = self.check(capsys, ExitCode.UNREACHABLE, url, "--no-event", "--json")
+            last = json.loads(said)["steps"][-1]
+            assert (last["step"], last["status"], last["mend"]) == ("CURVE", "failed", "")
         finally:
             context.destroy(linger=0)
 
@@ -394,6 +407,7 @@ class TestSend:
             assert (outcomes["sent"], outcomes["acked"], outcomes["handed"]) == (2, 0, 2)
             assert [document["action"] for document in device.events(2)] == ["A#b", "A#c"]
 
+    @pytest.mark.slow
     def test_send_to_a_dead_device_is_exit_3(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -1,4 +1,4 @@
-"""``logclient stat``: counters of plog servers and Logjam devices, as text and as JSON."""
+"""``logclient stat``: counters and settings of servers, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -53,13 +53,16 @@ def test_a_silent_server_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
         assert [answer is None for answer in answers] == [True, False]
 
 
-def test_other_protocols_have_no_counters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_protocols_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stat", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
-    why = "stat: lumberjack servers cannot be asked for counters, only plog servers"
+    why = "scheme: lumberjack servers cannot be asked, only plog servers and Logjam devices\n"
     assert why in capsys.readouterr().err
+    assert cli.main(["stat", "logjam://127.0.0.1", "--settings"]) == ExitCode.USAGE
+    assert "scheme: logjam servers cannot be asked, only plog servers\n" in capsys.readouterr().err
 
 
 class TestLogjam:
+    @pytest.mark.slow
     def test_a_device_reports_its_counters(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -117,23 +120,20 @@ class TestLogjam:
         assert "must be a whole number from 1 to 65535" in capsys.readouterr().err
 
 
-def test_envi_prints_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_are_printed_in_place_of_counters(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole, Collector(max_size=131_072) as server:
         hole.bind(("127.0.0.1", 0))
         good, silent = (f"127.0.0.1:{port}" for port in (server.port, hole.getsockname()[1]))
-        assert cli.main(["envi", f"plog://{good}"]) == ExitCode.OK
+        assert cli.main(["stat", "--settings", f"plog://{good}"]) == ExitCode.OK
         first, *rest = capsys.readouterr().out.splitlines()
         assert first == f"{good}:"
         assert any("131072" in line for line in rest)
         url = f"plog://{good},{silent}"
-        assert cli.main(["envi", url, "--timeout", "0.3", "--json"]) == ExitCode.UNREACHABLE
+        assert cli.main(["stat", "--settings", url, "--timeout", "0.3", "--json"]) == ExitCode.UNREACHABLE
         found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [one["endpoint"] for one in found] == [good, silent]
-        assert "131072" in found[0]["envi"] and found[0]["why"] == ""
-        assert found[1]["envi"] is None and "no answer" in found[1]["why"]
-    assert cli.main(["envi", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
-    why = "envi: lumberjack servers cannot be asked for settings, only plog servers"
-    assert why in capsys.readouterr().err
+        assert "131072" in found[0]["settings"] and found[0]["why"] == ""
+        assert found[1]["settings"] is None and "no answer" in found[1]["why"]
 
 
 @pytest.mark.parametrize(

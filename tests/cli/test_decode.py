@@ -21,8 +21,8 @@ from logclient._ext.lumberjack import Reader, encode_ack
 from logclient.files.capture import CaptureWriter
 from logclient.lumberjack.frames import frames
 from logclient.readable import Frame
-from tests.lumberjack_inputs import pair_block
 from tests.support import recordings
+from tests.support.lumberjack_inputs import pair_block
 from tests.support.patience import PATIENCE
 
 
@@ -272,7 +272,7 @@ class TestDecompressionBombs:
             script = (
                 "import re, sys\n"
                 "from logclient import cli\n"
-                f"code = cli.main(['decode', 'lumberjack', {str(file)!r}])\n"
+                f"code = cli.main(['decode', '--protocol', 'lumberjack', {str(file)!r}])\n"
                 # Not ru_maxrss: that begins with what the process that started this one had.
                 "status = open('/proc/self/status').read()\n"
                 "print(code, re.search(r'VmHWM:\\s*(\\d+)', status)[1], file=sys.stderr)\n"
@@ -291,7 +291,7 @@ class TestDecompressionBombs:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[list[str], list[str]]:
-    assert cli.main(["decode", "lumberjack", *arguments]) == code
+    assert cli.main(["decode", "--protocol", "lumberjack", *arguments]) == code
     out, err = capsys.readouterr()
     return out.splitlines(), err.splitlines()
 
@@ -341,7 +341,7 @@ class TestCommand:
         assert "--hex needs hexadecimal digits" in run(capsys, str(file), "--hex", code=2)[1][0]
 
     def test_standard_input_and_a_closed_output_pipe(self) -> None:
-        command = [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"]
+        command = [sys.executable, "-m", "logclient", "decode", "--protocol", "lumberjack", "-"]
         done = subprocess.run(command, input=GOOD, capture_output=True, check=True, timeout=2 * PATIENCE)
         assert done.stdout.count(b"\n") == 4
         read, write = os.pipe()
@@ -355,7 +355,7 @@ class TestCommand:
 
     def test_unprintable_characters_are_replaced(self) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"],
+            [sys.executable, "-m", "logclient", "decode", "--protocol", "lumberjack", "-"],
             input=window(1) + event(1, '{"a":"☃"}'.encode()),
             capture_output=True,
             check=True,
@@ -367,11 +367,13 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["lumberjack"], "required: FILE"),
-            (["telegraph", "x"], "invalid choice: 'telegraph'"),
-            (["lumberjack", "no/such"], "no/such: No such file"),
-            (["lumberjack", "no/such.cap"], "no/such.cap: No such file"),
-            (["lumberjack", "x", "--limit", "0"], "--limit: must be a whole number from 1"),
+            ([], "required: FILE"),
+            (["x", "--protocol", "telegraph"], "--protocol: invalid choice: 'telegraph'"),
+            (["-"], "one of logjam, logux, lumberjack, plog for bytes that are no capture"),
+            (["/dev/null"], "--protocol: must be one of logjam, "),
+            (["no/such"], "no/such: No such file"),
+            (["no/such.cap"], "no/such.cap: No such file"),
+            (["x", "--limit", "0"], "--limit: must be a whole number from 1"),
         ],
     )
     def test_wrong_decode_usage_is_explained(
@@ -406,6 +408,23 @@ class TestCapture:
         assert any("closed after 1 of 2 events" in line for line in out)
         assert err == ["12 frames, 1 wrong"]
         assert run(capsys, str(capture / "main-000001.cap"), code=1)[0] == out
+
+    def test_a_capture_says_which_protocols_it_has(
+        self, capture: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with CaptureWriter(capture, "another", "logux+tls") as writer:
+            writer.unit(writer.stream("10.0.0.2:5000"), b'["ping",1]')
+        assert cli.main(["decode", str(capture)]) == 2
+        out, err = capsys.readouterr()
+        assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == [
+            "another-000001.cap", *["main-000001.cap"] * 4
+        ]  # fmt: skip
+        assert "ping, added 1" in out and '2J sequence 2, 7 bytes: {"a":2}' in out
+        assert err == "logclient: protocol: 'telegraph' is none of logjam, logux, lumberjack, plog\n"
+        assert cli.main(["decode", str(capture), "--limit", "1"]) == 0
+        out, err = capsys.readouterr()
+        assert "ping, added 1" in out and "main-000001.cap" not in out
+        assert err == "logclient: stopped after 1 frames; there are more\n"
 
     def test_a_capture_is_decoded_as_json(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
         found = [json.loads(line) for line in run(capsys, str(capture), "--json", code=1)[0]]

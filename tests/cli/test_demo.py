@@ -19,8 +19,10 @@ from logclient.cli.demo.scenarios import PROTOCOLS as SCENARIOS
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 from tests.support.patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
-    from tests.verify_scene import Scene
+    from tests.support.verify_scene import Scene
 
 PROTOCOLS = ("lumberjack", "logjam", "plog", "logux")
 
@@ -248,7 +250,7 @@ class TestProcesses:
 def in_this_process() -> Verify:
     """Judge without Spark, by the same steps."""
 
-    from tests import verify_inprocess
+    from tests.support import verify_inprocess
 
     def verify(ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         limits = dict(asked)
@@ -303,9 +305,7 @@ def assert_protocol_output(runs: list[dict[str, Any]], events: int, out: str) ->
 def test_a_small_demo_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.log"
     file.write_text("".join(f"line {n} of a log\n" for n in range(1000)))
-    code = demo(
-        [str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process()
-    )
+    code = demo([str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process())
     out = capsys.readouterr().out
     assert code == ExitCode.OK, out
     assert_demo_output(tmp_path / "out", 40_000, out)

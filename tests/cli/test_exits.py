@@ -17,7 +17,7 @@ import pytest
 
 from logclient import cli
 from logclient.errors import ProtocolError
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE, wait_until
 
 BOTH = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
@@ -35,7 +35,7 @@ def stream_server() -> Iterator[tuple[str, Callable[[ExitStack], None]]]:
         server.settimeout(PATIENCE)
 
         def asked(stack: ExitStack) -> None:
-            while True:  # doctor connects once without a word
+            while True:  # check connects once without a word
                 peer = stack.enter_context(server.accept()[0])
                 peer.settimeout(PATIENCE)
                 if peer.recv(1):
@@ -53,21 +53,21 @@ def datagram_server() -> Iterator[tuple[str, Callable[[ExitStack], None]]]:
 
 
 class TestSignals:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("number", "code", "word"), BOTH)
     @pytest.mark.parametrize(
         ("command", "scheme", "server"),
         [
-            ("ping", "lumberjack", stream_server),
-            ("doctor", "lumberjack", stream_server),
-            ("stat", "plog", datagram_server),
-            ("envi", "plog", datagram_server),
+            (["check"], "lumberjack", stream_server),
+            (["stat"], "plog", datagram_server),
+            (["stat", "--settings"], "plog", datagram_server),
         ],
     )
     def test_a_signal_ends_a_command_that_waits(
-        self, command: str, scheme: str, server: Any, number: int, code: int, word: str
+        self, command: list[str], scheme: str, server: Any, number: int, code: int, word: str
     ) -> None:
         with server() as (place, asked), ExitStack() as stack:
-            process = start(command, f"{scheme}://{place}", "--timeout", "1h")
+            process = start(*command, f"{scheme}://{place}", "--timeout", "1h")
             asked(stack)
             process.send_signal(number)
             _, error = process.communicate(timeout=PATIENCE)
@@ -78,12 +78,13 @@ class TestSignals:
         self, tmp_path: Path, number: int, code: int, word: str
     ) -> None:
         os.mkfifo(tmp_path / "pipe")
-        process = start("decode", "lumberjack", str(tmp_path / "pipe"))
+        process = start("decode", "--protocol", "lumberjack", str(tmp_path / "pipe"))
         with open(tmp_path / "pipe", "wb"):  # as soon as somebody reads
             process.send_signal(number)
             _, error = process.communicate(timeout=PATIENCE)
         assert (process.returncode, error.decode()) == (code, f"logclient: {word}\n")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("number", "code", "word"), BOTH)
     def test_a_signal_ends_a_drain_with_events_left(
         self, tmp_path: Path, number: int, code: int, word: str
@@ -179,8 +180,10 @@ class TestReadersThatEnd:
     ) -> None:
         """It reads no further, so the errors behind the first line are none of its business."""
         (tmp_path / "wire").write_bytes(files.window([b'{"a":1}']) + b"nonsense" * 10_000)
-        assert self.run(closed_pipe, "decode", "lumberjack", str(tmp_path / "wire"), *as_json)[0] == 0
+        command = ["decode", "--protocol", "lumberjack", str(tmp_path / "wire"), *as_json]
+        assert self.run(closed_pipe, *command)[0] == 0
 
+    @pytest.mark.slow
     def test_the_list_of_a_spool_ends_with_its_reader(self, closed_pipe: IO[bytes], tmp_path: Path) -> None:
         script = (
             "import logclient, os, sys\n"
@@ -193,13 +196,13 @@ class TestReadersThatEnd:
         assert self.run(closed_pipe, "spool", "ls", str(tmp_path)) == (0, "")
 
     def test_other_commands_keep_their_code(self, closed_pipe: IO[bytes], dead_url: str) -> None:
-        assert self.run(closed_pipe, "ping", dead_url) == (3, "")
+        assert self.run(closed_pipe, "check", dead_url) == (3, "")
         assert self.run(closed_pipe, "send", dead_url, "--timeout", "0.2", input=b"line\n")[0] == 3
         assert self.run(closed_pipe, "--help") == (0, "")
 
     def test_closed_stderr_changes_nothing(self, closed_pipe: IO[bytes]) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "logclient", "ping", "nonsense"],
+            [sys.executable, "-m", "logclient", "check", "nonsense"],
             stderr=closed_pipe, timeout=2 * PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 2

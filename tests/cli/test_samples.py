@@ -100,9 +100,7 @@ class TestSystem:
         assert lines == list(samples.generate(len(lines), 7))
 
     @pytest.mark.parametrize(("size", "taken"), [(89, False), (90, True), (150, True), (151, False)])
-    def test_lines_may_be_limited_by_length(
-        self, system: Path, size: int, taken: bool
-    ) -> None:
+    def test_lines_may_be_limited_by_length(self, system: Path, size: int, taken: bool) -> None:
         (system / "a.log").write_text(("x" * size + "\n") * 10)
         assert ("text log" in samples.choose(system=system, near=(90, 150)).source) is taken
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import struct
 import sys
 import time
@@ -99,10 +100,14 @@ class TestList:
 
 
 class TestDrain:
+    @pytest.mark.slow
     def test_dead_owners_are_sent_under_their_ids(
-        self, scene: Scene, capsys: pytest.CaptureFixture[str]
+        self, scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Whatever the environment says about the spools of programs."""
         producers = [scene.run(events=200) for _ in range(2)]
+        for name, value in (("SPOOL", "elsewhere"), ("SPOOL_SYNC", "batch"), ("SPOOL_MODE", "always")):
+            monkeypatch.setenv(f"LOGCLIENT_{name}", value)
         arguments = ["drain", scene.spool, "--to", scene.url, "--ledger", scene.ledger]
         out, _ = command(capsys, *arguments)
         assert out == "400 events of 2 dead owners: 0 left\n"
@@ -113,6 +118,7 @@ class TestDrain:
         assert json.loads(out) == {"owners": 0, "events": 0, "left_owners": 0, "left": 0, "exit": 0}
         assert scene.verdict().ok == 400
 
+    @pytest.mark.slow
     def test_what_cannot_be_sent_is_left(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         producer = scene.run(events=100)
         arguments = ["drain", scene.spool, "--to", NOBODY, "--timeout", "1s"]
@@ -121,12 +127,23 @@ class TestDrain:
         assert "connection refused" in err
         assert listed(capsys, scene)[producer.name]["events"] == 100
 
+    def test_events_of_any_age_are_sent(
+        self, scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene.run(events=10)
+        later = time.time() + 90 * 86400
+        monkeypatch.setattr("logclient.delivery.spool.replay.time.time", lambda: later)
+        out, _ = command(capsys, "drain", scene.spool, "--to", scene.url)
+        assert out == "10 events of 1 dead owner: 0 left\n"
+        assert len(scene.arrived()) == 10
+
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["drain"], "drain: needs --to URL"),
-            (["ls", "--yes"], "--yes: is not for ls"),
-            (["purge", "--to", NOBODY], "--to: is not for purge"),
+            (["drain"], "the following arguments are required: --to (see logclient spool drain --help)"),
+            (["ls", "--yes"], "unrecognized arguments: --yes (see logclient --help)"),
+            (["purge", "--to", NOBODY], f"unrecognized arguments: --to {NOBODY} (see logclient --help)"),
         ],
     )
     def test_a_wrong_option_is_named(
@@ -140,6 +157,7 @@ class TestDrain:
 
 
 class TestPurge:
+    @pytest.mark.slow
     def test_it_refuses_where_nobody_can_be_asked(
         self, scene: Scene, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -154,7 +172,7 @@ class TestPurge:
 
         scene.run(events=10)
         environment = support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
-        for answer, left in (("n", 1), ("y", 0)):
+        for answer, left in (("n", 1), ("", 1), ("y", 0)):
             words = [sys.executable, "-m", "logclient", "spool", "purge", str(scene.spool)]
             with Terminal(*words, environment=environment, folder=scene.folder) as terminal:
                 terminal.until(r"remove 10 events of 1 owner\? \[y/N\] ")
@@ -203,12 +221,14 @@ def _spoil(path: Path, at: int, data: bytes) -> None:
 
 
 class TestCheck:
+    @pytest.mark.slow
     def test_sound_files_pass(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         scene.run(events=3000)
         scene.run(events=3000, spool_mode="overflow", max_bytes="1MiB", end="close")
         out, _ = command(capsys, "check", scene.spool)
         assert out == "2 owners, 0 faults\n"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("at", "data", "words"),
         [
@@ -230,12 +250,44 @@ class TestCheck:
         assert first.startswith(f"{path}: {words}") and first.count("; ") == 2
         assert last == "1 owner, 1 fault"
 
-    def test_a_log_that_was_damaged_is_named(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-        producer = scene.start(events=100, end="stay", spool_sync="interval")
+    @pytest.mark.parametrize("number", [0, 77], ids=["another owner", "another number"])
+    def test_a_file_that_was_renamed_is_named(
+        self, scene: Scene, number: int, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        first, second = [scene.run(events=10, spool_bytes="8MiB") for _ in range(2)]
+        path = scene.spool / f"{first.name if number else second.name}.{number:06d}.seg"
+        (scene.spool / f"{first.name}.000000.seg").rename(path)
+        out, _ = command(capsys, "check", scene.spool, code=ExitCode.BROKEN)
+        assert f"{path}: is not what its head says: it was renamed; " in out
+
+    def test_a_copy_is_told_from_the_spool(
+        self, scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Without a log nothing says that it is whole."""
+        producer = scene.run(events=10, spool_bytes="8MiB")
+        copy = tmp_path / "copy"
+        shutil.copytree(scene.spool, copy)
+        owner = json.loads(command(capsys, "ls", copy, "--json")[0])
+        assert (owner["boot"], owner["events"]) == ("earlier", 0)
+        out, _ = command(capsys, "check", copy, code=ExitCode.BROKEN)
+        assert f"{producer.name}.000000.seg: was written before this machine started, or copied" in out
+
+    def test_a_log_that_was_damaged_is_named(
+        self, scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        producer = scene.start(events=100, end="stay", spool_sync="interval", spool_bytes="16MiB")
         wait_until(lambda: producer.sent() == 100 and producer.read_name(), "it has sent all")
-        path = scene.spool / f"{producer.name}.000000.log"
-        wait_until(lambda: path.exists() and path.stat().st_size > 5000, "its log has them")
+        copy = tmp_path / "copy"
+
+        def logged() -> int:
+            """Return the events of a copy, which are those that the log has."""
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(scene.spool, copy)
+            return int(json.loads(command(capsys, "ls", copy, "--json")[0])["events"])
+
+        wait_until(lambda: logged() == 100, "its log has them")
         producer.kill()
+        path = scene.spool / f"{producer.name}.000000.log"
         assert command(capsys, "check", scene.spool)[0] == "1 owner, 0 faults\n"
         _spoil(path, 200, b"\xff")
         out, _ = command(capsys, "check", scene.spool, code=ExitCode.BROKEN)

@@ -1,4 +1,4 @@
-"""The events by which ``doctor`` and ``ping --event`` test a server: their ids, and their verdict."""
+"""The events by which ``check`` tests a server: their ids, and their verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ SERVERS = pytest.mark.parametrize(
         pytest.param(logux.Collector, "", id="logux"),
     ],
 )
-COMMANDS = [["doctor"], ["ping", "--event"]]
 
 
 def ids_of(event: Any) -> list[str]:
@@ -41,8 +40,8 @@ def test_ids_of_test_events_say_what_they_are(server: Callable[..., Any], path: 
     """The rest of the producer is drawn anew each time, and the events are the first of their producers."""
     with server(keep=True) as collector:
         url = f"{collector.url}{path}?{options}"
-        for command in COMMANDS:
-            assert cli.main([*command, url, "--timeout", "5s"]) == 0
+        for _ in range(2):
+            assert cli.main(["check", url, "--timeout", "5s"]) == 0
         ids = [ident for event in collector.events(2) for ident in ids_of(event)]
     assert len(set(ids)) == 2
     assert all(re.fullmatch("c4ec0000[0-9a-f]{12}000000000001", ident) for ident in ids)
@@ -52,11 +51,11 @@ def test_ids_of_test_events_say_what_they_are(server: Callable[..., Any], path: 
 def test_test_events_do_not_break_the_promise(server: Callable[..., Any], path: str, tmp_path: Path) -> None:
     for module in ("numpy", "pyarrow"):
         support.need(module)
-    from tests import verify_inprocess as inprocess
+    from tests.support import verify_inprocess as inprocess
 
     with server(keep=True, capture=str(tmp_path / "capture")) as collector:
-        for command in COMMANDS:
-            assert cli.main([*command, f"{collector.url}{path}"]) == 0
+        for _ in range(2):
+            assert cli.main(["check", f"{collector.url}{path}"]) == 0
         ledger = str(tmp_path / "ledger")
         with logclient.connect(f"{collector.url}{path}", ledger=ledger) as client:
             for number in range(5):

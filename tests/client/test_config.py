@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from logclient.config import (
     registry,
 )
 from logclient.errors import ConfigError
-from tests.support import ROOT
 
 pytestmark = pytest.mark.unit
 
@@ -102,7 +100,7 @@ class TestEndpoints:
     def test_invalid_urls_are_refused_with_a_reason(self, url: str, says: str) -> None:
         assert says in error_message(url)
 
-    @pytest.mark.parametrize("url", [None, 5, b"lumberjack://host"])
+    @pytest.mark.parametrize("url", [5, b"lumberjack://host"])
     def test_a_url_must_be_a_string(self, url: Any) -> None:
         assert "URL: must be a string" in error_message(url)
 
@@ -116,6 +114,7 @@ class TestEndpoints:
         assert parse("LumberJack://host/").scheme == "lumberjack"
         assert parse("lumberjack://host/?window=5").window == 5
 
+    @pytest.mark.slow
     @given(st.text(max_size=60))
     def test_any_text_parses_or_raises_one_line_config_error(self, text: str) -> None:
         for url in (
@@ -160,10 +159,10 @@ class TestOptions:
         assert (plain.max_events, plain.max_bytes, plain.max_event_bytes) == (250_000, 64 << 20, 1 << 20)
         assert (plain.window, plain.window_bytes, plain.inflight, plain.compression) == (2048, 1 << 20, 2, 3)
         assert (plain.connect_timeout, plain.silence, plain.progress_timeout) == (10, 30, 300)
-        assert (plain.backoff_min, plain.backoff_max, plain.max_age) == (0.1, 30, None)
-        assert (plain.flush_timeout, plain.close_timeout, plain.atexit_timeout) == (5, 5, 2)
+        assert (plain.backoff_max, plain.max_age) == (30, None)
+        assert (plain.timeout, plain.atexit_timeout) == (5, 2)
         assert (plain.overflow, plain.keep_level, plain.linger) == ("drop_new", 40, 0.005)
-        assert plain.given == frozenset()
+        assert plain.given == {}
 
     def test_an_option_of_another_protocol_is_no_attribute(self) -> None:
         with pytest.raises(AttributeError, match="curve_server"):
@@ -183,7 +182,7 @@ class TestOptions:
     def test_a_keyword_wins_over_the_url(self) -> None:
         both = parse(URL + "?window=5&inflight=3", window=7)
         assert (both.window, both.inflight) == (7, 3)
-        assert both.given == {"window", "inflight"}
+        assert set(both.given) == {"window", "inflight"}
         assert parse(URL + "?window=5", window=None).window == 5
 
     @pytest.mark.parametrize(
@@ -194,13 +193,14 @@ class TestOptions:
             ("max_events", "250_000", 250000),
             ("max_bytes", "64MiB", 64 << 20),
             ("max_bytes", 65536, 65536),
+            ("max_bytes", 1024, 1024),
             ("truncate", "yes", True),
             ("truncate", "OFF", False),
             ("truncate", 1, True),
             ("truncate", False, False),
             ("overflow", "block", "block"),
-            ("block_timeout", "none", None),
-            ("block_timeout", 2, 2.0),
+            ("overflow", "block:1.5s", "block:1.5s"),
+            ("overflow", "block:0", "block:0"),
             ("keep_level", "warning", 30),
             ("keep_level", 20, 20),
             ("keep_level", "25", 25),
@@ -214,6 +214,8 @@ class TestOptions:
             ("max_age", "2h", 7200.0),
             ("poison", "keep", "keep"),
             ("ledger", Path("/tmp/x"), "/tmp/x"),
+            ("tags", "a,, b ,", ("a", "b")),
+            ("sample", "DEBUG=0.5, shop = 1", {"DEBUG": 0.5, "shop": 1.0}),
         ],
     )
     def test_valid_options_are_read(self, name: str, value: Any, expected: Any) -> None:
@@ -236,19 +238,27 @@ class TestOptions:
             ("max_bytes", "64 miles", "must be a size in bytes"),
             ("max_bytes", -1, "must be a size in bytes"),
             ("max_bytes", "1", "must be from 1024 to"),
+            ("max_bytes", "2048GiB", "must be from 1024 to"),
+            ("max_bytes", True, "must be a size in bytes"),
             ("truncate", "maybe", "must be true or false"),
             ("truncate", 2, "must be true or false"),
             ("truncate", [], "must be true or false"),
-            ("overflow", "spool", "must be one of drop_oldest, drop_new, block, raise"),
-            ("overflow", ["block"], "must be one of"),
+            ("overflow", "spool", "must be drop_oldest, drop_new, block, block:TIME or raise, got 'spool'"),
+            ("overflow", ["block"], "must be drop_oldest"),
+            ("overflow", "drop_new:5s", "must be drop_oldest"),
+            ("overflow", "block:", "must be a duration such as 5s, 200ms or 5m, got ''"),
+            ("overflow", "block:soon", "must be a duration such as 5s, 200ms or 5m, got 'soon'"),
+            ("overflow", "block:366d", "must be from 0s to 31536000s"),
             ("keep_level", "LOUD", "must be a level name"),
             ("keep_level", 61, "must be a level name"),
+            ("keep_level", True, "must be a level name"),
             ("compression", 10, "must be a whole number from 0 to 9"),
             ("version", 3, "must be a whole number from 1 to 2"),
             ("identity", "uuid", "must be one of id, own, none"),
             ("silence", "soon", "must be a duration such as 5s"),
             ("silence", "-1s", "must be a duration"),
             ("silence", "1e3", "must be a duration"),
+            ("silence", True, "must be a duration such as 5s"),
             ("silence", float("nan"), "must be a duration"),
             ("silence", float("inf"), "must be a duration"),
             ("silence", 0, "must be from 1ms to 86400s"),
@@ -256,6 +266,7 @@ class TestOptions:
             ("ledger", "", "must be the path of a directory"),
             ("ledger", 5, "must be the path of a directory"),
             ("ledger", b"/tmp", "must be the path of a directory"),
+            ("ledger", "a\0b", "must be the path of a directory"),
         ],
     )
     def test_invalid_options_are_refused_by_name(self, name: str, value: Any, says: str) -> None:
@@ -281,26 +292,21 @@ class TestOptions:
         assert says in error_message(URL, **{name: "5"})
         assert says in error_message(f"{URL}?{name}=5")
 
-    @pytest.mark.tree  # it reads CHANGELOG.md
-    def test_former_names_of_options_name_the_new_one(self) -> None:
-        table = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-        renamed = dict(re.findall(r"^\| option.* \| `(\w+)` \| `(\w+)` \|$", table, re.MULTILINE))
-        assert renamed["nap"] == "linger" and len(renamed) >= 5
-        for former, name in renamed.items():
-            url = "logux+tls://h"
-            assert error_message(url, **{former: "5"}) == f"{former}: unknown option; its name is {name} now"
-        assert "processing_timeout" not in error_message(URL, jam_after="5")
-
     def test_contradicting_options_are_refused(self) -> None:
-        assert error_message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
         text = error_message(URL, max_bytes=2048, max_event_bytes=4096)
         assert text.startswith("max_event_bytes: must not")
         assert parse(URL, max_bytes=65536).max_event_bytes == 65536
         tls = URL.replace("://", "+tls://")
-        text = error_message(tls, auth_backoff_min=5, auth_backoff_max=1)
-        assert text == "auth_backoff_min: must not be above auth_backoff_max"
         assert error_message(tls, key="key.pem") == "key: needs cert"
         assert error_message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
+
+    def test_options_of_the_spool_need_each_other(self) -> None:
+        assert error_message(URL, spool_age="1h") == "spool_age: needs spool"
+        assert error_message(URL, spool="s", spool_sync="batch") == "spool_sync: needs spool_mode=always"
+        largest = (4 << 20) - 4096
+        assert parse(URL, spool="s", max_event_bytes=largest).max_event_bytes == largest
+        text = error_message(URL, spool="s", max_event_bytes=largest + 1)
+        assert text == f"max_event_bytes: must not be above {largest} with spool"
 
     @pytest.mark.parametrize(
         ("text", "seconds"),
@@ -371,11 +377,9 @@ class TestLogux:
             ("ping", "500ms", 0.5),
             ("processing_timeout", "1m", 60.0),
             ("deflate", "on", "on"),
-            ("max_message", "1MiB", 1 << 20),
             ("proxy", "none", "none"),
             ("inflight", 1, 1),
             ("window", 500, 500),
-            ("auth_backoff_min", "1s", 1.0),
         ],
     )
     def test_valid_logux_options_are_read(self, name: str, value: Any, expected: Any) -> None:
@@ -404,7 +408,6 @@ class TestLogux:
             ("ping", 0, "must be from 1ms"),
             ("processing_timeout", "never", "must be a duration"),
             ("deflate", True, "must be one of off, on"),
-            ("max_message", 10, "must be from 1024"),
             ("proxy", "http://h", "must be one of env, none"),
             ("inflight", 65, "must be a whole number from 1 to 64"),
         ],
@@ -491,6 +494,89 @@ class TestLogux:
         assert one.token == Secret("hunter2")
         assert "hunter2" not in repr(one) + one.redacted + repr(one.options)
         assert "must not be written in a URL" in error_message(f"{self.URL}?token=hunter2")
+
+
+class TestEnvironment:
+    """Variables: LOGCLIENT_URL, and one for each option."""
+
+    def test_a_variable_comes_after_keyword_and_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOGCLIENT_WINDOW", "5")
+        assert parse(URL).window == parse(URL, window=None).window == 5
+        assert parse(URL, defaults={"window": 8}).window == 5
+        assert parse(URL + "?window=6").window == 6
+        assert parse(URL, window=7).window == 7
+        assert "window" in parse(URL).given
+
+    @pytest.mark.parametrize("text", ["many", ""])
+    def test_a_variable_without_a_use_is_not_read(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.setenv("LOGCLIENT_WINDOW", text)
+        assert parse(URL, window=7).window == 7
+        assert parse("plog://host").pace == 10_000
+        assert parse(URL, listen=True).window == 2048
+        if not text:
+            assert parse(URL).window == 2048
+
+    def test_the_url_may_be_a_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOGCLIENT_URL", "lumberjack://a:1,b?window=5&inflight=3")
+        one = parse(window=7)
+        assert one.endpoints == (("a", 1), ("b", 5044)) and (one.window, one.inflight) == (7, 3)
+        assert parse(URL).endpoints == (("host", 5044),)
+
+    @pytest.mark.parametrize("url", [None, ""])
+    def test_without_any_url_the_error_says_where_to_give_it(
+        self, monkeypatch: pytest.MonkeyPatch, url: str | None
+    ) -> None:
+        monkeypatch.delenv("LOGCLIENT_URL", raising=False)
+        if url is not None:
+            monkeypatch.setenv("LOGCLIENT_URL", url)
+        assert error_message(None) == "URL: give one, or set the variable LOGCLIENT_URL"
+        assert "URL: give one" in error_message(None, window=5)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("WINDOW", "0", "LOGCLIENT_WINDOW: must be a whole number from 1 to 10000, got '0'"),
+            ("ON_DROP", "print", "LOGCLIENT_ON_DROP: must be a function, given as a keyword, got 'print'"),
+            ("SPOOL_BYTES", "16MiB", "LOGCLIENT_SPOOL_BYTES: needs spool"),
+            ("URL", "http://host", "LOGCLIENT_URL: scheme: 'http' is none of"),
+            ("URL", "lumberjack://host?window=0", "LOGCLIENT_URL: window: must be a whole number"),
+            ("URL", "lumberjack://host?windw=5", "LOGCLIENT_URL: windw: unknown option"),
+            ("URL", "lumberjack://host?spool_bytes=16MiB", "LOGCLIENT_URL: spool_bytes: needs spool"),
+        ],
+    )
+    def test_errors_name_the_variable(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+    ) -> None:
+        monkeypatch.setenv(f"LOGCLIENT_{name}", value)
+        assert error_message(None if name == "URL" else URL).startswith(says)
+
+    def test_errors_of_a_keyword_do_not_name_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOGCLIENT_URL", URL)
+        monkeypatch.setenv("LOGCLIENT_SPOOL_BYTES", "none of its business")
+        assert error_message(None, window=0).startswith("window: must be")
+        assert error_message(None, spool_bytes="16MiB") == "spool_bytes: needs spool"
+
+    def test_a_secret_is_named_and_not_written(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("TEST_TOKEN", "hunter2")
+        tmp_path.joinpath("token").write_text("hunter3\n", encoding="utf-8")
+        for place, value in (("env:TEST_TOKEN", "hunter2"), (f"file:{tmp_path / 'token'}", "hunter3")):
+            monkeypatch.setenv("LOGCLIENT_TOKEN", place)
+            assert parse("logux://host").token == Secret(value)
+        monkeypatch.setenv("LOGCLIENT_TOKEN", "hunter2")
+        text = error_message("logux://host")
+        assert text.startswith("LOGCLIENT_TOKEN: must not be written in a URL or a variable; give env:NAME")
+        assert "hunter2" not in text
+
+    @pytest.mark.parametrize(
+        "name",
+        ["WINDW", "TREE", "ONLY", "DEBUG", "LIBRARIES", "CA", "TLS_PASSWORD", "TOKEN", "CLIENT_IP", "window"],
+    )
+    def test_other_variables_are_ignored(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        """Unknown ones, those for building, of TLS without TLS, of other protocols and schemes."""
+        monkeypatch.setenv(f"LOGCLIENT_{name}", "x")
+        monkeypatch.setenv("LOGCLIENT_PACE", "x")
+        for url in (URL, "plog+tcp://host"):
+            assert parse(url) == parse(url, environ={})
 
 
 class TestInternationalNames:

@@ -316,6 +316,7 @@ def shared(draw: random.Random, wrong: bool) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_documents(batch: int) -> None:
     draw = random.Random(f"documents {batch}")

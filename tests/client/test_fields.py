@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import logclient
 from logclient import ConfigError
@@ -27,32 +26,7 @@ from logclient.testing.lumberjack import Collector, decode
 from tests.support.documents import dotted
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
-
-NAMES = st.sampled_from(
-    (
-        "a", "a.b", "a.b.c", "b", "b.a", "user", "user.id", "user.name", "service", "service.name", "labels",
-        "labels.a", "labels.user", "event", "event.kind", "event.id", "error", "error.code", "error.type",
-        "log", "log.level", "log.flags", "process.pid", "message", "@timestamp", "@metadata", "tags", "é",
-        "é.x", "trace.id", "host", "host.name", "",
-    )
-)  # fmt: skip
-VALUES = st.one_of(
-    st.integers(-5, 5),
-    st.text(max_size=5),
-    st.none(),
-    st.just([1, "x"]),
-    st.dictionaries(st.sampled_from(("b", "id", "name", "x.y", "type")), st.integers(0, 9), max_size=2),
-)
-FIELDS = st.dictionaries(NAMES, VALUES, max_size=4)
-OURS = frozenset(
-    json.loads(Encoder().encode_record(logging.LogRecord("n", 20, "/a/b.py", 3, "m", (), None, "f"))[0])
-)
-
-
-def _record(extra: Mapping[str, Any], msg: Any = "text %d", args: Any = (1,)) -> logging.LogRecord:
-    record = logging.LogRecord("shop", logging.INFO, "/srv/shop.py", 7, msg, args, None, "pay")
-    record.__dict__.update({name: value for name, value in extra.items() if name not in record.__dict__})
-    return record
+from tests.support.record_fields import FIELDS, OURS, members_of, record_of
 
 
 def _assert_sound(document: Mapping[str, Any]) -> None:
@@ -61,17 +35,6 @@ def _assert_sound(document: Mapping[str, Any]) -> None:
         for other in document:
             if other.startswith(f"{name}."):
                 assert isinstance(document[name], dict), (name, other)
-
-
-def _pairs(body: bytes) -> dict[str, Any]:
-    """Return the members of a JSON object, none of which may occur twice."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        assert len(dict(pairs)) == len(pairs), pairs
-        return dict(pairs)
-
-    found: dict[str, Any] = json.loads(body, object_pairs_hook=unique)
-    return found
 
 
 class TestAgainstMerging:
@@ -85,12 +48,12 @@ class TestAgainstMerging:
         encoder = Encoder(fields=own, bound=context.current)
         with context.bind(bound) if bound else nullcontext():
             body, kind, _, _ = encoder.encode(event)
-        made = _pairs(body)
+        made = members_of(body)
         _assert_sound(made)
         plain = {n: v for n, v in {**own, **bound}.items() if n not in OURS and not self.is_special(n, v)}
         if len(plain) == len({**own, **bound}):
             merged, flags, _, _ = Encoder().encode({**plain, **event})
-            assert (made, kind) == (_pairs(merged), flags)
+            assert (made, kind) == (members_of(merged), flags)
 
     @examples(400)
     @given(FIELDS, FIELDS, FIELDS)
@@ -100,14 +63,14 @@ class TestAgainstMerging:
         encoder = Encoder(fields=own, bound=context.current)
         extra.pop("message", None)
         with context.bind(bound) if bound else nullcontext():
-            body, kind, _, _ = encoder.encode_record(_record(extra))
-        made = _pairs(body)
+            body, kind, _, _ = encoder.encode_record(record_of(extra))
+        made = members_of(body)
         _assert_sound(made)
         plain = {n: v for n, v in {**own, **bound}.items() if n not in OURS and not self.is_special(n, v)}
         if len(plain) == len({**own, **bound}):
-            record = _record({**plain, **extra})
+            record = record_of({**plain, **extra})
             merged, flags, _, _ = Encoder().encode_record(record)
-            assert {**made, "@timestamp": ""} == {**_pairs(merged), "@timestamp": ""}
+            assert {**made, "@timestamp": ""} == {**members_of(merged), "@timestamp": ""}
             assert kind == flags
 
     @staticmethod
@@ -128,7 +91,7 @@ def test_a_record_keeps_its_own_fields() -> None:
     encoder = Encoder(
         fields={"log.level": "x", "message": "x", "process": {"pid": 1}, "@metadata": {"_id": "x"}}
     )
-    made = _pairs(encoder.encode_record(_record({}))[0])
+    made = members_of(encoder.encode_record(record_of({}))[0])
     assert (made["log.level"], made["message"]) == ("info", "text 1")
     assert made["labels.log_level"] == made["labels.message"] == "x"
     assert made["labels.process_pid"] == 1
@@ -140,7 +103,7 @@ def test_a_value_without_encoding_costs_only_itself() -> None:
     cycle.append(cycle)
     encoder = Encoder(fields={"a": cycle, "b": 2})
     body, _, sanitized, _ = encoder.encode({"c": 3})
-    assert (_pairs(body), sanitized) == ({"c": 3, "a": None, "b": 2}, 1)
+    assert (members_of(body), sanitized) == ({"c": 3, "a": None, "b": 2}, 1)
 
 
 class _Unreadable(dict[str, int]):
@@ -161,18 +124,18 @@ class _Unprintable:
 ], ids=["mapping", "deeper", "name", "surrogate"])  # fmt: skip
 def test_an_object_that_is_hard_to_read_costs_no_event(bound: dict[str, Any], made: dict[str, Any]) -> None:
     with context.bind(bound):
-        assert _pairs(Encoder(bound=context.current).encode({"n": 1})[0]) == {**made, "n": 1}
+        assert members_of(Encoder(bound=context.current).encode({"n": 1})[0]) == {**made, "n": 1}
 
 
 @pytest.mark.parametrize("mode", ["mapping", "record", "message"])
 def test_truncated_documents_have_the_fields(mode: str) -> None:
     encoder = Encoder(fields={"service.name": "shop"}, max_event_bytes=600, truncate=True)
     if mode == "mapping":
-        made = _pairs(encoder.encode({"message": "m" * 1000})[0])
+        made = members_of(encoder.encode({"message": "m" * 1000})[0])
     elif mode == "record":
-        made = _pairs(encoder.encode_record(_record({}, "m" * 1000, ()))[0])
+        made = members_of(encoder.encode_record(record_of({}, "m" * 1000, ()))[0])
     else:
-        made = _pairs(encoder.encode_record(_record({"k": 1}, {"message": "m" * 1000}, ()))[0])
+        made = members_of(encoder.encode_record(record_of({"k": 1}, {"message": "m" * 1000}, ()))[0])
     assert made["service.name"] == "shop"
     assert made["log.flags"] == ["truncated"]
     assert 0 < len(made["message"]) < 600
@@ -238,22 +201,22 @@ class TestBind:
         with logclient.bind(a=1):
             for _ in range(3):
                 for n, encoder in enumerate(encoders):
-                    assert _pairs(encoder.encode({})[0]) == {"n": n, "a": 1}
+                    assert members_of(encoder.encode({})[0]) == {"n": n, "a": 1}
 
     def test_each_event_has_those_of_its_own_context(self) -> None:
         encoder = Encoder(bound=context.current)
         for n in (1, 2, 1):
             with logclient.bind(n=n):
                 for _ in range(3):
-                    assert _pairs(encoder.encode({})[0]) == {"n": n}
+                    assert members_of(encoder.encode({})[0]) == {"n": n}
                 with logclient.bind(m=n):
-                    assert _pairs(encoder.encode({})[0]) == {"n": n, "m": n}
-                assert _pairs(encoder.encode({})[0]) == {"n": n}
-            assert _pairs(encoder.encode({})[0]) == {}
+                    assert members_of(encoder.encode({})[0]) == {"n": n, "m": n}
+                assert members_of(encoder.encode({})[0]) == {"n": n}
+            assert members_of(encoder.encode({})[0]) == {}
 
     def test_a_formatter_writes_them(self) -> None:
         with logclient.bind(request_id="r"):
-            made = json.loads(EcsFormatter({"service.name": "shop"}).format(_record({})))
+            made = json.loads(EcsFormatter({"service.name": "shop"}).format(record_of({})))
         assert (made["request_id"], made["service"]) == ("r", {"name": "shop"})
 
     def test_a_handler_refuses_fields_of_a_formatter(self) -> None:
@@ -297,6 +260,7 @@ def test_all_events_of_a_client_have_the_fields(tmp_path: Path) -> None:
         ({"fields": 5}, "fields: must be a mapping, or a JSON object, got 5"),
         ({"fields": "[1]"}, "fields: must be a mapping"),
         ({"fields": {1: 2}}, "fields: must have texts as names, got 1"),
+        ({"fields": {"": 2}}, "fields: must have texts as names, got ''"),
         ({"enrich": "hots"}, "enrich: must be some of host, container, kubernetes, all or none"),
         ({"service": 5}, "service: must be text"),
     ],
@@ -402,7 +366,7 @@ class TestTimestamp:
     @given(FIELDS)
     def test_no_name_is_a_value_and_an_object(self, event: dict[str, Any]) -> None:
         event = {**event, **({"@timestamp.zone": 1} if "tags" in event else {})}
-        _assert_sound(_pairs(Encoder(timestamp=True, trust_metadata=True).encode(event)[0]))
+        _assert_sound(members_of(Encoder(timestamp=True, trust_metadata=True).encode(event)[0]))
 
 
 class TestFormatterJson:
@@ -429,7 +393,7 @@ class TestFormatterJson:
             handler = logclient.Handler(server.url, version=version, formatter_json=True)
             handler.setFormatter(Formatter())
             for _ in self.CASES:
-                handler.handle(_record({}))
+                handler.handle(record_of({}))
             assert handler.client.flush(PATIENCE) == 0
             arrived = server.events(len(self.CASES), PATIENCE)
             assert handler.client.stats().failed == {}
@@ -450,6 +414,6 @@ class TestFormatterJson:
         with Collector(keep=True) as server:
             handler = logclient.Handler(server.url)
             handler.setFormatter(Formatter())
-            handler.handle(_record({}))
+            handler.handle(record_of({}))
             assert server.events(1, PATIENCE)[0]["message"] == '{"n":1}'
             handler.client.close()

@@ -20,9 +20,9 @@ from logclient._ext.record import Encoder
 from logclient.records.formats import form
 from logclient.records.formatters import DocumentFormatter, EcsFormatter
 from logclient.testing.lumberjack import Collector
-from tests.client.test_fields import FIELDS, _record
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
+from tests.support.record_fields import FIELDS, record_of
 
 FORMS = ("logstash", "otel", "gelf", "json")
 GELF = ("version", "host", "short_message", "full_message", "timestamp", "level")
@@ -36,7 +36,7 @@ def _made(name: str, record: logging.LogRecord, **options: Any) -> dict[str, Any
 
 
 def _example(**changes: Any) -> logging.LogRecord:
-    record = _record({"order.number": 17, "paid": True, "items": [1, {"a": 2}], "trace.id": "ab" * 16})
+    record = record_of({"order.number": 17, "paid": True, "items": [1, {"a": 2}], "trace.id": "ab" * 16})
     record.created = CREATED
     vars(record).update(changes)
     return record
@@ -121,12 +121,12 @@ class TestForms:
         assert labels["pid" if name == "logstash" else "labels.pid"] == 5
 
     def test_names_in_gelf_have_its_characters(self) -> None:
-        made = _made("gelf", _record({"id": 1, "a b": 2, "a_b": 3, "ž": 4, "x-y.z": 5, "none": None}))
+        made = _made("gelf", record_of({"id": 1, "a b": 2, "a_b": 3, "ž": 4, "x-y.z": 5, "none": None}))
         assert (made["_id_"], made["_a_b"], made["_a_b_2"], made["__"], made["_x-y.z"]) == (1, 2, 3, 4, 5)
         assert "_none" not in made and "_id" not in made
 
     def test_an_empty_message_of_gelf_is_a_dash(self) -> None:
-        assert _made("gelf", _record({}, msg="", args=()))["short_message"] == "-"
+        assert _made("gelf", record_of({}, msg="", args=()))["short_message"] == "-"
 
     @pytest.mark.parametrize("name", ["otel", "gelf"])
     def test_a_time_that_is_none_becomes_now(self, name: str) -> None:
@@ -139,7 +139,9 @@ class TestForms:
             assert made["Attributes"]["@timestamp"] == "yesterday"
 
     def test_an_unknown_form_is_named(self) -> None:
-        with pytest.raises(ConfigError, match="form: must be ecs, logstash, otel, gelf or json, got 'xml'"):
+        with pytest.raises(
+            ConfigError, match="form: must be ecs, ecs_dotted, logstash, otel, gelf or json, got"
+        ):
             DocumentFormatter("xml")
 
 
@@ -154,7 +156,7 @@ def _leaves(value: Any) -> list[Any]:
 @examples(300)
 @given(st.sampled_from(FORMS), FIELDS, FIELDS)
 def test_every_value_of_a_record_arrives(name: str, common: dict[str, Any], extra: dict[str, Any]) -> None:
-    record = _record({k: v for k, v in extra.items() if k != "message"})
+    record = record_of({k: v for k, v in extra.items() if k != "message"})
     draft = json.loads(Encoder(fields=common).encode_record(record)[0])
     made = _made(name, record, fields=common)
     draft.pop("ecs.version", None)
@@ -200,8 +202,7 @@ class TestClients:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"format": "xml"}, "format: must be one of ecs, logstash, otel, gelf, json"),
-            ({"format": "gelf", "ecs_dotted": True}, "ecs_dotted: belongs to format=ecs"),
+            ({"format": "xml"}, "format: must be one of ecs, ecs_dotted, logstash, otel, gelf, json"),
             ({"format": "gelf", "identity": "own"}, "identity: own needs format=ecs"),
             ({"format": "json", "trust": "metadata"}, "trust: metadata needs format=ecs"),
             ({"format": "otel", "version": 1}, "frames: data needs format=ecs"),
@@ -230,9 +231,9 @@ class TestClients:
         assert [one["order"]["total"] for one in made] == [3, 3]
         assert made[0]["log"]["logger"] == made[1]["logger_name"] == "shop"
 
-    def test_the_dotted_form_is_an_option(self) -> None:
+    def test_the_dotted_form_keeps_the_dots(self) -> None:
         with Collector(keep=True) as server:
-            handler = logclient.Handler(f"lumberjack://127.0.0.1:{server.port}", ecs_dotted=True)
+            handler = logclient.Handler(f"lumberjack://127.0.0.1:{server.port}", format="ecs_dotted")
             handler.handle(_example())
             handler.client.close(PATIENCE)
             (made,) = server.events(1, PATIENCE)
@@ -242,14 +243,9 @@ class TestClients:
 def test_formatters_of_other_handlers_have_the_forms() -> None:
     stream = io.StringIO()
     other = logging.StreamHandler(stream)
-    for formatter in (DocumentFormatter("gelf"), EcsFormatter(), EcsFormatter(ecs_dotted=True)):
+    for formatter in (DocumentFormatter("gelf"), EcsFormatter(), DocumentFormatter("ecs_dotted")):
         other.setFormatter(formatter)
         other.handle(_example())
     gelf, nested, dotted = map(json.loads, stream.getvalue().splitlines())
     assert gelf["short_message"] == nested["message"] == dotted["message"] == "text 1"
     assert nested["log"]["logger"] == dotted["log.logger"] == "shop"
-    with (
-        logclient.connect("lumberjack://127.0.0.1:1", atexit_timeout=0, close_timeout=0) as client,
-        pytest.raises(ConfigError, match="give its ecs_dotted to the handler"),
-    ):
-        logclient.Handler(client=client).setFormatter(EcsFormatter(ecs_dotted=True))

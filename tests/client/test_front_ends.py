@@ -1,4 +1,4 @@
-"""Which value an option has: the keyword's, the URL's, the front end's default, or its own default."""
+"""Which value an option has: the keyword's, the URL's, the variable's, that of the front end, or its own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from logclient.testing import lumberjack as collector
 from tests.support import need
 
 URL = "lumberjack://127.0.0.1:1"
-CHOICES = ("drop_oldest", "drop_new", "block", "raise")
+CHOICES = ("drop_oldest", "drop_new", "block", "block:5s", "raise")
 
 
-def exporter(url: str, **options: Any) -> Any:
+def exporter(*url: str, **options: Any) -> Any:
     need("opentelemetry.sdk._logs")
     from logclient.integrations.opentelemetry import LogExporter
 
-    return LogExporter(url, **options)
+    return LogExporter(*url, **options)
 
 
 FRONT_ENDS: list[tuple[Callable[..., Any], str, str, str]] = [
@@ -45,19 +45,26 @@ FRONT_ENDS: list[tuple[Callable[..., Any], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     ("make", "url", "default", "refused"),
     FRONT_ENDS,
     ids=[f"{make.__name__}-{url.partition(':')[0]}" for make, url, *_ in FRONT_ENDS],
 )
+
+
+def overflow_of(made: Any) -> str:
+    """Return the option of a front end, which is closed."""
+    client = getattr(made, "client", made)
+    client.close(0.0)
+    return str(client.config.overflow)
+
+
+@EACH
 def test_a_keyword_wins_over_the_url_and_the_url_over_the_front_end(
     make: Callable[..., Any], url: str, default: str, refused: str
 ) -> None:
     def overflow(query: str, **options: Any) -> str:
-        made = make(url + query, **options)
-        client = getattr(made, "client", made)
-        client.close(0.0)
-        return str(client.config.overflow)
+        return overflow_of(make(url + query, **options))
 
     assert overflow("") == default
     assert overflow("", overflow=None) == default
@@ -68,11 +75,29 @@ def test_a_keyword_wins_over_the_url_and_the_url_over_the_front_end(
             ("", {"overflow": value}),
             ("?overflow=drop_new", {"overflow": value}),
         ):
-            if value == refused:
+            if refused and value.startswith(refused):
                 with pytest.raises(ConfigError, match="overflow: "):
                     overflow(query, **options)
             else:
                 assert overflow(query, **options) == value, (query, options)
+
+
+@EACH
+def test_the_environment_wins_over_the_front_end(
+    make: Callable[..., Any], url: str, default: str, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGCLIENT_URL", url)
+    assert overflow_of(make()) == default
+    for value in CHOICES:
+        monkeypatch.setenv("LOGCLIENT_OVERFLOW", value)
+        if refused and value.startswith(refused):
+            with pytest.raises(ConfigError, match=r"^LOGCLIENT_OVERFLOW: "):
+                make()
+        else:
+            assert overflow_of(make()) == value
+    monkeypatch.delenv("LOGCLIENT_URL")
+    with pytest.raises(ConfigError, match=r"^URL: give one, or set the variable LOGCLIENT_URL$"):
+        make()
 
 
 class Limits:
@@ -91,14 +116,14 @@ class Limits:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("", ("block", 67.0)),
-        ("?overflow=drop_new", ("drop_new", 67.0)),
-        ("?overflow=block&block_timeout=3s", ("block", 3.0)),
-        ("?block_timeout=none", ("block", None)),
+        ("", "block:67.000s"),
+        ("?overflow=drop_new", "drop_new"),
+        ("?overflow=block", "block"),
+        ("?overflow=block:3s", "block:3s"),
     ],
 )
 def test_the_url_wins_over_the_defaults_of_the_command_send(
-    query: str, expected: tuple[str, float | None], tmp_path: Path
+    query: str, expected: str, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\n", encoding="ascii")
@@ -107,4 +132,4 @@ def test_the_url_wins_over_the_defaults_of_the_command_send(
         lifecycle.observe(limits)
         limits.found.clear()  # those of other clients
         assert cli.main(["send", f"{server.url}{query}", str(lines), "--timeout", "7s"]) == 0
-    assert [(one.overflow, one.block_timeout) for one in limits.found] == [expected]
+    assert [one.overflow for one in limits.found] == [expected]

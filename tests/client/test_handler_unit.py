@@ -48,7 +48,7 @@ class ClientWithoutSender:
 
     class config:
         redacted = "test://parked"
-        flush_timeout = 0.0
+        timeout = 0.0
 
     def __init__(self, *, pairs: bool = False, truncate: bool = False, **bounds: Any) -> None:
         self.queue = EventQueue(policy=bounds.pop("policy", "drop_oldest"), **bounds)
@@ -393,7 +393,7 @@ class TestFormatter:
         one = make()
         stream = io.StringIO()
         other = logging.StreamHandler(stream)
-        other.setFormatter(formatters.EcsFormatter(ecs_dotted=True))
+        other.setFormatter(formatters.DocumentFormatter("ecs_dotted"))
         one.log.addHandler(other)
         one.log.info("hi %s", "\u20ac", extra={"a": [1]})
         (event,) = one.client.events()
@@ -487,6 +487,7 @@ class TestReentrant:
         one.log.info("%s", Chatty(), extra={"again": Chatty()})
         assert one.messages() == ["inner", "inner", "outer"]
 
+    @pytest.mark.slow
     def test_destructors_and_signal_handlers_may_log(self, make: Make) -> None:
         one = make()
         counts = {"gc": 0, "signal": 0, "main": 0}
@@ -599,8 +600,6 @@ class TestSetup:
 
     def test_invalid_arguments_are_refused(self, make: Make) -> None:
         with pytest.raises(TypeError, match="url"):
-            Handler()
-        with pytest.raises(TypeError, match="url"):
             Handler(NOWHERE, client=make().client)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="window: options"):
             Handler(client=make().client, window=3)  # type: ignore[arg-type]
@@ -617,7 +616,7 @@ class TestSetup:
         one.handler.flush()
         one.handler.close()
         assert one.client.calls == ["flush", "flush"]
-        handler = Handler(NOWHERE, close_timeout=0)
+        handler = Handler(NOWHERE, timeout=0)
         handler.set_name("test-close")
         assert "test-close" in logging._handlers  # type: ignore[attr-defined]
         handler.close()

@@ -23,7 +23,7 @@ from tests.support.patience import PATIENCE
 
 np = pytest.importorskip("numpy")
 decode = pytest.importorskip("logclient.evidence.decode")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 Forge = Callable[[str], list[Any]]
 

@@ -19,29 +19,11 @@ import logclient
 from bench.ours import NOWHERE, QueueOnly
 from logclient.records.logger import Logger
 from tests.support import TESTED, clean_environment
+from tests.support.logger_growth import function
 from tests.support.patience import PATIENCE
 
-FUNCTIONS = 100_000
 KEPT = 100
 """Code objects that a logger may keep, at most: a small number."""
-
-
-def template() -> None:
-    LOG("called")
-
-
-def no_call(*args: Any) -> None:
-    pass
-
-
-LOG: Any = no_call
-
-
-def function(log: Any, name: str, *constants: object) -> types.FunctionType:
-    """Return a function with code of its own."""
-    code = template.__code__
-    code = code.replace(co_name=name, co_consts=(*code.co_consts, *constants))
-    return types.FunctionType(code, {"LOG": log})
 
 
 @pytest.fixture
@@ -81,39 +63,10 @@ def test_code_that_logged_once_is_freed(logged: tuple[Logger, QueueOnly], stackl
     assert 0 < kept <= KEPT
 
 
-GROWTH = f"""
-import gc, sys
-from tests.client.test_logger_memory import *
-
-handler = logclient.Handler(NOWHERE)
-queue = QueueOnly(handler.client)
-logger = Logger("app")
-logger.addHandler(handler)
-
-def resident():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-def run(count):
-    for number in range(count):
-        function(logger.info, f"f{{number}}")()
-        if number % 1000 == 999:
-            assert len(queue.take()) == 1000
-
-run(10_000)
-before = resident()
-run({FUNCTIONS})
-assert logger.obstacle() == ""
-print(resident() - before)
-handler.client.close(timeout=0)
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_functions_that_log_once() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH],
+        [sys.executable, "-m", "tests.support.logger_growth", "100000"],
         cwd=TESTED, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

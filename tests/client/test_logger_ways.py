@@ -18,7 +18,7 @@ import logclient
 from bench.ours import NOWHERE, QueueOnly
 from logclient import Logger
 from tests import support
-from tests.client.test_logger_changes import CHANGES, World, log
+from tests.support.logger_changes import CHANGES, World, log
 from tests.support.patience import PATIENCE
 
 with_gil = pytest.mark.skipif(

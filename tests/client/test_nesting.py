@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from logclient._ext.constants import K_EVENT_OPEN, K_METADATA_OPEN, K_NESTED
 from logclient._ext.record import Encoder
 from logclient.records import context
-from tests.client.test_fields import FIELDS, _pairs, _record
 from tests.oracle import ecs
 from tests.support.examples import examples
+from tests.support.record_fields import FIELDS, members_of, record_of
 
 ARRANGED = K_NESTED | K_EVENT_OPEN
 ERRORS = st.sampled_from([None, ValueError("späť"), KeyError()])
@@ -24,13 +24,7 @@ ERRORS = st.sampled_from([None, ValueError("späť"), KeyError()])
 
 def _load(body: bytes) -> dict[str, Any]:
     """Return a document without the time; no member occurs twice, at any depth."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        assert len(dict(pairs)) == len(pairs), pairs
-        return dict(pairs)
-
-    found: dict[str, Any] = json.loads(body, object_pairs_hook=unique)
-    return found | {"@timestamp": ""}
+    return members_of(body) | {"@timestamp": ""}
 
 
 def _assert_arranged(nested: tuple[bytes, int, int, int], dotted: tuple[bytes, int, int, int]) -> None:
@@ -74,7 +68,7 @@ def test_records(
     own: dict[str, Any], bound: dict[str, Any], extra: dict[str, Any], error: Exception | None
 ) -> None:
     rules: dict[str, Any] = {"fields": own, "bound": context.current, "fingerprint": True}
-    record = _record(extra)
+    record = record_of(extra)
     if error is not None:
         record.exc_info = (type(error), error, None)
     with context.bind(bound) if bound else nullcontext():
@@ -101,18 +95,18 @@ def test_records(
 )
 @pytest.mark.parametrize("extra", [{}, {"a": 1}, {"a.b": 1}, {"event.kind": 1}, {"host": 1}])
 def test_records_with_other_attributes(changes: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
-    record = _record(extra)
+    record = record_of(extra)
     vars(record).update(changes)
     nested = Encoder(nested=True)
     for _ in range(2):  # the thread keeps a part of its last document
-        for one in (record, _record(extra)):
+        for one in (record, record_of(extra)):
             _assert_arranged(nested.encode_record(one), Encoder().encode_record(one))
 
 
 @pytest.mark.parametrize("extra", [{}, {"a": 1}, {"event.kind": "x", "log.x": 2}])
 def test_a_cut_message_fills_the_bound(extra: Mapping[str, Any]) -> None:
     encoder = Encoder(nested=True, truncate=True, max_event_bytes=2000, fields={"service.name": "shop"})
-    body = encoder.encode_record(_record(extra, msg="x" * 5000, args=()))[0]
+    body = encoder.encode_record(record_of(extra, msg="x" * 5000, args=()))[0]
     made = _load(body)
     assert len(body) == 2000
     assert made["log"]["flags"] == ["truncated"] and set(made["message"]) == {"x"}
@@ -137,7 +131,7 @@ def test_a_document_with_very_many_members_keeps_its_dots() -> None:
 
 
 def test_an_ordinary_record_has_the_objects_of_ecs_logging() -> None:
-    record = _record({"order": 17, "user.id": 7})
+    record = record_of({"order": 17, "user.id": 7})
     made = json.loads(Encoder(nested=True).encode_record(record)[0])
     assert [*made][:6] == ["@timestamp", "log.level", "message", "ecs.version", "log", "process"]
     origin = {"file": {"name": "shop.py", "line": 7}, "function": "pay"}
@@ -149,7 +143,7 @@ def test_an_ordinary_record_has_the_objects_of_ecs_logging() -> None:
 def test_the_applications_metadata_stays_last() -> None:
     encoder = Encoder(nested=True, trust_metadata=True)
     body, kind, _, _ = encoder.encode({"@metadata": {"pipeline": "p"}, "event.kind": "x", "a.b": 1})
-    assert [*_pairs(body)] == ["a", "event", "@metadata"]
+    assert [*members_of(body)] == ["a", "event", "@metadata"]
     assert kind & K_METADATA_OPEN and not kind & ARRANGED
 
 

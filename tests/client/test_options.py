@@ -28,13 +28,36 @@ def test_the_files_made_from_the_options_are_current() -> None:
 
 
 def test_each_option_is_listed_with_its_protocol() -> None:
-    sections = options.page().split("\n## ")
-    places = {"window": ["Lumberjack", "Logux"], "auth_backoff_min": ["TLS", "Logjam", "Logux"]}
+    text = options.page()
+    places = {
+        "window": ["Lumberjack", "Logux"],
+        "tags": ["Lumberjack, Logux", "plog"],
+        "max_events": [""],
+        "ca": ["TLS"],
+        "fields": ["Lumberjack, Logux", "Logjam"],
+    }
     for name, titles in places.items():
-        assert titles == [section.split("\n")[0] for section in sections if f"| `{name}` |" in section]
-    every = next(section for section in sections if section.startswith("Every protocol\n"))
-    assert "| `max_events` |" in every
-    assert "| `ca` |" not in every
+        assert titles == re.findall(rf"^\| `{name}` \| (.*?) ?\| ", text, re.MULTILINE)
+
+
+def test_every_option_has_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", options.page(), re.MULTILINE)
+    assert set(listed) == set(config.all_options())
+    monkeypatch.setitem(options.GROUPS, "Exit", "timeout")
+    with pytest.raises(LookupError, match=r"no section .* atexit_timeout"):
+        options.page()
+
+
+@pytest.mark.tree
+def test_no_variable_of_an_option_is_one_for_building_or_tests() -> None:
+    places = [ROOT / "setup.py", ROOT / "Makefile", ROOT / "tests" / "conftest.py"]
+    for folder in ("tools", "tests/support", "bench", "fuzz"):
+        places += (ROOT / folder).glob("*.*")
+    places.remove(Path(options.__file__))  # which writes about the variables of options
+    text = "".join(path.read_text(encoding="utf-8") for path in places)
+    found = set(re.findall(r"\bLOGCLIENT_([A-Z_]+)", text))
+    assert {"ONLY", "TREE", "PATIENCE"} < found
+    assert {name.lower() for name in found} & {"url", *config.all_options()} == set()
 
 
 def test_every_option_has_a_type_that_allows_none() -> None:
@@ -95,6 +118,7 @@ def with_pyright(folder: Path) -> set[int]:
     return {int(number) for number in re.findall(r"\.py:(\d+):\d+ - error:", done.stdout)}
 
 
+@pytest.mark.slow
 @pytest.mark.tree
 @pytest.mark.parametrize("judge", [with_mypy, with_pyright], ids=["mypy", "pyright"])
 def test_type_checkers_find_wrong_options(judge: Callable[[Path], set[int]], tmp_path: Path) -> None:

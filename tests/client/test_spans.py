@@ -24,10 +24,10 @@ from logclient._ext.record import Encoder
 from logclient.records import context
 from logclient.records.spans import Spans
 from logclient.testing.lumberjack import Collector
-from tests.client.test_fields import FIELDS, OURS, _pairs, _record
 from tests.support.documents import dotted
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
+from tests.support.record_fields import FIELDS, OURS, members_of, record_of
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -61,12 +61,12 @@ def _encoder(service: bool = True, **options: Any) -> Encoder:
 
 
 def _made(encoder: Encoder, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    return _pairs(encoder.encode(event or {})[0])
+    return members_of(encoder.encode(event or {})[0])
 
 
 def _made_record(encoder: Encoder, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the fields of a record that are not of every record."""
-    made = _pairs(encoder.encode_record(_record(extra or {}))[0])
+    made = members_of(encoder.encode_record(record_of(extra or {}))[0])
     return {name: value for name, value in made.items() if name not in OURS}
 
 
@@ -137,6 +137,7 @@ class TestOption:
             assert _made(encoder, own) == _made_record(encoder, own) == {**_ids(span), **own}
         assert _made(encoder) == {"trace.id": "client", "a": 1}
 
+    @pytest.mark.slow
     @examples(300)
     @given(FIELDS, FIELDS, FIELDS, st.booleans())
     def test_documents_equal_merged_ones(
@@ -145,10 +146,10 @@ class TestOption:
         with TRACER.start_as_current_span("s") as span, context.bind(bound) if bound else nullcontext():
             encoder, twin = _encoder(False, fields=own), Encoder(fields={**own, **bound, **_ids(span)})
             if not record:
-                assert _pairs(encoder.encode(event)[0]) == _pairs(twin.encode(event)[0])
+                assert members_of(encoder.encode(event)[0]) == members_of(twin.encode(event)[0])
                 return
             event.pop("message", None)
-            made, merged = (_pairs(one.encode_record(_record(event))[0]) for one in (encoder, twin))
+            made, merged = (members_of(one.encode_record(record_of(event))[0]) for one in (encoder, twin))
             assert {**made, "@timestamp": ""} == {**merged, "@timestamp": ""}
 
     def test_pair_blocks_have_the_ids(self) -> None:
@@ -307,7 +308,7 @@ class TestInstrumentedRecords:
     @staticmethod
     def made(logger: logging.Logger, encoder: Encoder, **extra: Any) -> dict[str, Any]:
         record = logger.makeRecord("shop", 20, "/srv/shop.py", 7, "text", (), None, "pay", extra or None)
-        made = _pairs(encoder.encode_record(record)[0])
+        made = members_of(encoder.encode_record(record)[0])
         return {name: value for name, value in made.items() if name not in OURS}
 
     def test_their_attributes_get_the_names_of_ecs(self, instrumented: logging.Logger) -> None:
@@ -332,17 +333,18 @@ class TestInstrumentedRecords:
             record = instrumented.makeRecord("shop", 20, "/srv/shop.py", 7, "text", (), None)
         before = instrumented.makeRecord("shop", 20, "/srv/shop.py", 7, "text", (), None)
         with TRACER.start_as_current_span("later"):
-            made = _pairs(encoder.encode_record(record)[0])
+            made = members_of(encoder.encode_record(record)[0])
             assert made.items() >= _ids(span).items()
-            assert not _pairs(encoder.encode_record(before)[0]).keys() & IDS
+            assert not members_of(encoder.encode_record(before)[0]).keys() & IDS
 
     def test_messages_that_are_mappings_have_them(self, instrumented: logging.Logger) -> None:
         with TRACER.start_as_current_span("s") as span:
             record = instrumented.makeRecord("shop", 20, "/a.py", 7, {"message": "m", "n": 1}, (), None)
-        made = _pairs(Encoder().encode_record(record)[0])
+        made = members_of(Encoder().encode_record(record)[0])
         assert made.items() >= {"message": "m", "n": 1, "service.name": "shop", **_ids(span)}.items()
         assert not any(name.startswith("otel") for name in made)
 
+    @pytest.mark.slow
     @examples(300)
     @given(
         st.one_of(st.sampled_from(("0", "ab" * 16, "AB" * 16, '"' * 32, "é" * 32)), st.none(), st.integers()),
@@ -360,9 +362,9 @@ class TestInstrumentedRecords:
         fields: dict[str, Any] = {"service.name": service} if service else {}
         if trace_id == "ab" * 16 and span_id == "cd" * 8:
             fields |= {"trace.id": trace_id, "span.id": span_id}
-        record = _record({**extra, **given} if last else {**given, **extra})
-        made = _pairs(Encoder().encode_record(record)[0])
-        twin = _pairs(Encoder(fields=fields).encode_record(_record(extra))[0])
+        record = record_of({**extra, **given} if last else {**given, **extra})
+        made = members_of(Encoder().encode_record(record)[0])
+        twin = members_of(Encoder(fields=fields).encode_record(record_of(extra))[0])
         assert {**made, "@timestamp": ""} == {**twin, "@timestamp": ""}
 
     def test_many_services_are_told_apart(self) -> None:
@@ -370,5 +372,5 @@ class TestInstrumentedRecords:
         for _ in range(2):
             for n in range(40):
                 name = f"service {n}"
-                record = _record({"otelTraceID": "0", "otelServiceName": name})
-                assert _pairs(encoder.encode_record(record)[0])["service.name"] == name
+                record = record_of({"otelTraceID": "0", "otelServiceName": name})
+                assert members_of(encoder.encode_record(record)[0])["service.name"] == name

@@ -203,6 +203,7 @@ class TestWindows:
             writer.send(window(event(1)) + window(event(2)))
             assert writer.rest() == b"2A\0\0\0\1" * 2
 
+    @pytest.mark.slow
     def test_a_window_of_5000_events_is_taken(self, collector):
         bodies = [event(n, text="x" * 700) for n in range(1, 5001)]
         with Writer(collector) as writer:
@@ -379,6 +380,7 @@ class TestBadWriters:
             assert writer.rest() == b""
         assert collector.counts.truncated >= 1
 
+    @pytest.mark.slow
     def test_a_writer_that_never_reads_is_not_read_from(self):
         """A thousand keep-alives a window fill every buffer on the way; none is lost, memory is bounded."""
         n, data = 600, window(event(1))
@@ -915,6 +917,7 @@ class TestFixture:
             writer.ship(event(1))
         assert log_collector.events(1)[0]["message"] == "line 1"
 
+    @pytest.mark.slow
     def test_the_fixture_takes_a_scheme(self, tmp_path):
         """As in a project that has this package installed."""
         pytest.importorskip("zmq")
@@ -1052,6 +1055,20 @@ class TestCommand:
         assert code == 3
         assert "not captured" not in err
 
+    def test_events_are_printed_as_they_come(self):
+        """Without a capture, and so that a terminal obeys none of them."""
+        command = Command("lumberjack://127.0.0.1:0", "plog://127.0.0.1:0", "--print")
+        port, datagrams = command.line()["port"], command.line()["port"]
+        with Writer(port) as writer, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for text in ("größte", "\x1b[31m\u202e"):
+                assert writer.ship(event(1, text=text), event(2)) == (2, 2)
+                line = command.process.stdout.readline().rstrip("\n")
+                assert line.isprintable() and json.loads(line)["text"] == text
+                assert command.line()["message"] == "line 2"
+            sender.sendto(b"no JSON \x1b", ("127.0.0.1", datagrams))
+            assert command.line() == "no JSON \x1b"
+        assert command.end()[:2] == (0, "")
+
     def test_url_options_bound_connections(self, tmp_path):
         command = Command("lumberjack://127.0.0.1:0?max_connections=1&idle=60s", "--capture", str(tmp_path))
         port = command.line()["port"]
@@ -1164,6 +1181,7 @@ class ResendingWriter:
             self.losses += bool(flying)
 
 
+@pytest.mark.slow
 def test_killed_collectors_lose_no_acknowledged_window(tmp_path):
     """kill -9 of the collector, ten times under load.
 

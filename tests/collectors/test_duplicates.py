@@ -33,6 +33,7 @@ def columns(ids: list[tuple[int, int]]) -> Columns:
     )
 
 
+@pytest.mark.slow
 @given(st.lists(RUNS, max_size=6), st.randoms(use_true_random=False))
 def test_counts_of_units_equal_a_plain_counter(runs, random):
     counter, seen = DuplicateCounter(), Counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -13,10 +12,10 @@ from websockets.server import ServerProtocol
 from logclient.transports.websocket import WebSocket
 from tests.cores.server import Peer, SocketServer
 from tests.support.patience import PATIENCE
+from tests.support.proxy import read_request
 from tests.support.pumps import refuse_pump
-from tests.support.websocket import BINARY, TEXT, accept_answer, read_request, server_frame
+from tests.support.websocket import BINARY, FAR, TEXT, accept_answer, server_frame
 
-FAR = logging.Logger("far", 60)
 DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 
 

@@ -31,7 +31,7 @@ PIECE = 50
 
 def in_process(ledger: Path, capture: Path) -> Any:
     """Return the verdict of the verifier's own tasks, all run in this process."""
-    from tests import verify_inprocess
+    from tests.support import verify_inprocess
 
     return verify_inprocess.run(ledger, capture)
 

@@ -35,7 +35,7 @@ LIMITS = {
     "no part of a ledger is left": "nothing says that this producer was there",
     "a ledger ends at an earlier close line": "it is what the ledger was at that time, and was whole then",
 }
-"""Facts that are undecidable by docs/verify.md: the second oracle skips them, the first one does not."""
+"""Facts that are undecidable by docs/verify-rules.md: the second oracle skips them, the first does not."""
 
 
 class Case(NamedTuple):

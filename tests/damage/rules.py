@@ -1,4 +1,4 @@
-"""The verdict on a ledger and a capture by the rules of docs/verify.md and docs/formats.md.
+"""The verdict on a ledger and a capture by the rules of docs/verify-rules.md and docs/formats.md.
 
 It reads the files as bytes and shares no code with the verifier. The oracles of their decoders split plog,
 Logjam and Logux units.

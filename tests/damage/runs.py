@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from logclient.errors import LedgerError
 from logclient.files import capture as captures
 from logclient.files import ledger as ledgers
-from tests import verify_files as files
 from tests.damage.disk import Disk, Fault, Killed, instead_of_os
 from tests.oracle import plog
+from tests.support import verify_files as files
 
 PROTOCOLS = ("lumberjack", "logjam", "plog", "logux")
 BEGAN = 1_700_000_000_000_000

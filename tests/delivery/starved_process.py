@@ -46,7 +46,7 @@ def drops(url: str, ledger: str) -> None:
     """Drop events from a full queue while there is no descriptor for the ledger, then deliver the others."""
     import logclient
 
-    options = {"max_events": 100, "overflow": "drop_oldest", "backoff_min": 0.01, "backoff_max": 0.05}
+    options = {"max_events": 100, "overflow": "drop_oldest", "backoff_max": 0.05}
     with logclient.connect(url, ledger=ledger, **options) as client:
         with descriptors(0):
             first = client.submit({"n": 0})
@@ -168,7 +168,7 @@ def delivers(url: str, ledger: str, most: str) -> None:
             lines.append(record.getMessage())
 
     logging.getLogger("logclient").addHandler(Lines())
-    paces = {"backoff_min": 0.01, "backoff_max": 0.05, "connect_timeout": 0.5}
+    paces = {"backoff_max": 0.05, "connect_timeout": 0.5}
     with logclient.connect(url, **paces) as first:  # everything is imported
         first.send({"n": -1})
         assert first.flush(PATIENCE) == 0, first.stats()
@@ -198,7 +198,7 @@ def forks(url: str) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Called before the client's own.
     os.register_at_fork(after_in_child=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1])))
-    client = logclient.connect(url, backoff_min=0.01, backoff_max=0.05)
+    client = logclient.connect(url, backoff_max=0.05)
     client.send({"n": 0})
     assert client.flush(PATIENCE) == 0, client.stats()
     child = os.fork()
@@ -220,7 +220,7 @@ def threads(url: str, most: str) -> None:
     """Deliver once threads can be started, the client's own and libzmq's."""
     import logclient
 
-    paces = {"backoff_min": 0.01, "backoff_max": 0.05, "connect_timeout": 0.5}
+    paces = {"backoff_max": 0.05, "connect_timeout": 0.5}
     with logclient.connect(url, **paces) as first:
         first.send({"n": -1})
         assert first.flush(PATIENCE) == 0, first.stats()

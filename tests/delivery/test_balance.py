@@ -28,11 +28,11 @@ from logclient.testing.lumberjack import Collector
 from logclient.transports.tls import server_context
 from tests.cores.recount import recount
 from tests.cores.rig import adds_up
-from tests.delivery.test_poison import PoisonedServer
 from tests.support import clean_environment
+from tests.support.breaks import PoisonedServer
 from tests.support.patience import PATIENCE, wait_until
 
-QUICK: dict[str, Any] = {"balance": True, "backoff_min": 0.001, "backoff_max": 0.02}
+QUICK: dict[str, Any] = {"balance": True, "backoff_max": 0.02}
 CLOSED = "127.0.0.1:9"
 
 
@@ -144,6 +144,7 @@ class TestShares:
             assert numbers(server) == dict.fromkeys(range(100), 1)
             assert client.close(PATIENCE) == 0
 
+    @pytest.mark.slow
     def test_servers_with_tls(self, tls_pump: str, tmp_path: Path) -> None:
         tls = pytest.importorskip("tests.support.tls")
         ours = tls.Authority(tmp_path / "ours")
@@ -242,7 +243,7 @@ class TestFailures:
 
     def test_random_cuts_on_both_servers_lose_nothing(self, tmp_path: Path) -> None:
         """They break around writes and acknowledgements, stop and start; the verifier judges."""
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         seeded = random.Random(19)
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         faults = [
@@ -255,11 +256,11 @@ class TestFailures:
             stop = threading.Event()
             sent: list[int] = []
 
-            def send() -> None:
+            def send(sizes: random.Random) -> None:
                 while not stop.is_set():
-                    sent.append(client.send({"text": "x" * random.randrange(2000)}))
+                    sent.append(client.send({"text": "x" * sizes.randrange(2000)}))
 
-            threads = [threading.Thread(target=send) for _ in range(2)]
+            threads = [threading.Thread(target=send, args=(random.Random(seed),)) for seed in (20, 21)]
             for thread in threads:
                 thread.start()
             for _ in range(12):
@@ -417,11 +418,11 @@ class TestCalls:
             assert client.stats().failed == {"closed": 100}
             assert {delivery.result(PATIENCE) for delivery in deliveries} == {Outcome("failed", "closed")}
 
-    @pytest.mark.parametrize("overflow", ["drop_new", "drop_oldest", "block", "raise"])
+    @pytest.mark.parametrize("overflow", ["drop_new", "drop_oldest", "block:10ms", "raise"])
     def test_one_bound_holds_for_all_connections(self, overflow: str) -> None:
         """Whatever the servers have not acknowledged counts."""
         with running("stall=every:1", "stall=every:1") as servers:
-            options = {"overflow": overflow, "block_timeout": 0.01, "window": 10, "close_timeout": 0}
+            options = {"overflow": overflow, "window": 10, "timeout": 0}
             with connect(*servers, max_events=100, **options) as client:
                 results = []
                 for n in range(150):
@@ -442,7 +443,7 @@ class TestCalls:
 
     def test_other_servers(self, tmp_path: Path) -> None:
         """Under load, to more and to fewer of them; the verifier judges."""
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         stop = threading.Event()
         with running("", "", "", "", capture=str(capture)) as servers:
@@ -504,6 +505,7 @@ class TestCalls:
         assert len(producers) == 2
         assert sorted(sum(recount(tmp_path, one).count("acked").values()) for one in producers) == [100, 101]
 
+    @pytest.mark.slow
     def test_fork_while_an_attempt_is_under_way(self) -> None:
         with Collector(keep=True) as server, connect(CLOSED, server) as client:
             for n in range(20):

@@ -15,7 +15,7 @@ from logclient.delivery import outcomes
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import silent
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 Make = Callable[..., Rig]
@@ -143,7 +143,7 @@ def test_block_waits_for_slow_callbacks(build: Make, few: int) -> None:
 
 
 def test_block_times_out_while_callbacks_are_slow(build: Make, few: int) -> None:
-    rig = build(FIFO, max_events=10, overflow="block", block_timeout=0.02)
+    rig = build(FIFO, max_events=10, overflow="block:20ms")
     gate = Gate()
     submit(rig).add_done_callback(gate)
     assert gate.entered.wait(PATIENCE)
@@ -293,6 +293,7 @@ def test_exit_runs_waiting_callbacks_or_reports_them(build: Make) -> None:
 # -- out of threads -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_threads_the_sender_runs_no_callback(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = build(FIFO)
     rig.server.script = silent

@@ -59,11 +59,13 @@ def assert_bounded_under_storm(url: str, calls: int, **options: Any) -> None:
     print(f"{calls} calls in {snapshot['seconds']:.1f} s, peak {snapshot['grown'] / MIB:.1f} MiB over idle")
 
 
+@pytest.mark.slow
 @procfs
 def test_memory_is_bounded_and_every_event_has_one_outcome(dead: Any) -> None:
     assert_bounded_under_storm(dead.url, 300_000)
 
 
+@pytest.mark.slow
 @procfs
 def test_memory_is_bounded_while_the_sender_is_stuck() -> None:
     """So many windows at once that they fill the socket, too."""
@@ -90,6 +92,7 @@ def test_memory_is_bounded_for_all_sizes() -> None:
         assert line["grown"] <= 1.25 * 64 * MIB + 16 * MIB
 
 
+@pytest.mark.slow
 @procfs
 def test_memory_is_bounded_for_submitted_events() -> None:
     """A delivery costs more than its event; dropped ones are settled while an attempt to connect hangs."""
@@ -128,11 +131,10 @@ def test_flush_and_close_return_in_time(dead: Any, scheme: str) -> None:
         handler.close()
 
 
+@pytest.mark.slow
 def test_deliveries_of_dropped_events_are_settled(dead: Any) -> None:
     """Also while an attempt to connect hangs for an hour."""
-    with logclient.connect(
-        dead.url, overflow="drop_oldest", max_events=100, close_timeout=0.1, **NEVER
-    ) as client:
+    with logclient.connect(dead.url, overflow="drop_oldest", max_events=100, timeout=0.1, **NEVER) as client:
         deliveries = [client.submit({"n": n}) for n in range(10_000)]
         # All but those in the bounds. A window in flight is kept, wherever it was when the connection came.
         wait_until(lambda: sum(delivery.done() for delivery in deliveries) == 9900, "outcomes")
@@ -142,10 +144,11 @@ def test_deliveries_of_dropped_events_are_settled(dead: Any) -> None:
     assert found == {Outcome("dropped", "overflow"): 9900, Outcome("failed", "closed"): 100}
 
 
+@pytest.mark.slow
 def test_block_times_out_with_a_dead_server(dead: Any) -> None:
-    """`block` waits for `block_timeout` and no longer."""
-    options = NEVER | {"overflow": "block", "block_timeout": 0.05, "max_events": 100}
-    with logclient.connect(dead.url, close_timeout=0.1, **options) as client:
+    """`block` waits for its time and no longer."""
+    options = NEVER | {"overflow": "block:50ms", "max_events": 100}
+    with logclient.connect(dead.url, timeout=0.1, **options) as client:
         sent = assert_returns(lambda: [client.send({"n": i}) for i in range(103)])
         assert all(sent[:100]) and sent[100:] == [0, 0, 0]
         assert client.stats().dropped == {"overflow": 3}

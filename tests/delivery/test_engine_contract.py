@@ -85,6 +85,7 @@ def stop_listening(rig: Rig) -> None:
 # -- ids ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sequences_count_from_1_under_one_producer_id(make: Make, setup: Setup) -> None:
     rig = make()
     seqs = rig.many(500)
@@ -217,6 +218,7 @@ def send_until(rig: Rig, what: Callable[[Stats], Any]) -> None:
     rig.until(look)
 
 
+@pytest.mark.slow
 @needs_setup(acks)
 @pytest.mark.parametrize("how", ["cut", "reset"])
 def test_poison_fails_alone(make: Make, setup: Setup, how: str) -> None:
@@ -248,6 +250,7 @@ def test_poison_fails_without_new_events_to_compare_with(make: Make, setup: Setu
     assert (stats.sent, stats.quarantined) == (200, 0)
 
 
+@pytest.mark.slow
 @needs_setup(acks)
 def test_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Setup) -> None:
     rig = make()
@@ -269,6 +272,7 @@ def test_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Setup
     assert books.outcomes[bad] == ("failed", "poison") and books.deferred == {bad}
 
 
+@pytest.mark.slow
 @needs_setup(acks)
 def test_poison_is_kept_on_request(make: Make, setup: Setup) -> None:
     """A kept event is delivered once the server takes it."""
@@ -304,6 +308,7 @@ def test_random_breaks_condemn_no_event(make: Make, setup: Setup) -> None:
     assert rig.settle().acked == 600
 
 
+@pytest.mark.slow
 @needs_setup(acks)
 def test_close_does_not_wait_for_a_trial(make: Make, setup: Setup) -> None:
     """The neighbours are delivered first, all of them."""
@@ -319,6 +324,7 @@ def test_close_does_not_wait_for_a_trial(make: Make, setup: Setup) -> None:
     assert stats.acked == 151 and sum(stats.failed.values()) == 1
 
 
+@pytest.mark.slow
 @needs_setup(acks)
 def test_a_suspect_does_not_keep_its_neighbours_memory(make: Make, setup: Setup) -> None:
     rig = make(batch_events=50, max_bytes=64 << 20)
@@ -329,6 +335,7 @@ def test_a_suspect_does_not_keep_its_neighbours_memory(make: Make, setup: Setup)
     assert stats.queued + stats.inflight == 1 and stats.queued_bytes < 100
 
 
+@pytest.mark.slow
 @needs_setup(acks)
 def test_a_server_that_breaks_always_condemns_no_event(make: Make, setup: Setup) -> None:
     rig = make()
@@ -488,7 +495,7 @@ def test_block_waits_for_room(make: Make, setup: Setup) -> None:
 
 
 def test_block_times_out(make: Make) -> None:
-    rig = make(max_events=3, overflow="block", block_timeout=0.02)
+    rig = make(max_events=3, overflow="block:20ms")
     stop_listening(rig)
     assert rig.many(5) == [1, 2, 3, 0, 0]
     assert rig.stats().dropped == {"overflow": 2}
@@ -709,6 +716,7 @@ def test_many_small_batches_are_sent_without_another_turn(
     rig.server.peers[0].ack()
 
 
+@pytest.mark.slow
 def test_a_stuck_server_delays_and_loses_nothing(make: Make, setup: Setup) -> None:
     rig = make(max_bytes=64 << 20, inflight=500)
     rig.server.stuck = True
@@ -741,6 +749,7 @@ def test_silence_ends_a_connection(make: Make, setup: Setup) -> None:
     assert line == f"test://server: {address_of(rig)}: no sign of life from the server in time"
 
 
+@pytest.mark.slow
 def test_an_idle_connection_does_not_time_out(make: Make, setup: Setup) -> None:
     rig = make(silence=1.0)
     rig.many(3)
@@ -990,6 +999,7 @@ def test_old_events_fail_with_max_age(make: Make) -> None:
     assert stats.acked + stats.handed == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("step", [3600, -3600], ids=["forwards", "backwards"])
 def test_max_age_when_the_clock_is_set(make: Make, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -1009,6 +1019,7 @@ def test_max_age_when_the_clock_is_set(make: Make, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - begin >= 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_turns")
 @needs_setup(acks)
 def test_max_age_applies_to_events_to_resend(make: Make, setup: Setup) -> None:

@@ -28,7 +28,7 @@ from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
 COMPILED = Setup("fifo", True)
-QUICK: dict[str, Any] = {"backoff_min": 0.001, "backoff_max": 0.01}
+QUICK: dict[str, Any] = {"backoff_max": 0.01}
 SECRET = "hunter2-correct-horse"
 
 
@@ -90,6 +90,7 @@ def test_error_kinds_that_name_an_event_do_not_accumulate(capsys: pytest.Capture
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_own_errors_of_any_number_of_kinds_take_bounded_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -215,6 +216,7 @@ def test_records_logged_by_the_sender_are_not_shipped(server: MemoryServer) -> N
         handler.close()
 
 
+@pytest.mark.slow
 def test_records_of_destructors_in_the_sender_are_shipped(server: MemoryServer) -> None:
     """A collection may happen in the sender's thread; what it frees may log, which is no recursion."""
     handler = logclient.Handler(URL)

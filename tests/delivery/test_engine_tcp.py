@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from logclient.delivery.attempt import Attempt
-from logclient.transports.tcp import TcpLink
+from logclient.transports.tcp_link import TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
 from tests.support import transports
@@ -33,12 +33,15 @@ def pair() -> Iterator[tuple[TcpLink, socket.socket]]:
         link.close()
 
 
-def test_a_connection_is_non_blocking_with_nodelay(pair: tuple[TcpLink, socket.socket]) -> None:
+def test_a_connection_is_non_blocking_with_nodelay_and_keepalive(
+    pair: tuple[TcpLink, socket.socket],
+) -> None:
     link, far = pair
     assert link.peer == "127.0.0.1:" + str(far.getsockname()[1])
     assert not os.get_blocking(link.fileno())
     option = link._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert option, "an ack must not wait for Nagle"
+    assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 def test_bytes_travel_both_ways_until_the_end(pair: tuple[TcpLink, socket.socket]) -> None:

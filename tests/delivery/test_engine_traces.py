@@ -23,13 +23,12 @@ from logclient.transports.tcp import Tcp
 from tests.cores.compiled import Compiled
 from tests.cores.plain import POISON, Refused
 from tests.cores.rig import PLAIN, Rig, Setup
+from tests.cores.scripts import BAD, SCRIPTS
 from tests.cores.server import Peer, SocketServer
 from tests.support import transports
 from tests.support.pumps import refuse_pump
 
 PRODUCER = bytes(range(10))
-BAD = [i for i in range(150) if i % 17 == 5]
-GOOD = 150 - len(BAD)
 
 
 class Interpreted(Tcp):
@@ -44,43 +43,6 @@ class Trace(NamedTuple):
     outcomes: dict[int, tuple[str, str]]
     hashes: dict[int, int]
     counts: dict[str, Any]
-
-
-def answer_in_order(peer: Peer) -> None:
-    """Answer by the sequence: some events refused, some asked for again, once."""
-    asked = peer.server.asked  # type: ignore[attr-defined]
-    while peer.waiting:
-        seq = peer.waiting[0].seq
-        if seq % 11 == 0:
-            peer.reject()
-        elif seq % 13 == 0 and seq not in asked:
-            asked.add(seq)
-            peer.again()
-        else:
-            peer.ack(1)
-
-
-def cut_twice(peer: Peer) -> None:
-    """The first two connections take 25 events, acknowledge 10 and end."""
-    if peer.number < 2:
-        if len(peer.got) >= 25:
-            peer.ack(10)
-            peer.cut()
-    else:
-        peer.ack()
-
-
-def whole_windows(peer: Peer) -> None:
-    """Acknowledge everything at once, but only when all that may be in flight has arrived."""
-    if len(peer.waiting) == 25 or len(peer.got) == GOOD:
-        peer.ack()
-
-
-SCRIPTS: dict[str, Callable[[Peer], None]] = {
-    "in order": answer_in_order,
-    "cut twice": cut_twice,
-    "whole windows": whole_windows,
-}
 
 
 def trace(setup: Setup, transport: Tcp, folder: Path, script: Callable[[Peer], None]) -> Trace:
@@ -108,6 +70,7 @@ def trace(setup: Setup, transport: Tcp, folder: Path, script: Callable[[Peer], N
 ADAPTED = {"link": (True, Interpreted), "core": (False, Tcp), "link and core": (False, Interpreted)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
 @pytest.mark.parametrize("adapted", ADAPTED)
@@ -156,6 +119,7 @@ def reports_of(core: Any, batch: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
 @given(data=st.data(), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12), replies=words)
 def test_compiled_cores_equal_the_plain_ones(kind: str, data: Any, sizes: list[int], replies: Any) -> None:

@@ -20,10 +20,8 @@ from logclient.delivery.isolation import (
     WITHHOLD,
     Isolation,
 )
+from tests.support.breaks import BLIND, at_random, by_connection
 from tests.support.configs import config_for
-
-Blind = Callable[[], Iterator[Iterator[bool]]]
-"""A server that never looks at events: for each connection, for each window on it, whether it breaks."""
 
 FAIL, KEEP = config_for("lumberjack"), config_for("lumberjack", poison="keep")
 CONNECT = 0.001
@@ -188,82 +186,10 @@ class Simulation:
         assert set(isolation.suspects) == set(self.quarantine)
 
 
-# -- servers that are blind --------------------------------------------------------------------------
+# -- servers that never look at events ----------------------------------------------------------------
 
 
-def at_random(rate: float, random: Random) -> Iterator[Iterator[bool]]:
-    """Each window breaks with this probability."""
-    while True:
-        yield iter(lambda: random.random() < rate, None)
-
-
-def by_connection(rate: float, random: Random) -> Iterator[Iterator[bool]]:
-    """Some connections take nothing, the others fifty windows."""
-    while True:
-        taken = 0 if random.random() < rate else 50
-        yield itertools.chain(itertools.repeat(False, taken), itertools.repeat(True))
-
-
-def every(k: int) -> Iterator[Iterator[bool]]:
-    """Each k-th window breaks, over all connections."""
-    windows = itertools.count(1)
-    while True:
-        yield (next(windows) % k == 0 for _ in itertools.count())
-
-
-def every_connection(k: int, taken: int) -> Iterator[Iterator[bool]]:
-    """Each k-th connection takes nothing, the others so many windows."""
-    for number in itertools.count(1):
-        yield (number % k == 0 or n >= taken for n in itertools.count())
-
-
-def bursts(random: Random) -> Iterator[Iterator[bool]]:
-    """Good and bad times, both of random length."""
-    state = {"left": 0, "bad": False}
-
-    def window() -> bool:
-        if not state["left"]:
-            state["bad"] = not state["bad"]
-            state["left"] = random.randrange(1, 40)
-        state["left"] -= 1
-        return state["bad"]
-
-    while True:
-        yield iter(window, None)
-
-
-def crash_loop(down: int, up: int) -> Iterator[Iterator[bool]]:
-    """So many connections that take nothing, then as many that take one window each."""
-    while True:
-        for _ in range(down):
-            yield itertools.repeat(True)
-        for _ in range(up):
-            yield itertools.chain([False], itertools.repeat(True))
-
-
-def capped(requests: int) -> Iterator[Iterator[bool]]:
-    """A balancer that ends each connection after so many windows."""
-    while True:
-        yield itertools.chain(itertools.repeat(False, requests), itertools.repeat(True))
-
-
-BLIND: dict[str, Callable[[Random], Iterator[Iterator[bool]]]] = {
-    **{f"{p} %": lambda r, p=p: at_random(p / 100, r) for p in (5, 20, 50, 75, 90)},
-    **{f"{p} % of connections": lambda r, p=p: by_connection(p / 100, r) for p in (5, 20, 50, 75, 90)},
-    **{f"each window {k}": lambda r, k=k: every(k) for k in (2, 3, 4, 7)},
-    **{
-        f"each connection {k}, {n} windows": lambda r, k=k, n=n: every_connection(k, n)
-        for k, n in ((2, 1), (2, 2), (2, 50), (3, 1), (3, 50), (5, 3))
-    },
-    "bursts": bursts,
-    **{
-        f"{d} down, {u} up": lambda r, d=d, u=u: crash_loop(d, u)
-        for d, u in ((8, 6), (5, 1), (3, 3), (40, 40))
-    },
-    **{f"at most {n}": lambda r, n=n: capped(n) for n in (1, 2, 5)},
-}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BLIND)
 def test_a_blind_server_condemns_no_event(name: str) -> None:
     random = Random(name)
@@ -339,6 +265,7 @@ def test_poison_without_neighbours_waits_for_them() -> None:
     world.run(lambda w: w.condemned == [1])
 
 
+@pytest.mark.slow
 def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
     """It is delivered once the server takes it."""
     random = Random(5)
@@ -353,6 +280,7 @@ def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
     assert 50 in world.acked
 
 
+@pytest.mark.slow
 def test_an_undecided_suspect_is_reported_once() -> None:
     """Nine connections of ten take nothing, so the trials prove nothing about the event."""
     random = Random(6)
@@ -379,6 +307,7 @@ def test_a_suspect_is_undecided_after_enough_trials_or_time(controls: int, secon
 SIZES = st.integers(1, 64)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     poison=st.sets(st.integers(1, 300), max_size=6) | st.builds(range, SIZES, SIZES).map(set),

@@ -28,7 +28,7 @@ ROOM = len(BODY) + 28
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
-QUIET = {"close_timeout": 0.0, "atexit_timeout": 0.0, "connect_timeout": 3600}
+QUIET = {"timeout": 0.0, "atexit_timeout": 0.0, "connect_timeout": 3600}
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,7 @@ def fill(client: logclient.Client) -> int:
 # -- policies -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_clients_together_stay_within_the_bound(refusing: str) -> None:
     """Those that exist, and those that are made later."""
     with dead(refusing, overflow="drop_new") as first:
@@ -82,6 +83,7 @@ def test_all_clients_together_stay_within_the_bound(refusing: str) -> None:
         assert fill(first) == 40
 
 
+@pytest.mark.slow
 def test_drop_oldest_drops_from_its_own_queue(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     with dead(refusing, overflow="drop_new") as other, dead(refusing, overflow="drop_oldest") as client:
@@ -93,6 +95,7 @@ def test_drop_oldest_drops_from_its_own_queue(refusing: str) -> None:
         assert other.stats().dropped == {}
 
 
+@pytest.mark.slow
 def test_drop_oldest_without_events_of_its_own_drops_the_new_one(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     with dead(refusing, overflow="drop_new") as other, dead(refusing, overflow="drop_oldest") as client:
@@ -102,6 +105,7 @@ def test_drop_oldest_without_events_of_its_own_drops_the_new_one(refusing: str) 
         assert other.stats().dropped == {"overflow": 1}
 
 
+@pytest.mark.slow
 def test_raise_raises_for_room_that_others_have(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     with dead(refusing, overflow="drop_new") as other, dead(refusing, overflow="raise") as client:
@@ -111,6 +115,7 @@ def test_raise_raises_for_room_that_others_have(refusing: str) -> None:
         assert client.stats().dropped == {"overflow": 1}
 
 
+@pytest.mark.slow
 def test_a_drop_is_in_the_ledger(refusing: str, tmp_path: Path) -> None:
     logclient.limit_memory(100 * ROOM)
     options = {"overflow": "drop_new", "ledger": str(tmp_path)}
@@ -125,6 +130,7 @@ def test_a_drop_is_in_the_ledger(refusing: str, tmp_path: Path) -> None:
     assert [(line["reason"], line["seqs"]) for line in dropped] == [("overflow", [[2, 3]])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["the other delivers", "the other closes", "the limit rises", "no limit"])
 def test_block_waits_for_room_that_another_client_makes(ends: str, refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
@@ -155,7 +161,7 @@ def test_block_gives_up_after_its_timeout(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     with (
         dead(refusing, overflow="drop_new") as other,
-        dead(refusing, overflow="block", block_timeout=0.05) as client,
+        dead(refusing, overflow="block:50ms") as client,
     ):
         assert fill(other) == 100
         assert assert_returns(lambda: client.send(BODY)) == 0
@@ -177,6 +183,7 @@ def test_a_lower_limit_keeps_what_is_held(refusing: str) -> None:
         assert client.send(BODY) and not client.send(BODY)
 
 
+@pytest.mark.slow
 def test_drop_oldest_gets_below_a_lower_limit(refusing: str) -> None:
     with dead(refusing, overflow="drop_oldest") as client:
         for _ in range(100):
@@ -186,6 +193,7 @@ def test_drop_oldest_gets_below_a_lower_limit(refusing: str) -> None:
         assert logclient.memory_used() == 50 * ROOM
 
 
+@pytest.mark.slow
 def test_an_event_larger_than_the_limit_fails_as_too_large() -> None:
     logclient.limit_memory("64KiB")
     with Sink() as server, logclient.connect(server.url, overflow="block") as client:
@@ -216,6 +224,7 @@ def test_a_caller_with_an_event_that_no_longer_fits_does_not_wait_forever() -> N
     assert bound.used == 32  # it takes its place, and fails
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["much", -1, 12, 1.5, True, "2TiB", 1 << 41])
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
     with pytest.raises(logclient.ConfigError, match="size"):
@@ -239,6 +248,7 @@ def test_a_collected_client_gives_its_bytes_back() -> None:
     assert bound.used == 0
 
 
+@pytest.mark.slow
 def test_leaving_the_bound_gives_the_bytes_back() -> None:
     bound, another = SharedBound(MIB), SharedBound(MIB)
     queue = EventQueue()
@@ -272,6 +282,7 @@ def test_events_in_flight_count_until_they_have_their_outcome() -> None:
     assert other.push(BODY) == 1
 
 
+@pytest.mark.slow
 def test_many_threads_and_clients_never_exceed_the_bound() -> None:
     """Live and dead servers, all policies: the sum stays within the limit, and is 0 in the end."""
     limit = 200_000
@@ -286,13 +297,13 @@ def test_many_threads_and_clients_never_exceed_the_bound() -> None:
 
     with Sink() as live, KINDS["accepts and never reads"]() as mute:
         clients = [
-            logclient.connect(url, overflow=policy, block_timeout=0.05, close_timeout=0.1)
+            logclient.connect(url, overflow=policy, timeout=0.1)
             for url in (live.url, mute.url)
-            for policy in ("drop_new", "drop_oldest", "raise", "block")
+            for policy in ("drop_new", "drop_oldest", "raise", "block:50ms")
         ]
 
         def produce(client: logclient.Client, level: str) -> None:
-            for i in range(3000 if client.config.overflow != "block" else 50):
+            for i in range(3000 if client.config.policy != "block" else 50):
                 try:
                     client.send(b'{"message":"%s"}' % (b"x" * (i % 3000)), level)
                 except logclient.QueueFull:
@@ -344,6 +355,7 @@ def test_clients_of_a_forked_child_count_from_zero(refusing: str) -> None:
         assert client.send(BODY) == 0
 
 
+@pytest.mark.slow
 @forks
 @pytest.mark.parametrize("fork", FORKS)
 def test_queues_of_a_forked_child_count_from_zero(fork: str) -> None:

@@ -2,74 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import struct
-import threading
 import time
-from collections.abc import Callable, Iterator
 from random import Random
-from typing import IO
 
 import pytest
 
 import logclient
 from logclient.delivery.stats import Stats
-from tests.delivery.test_isolation import BLIND, at_random
+from tests.support.breaks import BLIND, PoisonedServer, at_random
 from tests.support.patience import PATIENCE
-
-
-class PoisonedServer:
-    """A Lumberjack server that ends connections as `breaks` says, and at events that it cannot take.
-
-    Args:
-        breaks: for each connection, for each window on it, whether it ends the connection instead of an
-            acknowledgement.
-        chokes: whether it cannot take an event.
-    """
-
-    def __init__(
-        self, breaks: Iterator[Iterator[bool]], chokes: Callable[[int], bool] = lambda n: False
-    ) -> None:
-        self.breaks = breaks
-        self.chokes = chokes
-        self.cuts = 0
-        self.arrived: list[tuple[float, int]] = []  # when, and the n of the event
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=16)
-        self.url = f"lumberjack://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                peer, _ = self._socket.accept()
-            except OSError:
-                return
-            with peer, peer.makefile("rb") as file:
-                try:
-                    self._connection(peer, file, next(self.breaks))
-                except OSError:
-                    pass
-
-    def _connection(self, peer: socket.socket, file: IO[bytes], breaks: Iterator[bool]) -> None:
-        while len(head := file.read(6)) == 6:
-            count = struct.unpack(">2sI", head)[1]
-            numbers = []
-            for _ in range(count):
-                _, size = struct.unpack(">2xII", file.read(10))
-                numbers.append(json.loads(file.read(size))["n"])
-            if any(map(self.chokes, numbers)) or next(breaks):
-                self.cuts += 1
-                return
-            now = time.monotonic()
-            self.arrived += [(now, n) for n in numbers]
-            peer.sendall(b"2A" + struct.pack(">I", count))
-
-    def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join(PATIENCE)
 
 
 def send_to_breaking_server(name: str, cuts: int, window: int) -> tuple[int, Stats]:
@@ -79,7 +20,6 @@ def send_to_breaking_server(name: str, cuts: int, window: int) -> tuple[int, Sta
         reader.url,
         compression=0,
         window=window,
-        backoff_min=0.001,
         backoff_max=0.004,
         overflow="block",
         max_events=2000,
@@ -97,6 +37,7 @@ def send_to_breaking_server(name: str, cuts: int, window: int) -> tuple[int, Sta
     return reader.cuts, stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["50 %", "75 % of connections", "8 down, 6 up", "each connection 2, 1 windows"]
 )

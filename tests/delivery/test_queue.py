@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -84,7 +85,8 @@ def test_close_refuses_events_and_ends_waits() -> None:
 
 def test_events_larger_than_a_chunk_stay_whole() -> None:
     h = EventQueue(max_event_bytes=1 << 20)
-    bodies = [os.urandom(size) for size in (65_447, 65_448, 65_449, 200_000, 10, 1 << 20)]
+    random = Random(1)
+    bodies = [random.randbytes(size) for size in (65_447, 65_448, 65_449, 200_000, 10, 1 << 20)]
     for body in bodies:
         assert h.push(body) > 0
     in_flight = InflightBatches(h)

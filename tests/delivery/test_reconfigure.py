@@ -19,7 +19,7 @@ from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE, wait_until
 
-QUICK: dict[str, Any] = {"backoff_min": 0.001, "backoff_max": 0.01}
+QUICK: dict[str, Any] = {"backoff_max": 0.01}
 SERVERS = {"lumberjack": Collector, "logux": LoguxServer, "logjam": LogjamServer}
 NOBODY = "lumberjack://127.0.0.1:9"
 
@@ -84,7 +84,7 @@ class TestServers:
 
     def test_what_dead_owners_left_moves_too(self, tmp_path: Path) -> None:
         spool: Any = {"spool": str(tmp_path), "spool_mode": "always", **QUICK}
-        with logclient.connect(NOBODY, close_timeout=0, **spool) as client:
+        with logclient.connect(NOBODY, timeout=0, **spool) as client:
             for n in range(20):
                 client.send({"n": n})
         with Collector(keep=True) as server, logclient.connect(NOBODY, **spool) as client:
@@ -96,7 +96,7 @@ class TestServers:
 
 def _move_often(protocol: str, moves: int, tmp_path: Path) -> None:
     """Move between three servers while four threads send; the verifier counts."""
-    inprocess = pytest.importorskip("tests.verify_inprocess")
+    inprocess = pytest.importorskip("tests.support.verify_inprocess")
     ledger, capture = tmp_path / "ledger", tmp_path / "capture"
     stop = threading.Event()
     with ExitStack() as stack:
@@ -159,7 +159,7 @@ class TestFieldsAndLevels:
             assert server.events(1, PATIENCE)[0]["a"] == 2
 
     def test_the_level_is_that_of_all_handlers(self) -> None:
-        with logclient.connect(NOBODY, close_timeout=0) as client:
+        with logclient.connect(NOBODY, timeout=0) as client:
             handlers = [logclient.Handler(client=client) for _ in range(2)]
             client.reconfigure(level="error")
             assert [handler.level for handler in handlers] == [logging.ERROR] * 2
@@ -182,20 +182,32 @@ class TestRefusals:
         ],
     )
     def test_wrong_changes_change_nothing(self, change: dict[str, Any], rule: str) -> None:
-        with logclient.connect(NOBODY, close_timeout=0, fields={"a": 1}) as client:
+        with logclient.connect(NOBODY, timeout=0, fields={"a": 1}) as client:
             before = client.config
             with pytest.raises(ConfigError, match=f"^{rule}"):
                 client.reconfigure(**{"fields": {"a": 2}, **change} if "fields" not in change else change)
             assert client.config == before
             assert b'"a":1' in client.encoder.encode({})[0]
 
-    def test_options_that_the_new_url_leaves_out_stay(self) -> None:
+    def test_options_that_the_new_url_leaves_out_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the environment says later changes nothing."""
         url = "lumberjack://127.0.0.1:9?window=77&connect_timeout=3"
-        with logclient.connect(url, close_timeout=0, fields={"a": 1}) as client:
+        with logclient.connect(url, timeout=0, fields={"a": 1}) as client:
+            monkeypatch.setenv("LOGCLIENT_CONNECT_TIMEOUT", "4")
+            monkeypatch.setenv("LOGCLIENT_FIELDS", '{"a": 2}')
             client.reconfigure("lumberjack://127.0.0.1:10")
             config = client.config
         assert (config.endpoints, config.options["window"]) == ((("127.0.0.1", 10),), 77)
         assert (config.connect_timeout, config.options["fields"]) == (3.0, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("url", "change"),
+    [("logjam://127.0.0.1:9/shop-test", {"fields": {"a": 1}}), ("plog://127.0.0.1:9", {"tags": "a"})],
+)
+def test_documents_that_are_not_ecs_keep_their_fields(url: str, change: Any) -> None:
+    with logclient.connect(url) as client, pytest.raises(ConfigError, match="cannot change while the client"):
+        client.reconfigure(**change)
 
 
 def test_a_wrong_level_is_shown() -> None:

@@ -76,12 +76,14 @@ class TestZeroMq:
         pytest.importorskip("zmq")
         run_starved("zmq_connects", kind, "localhost")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["DEALER", "PUSH"])
     @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
     def test_zmq_breaks_cleanly_without_descriptors(self, kind: str, address: str) -> None:
         pytest.importorskip("zmq")
         run_starved("zmq_breaks", kind, address)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("seconds", ["1", pytest.param("60", marks=pytest.mark.long)])
     def test_zmq_beside_a_thread_that_takes_all_descriptors(self, seconds: str) -> None:
         pytest.importorskip("zmq")
@@ -91,6 +93,7 @@ class TestZeroMq:
 class TestDelivery:
     """A client with too few descriptors connects and delivers once there are enough."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["lumberjack", "logjam", "logjam+push", "plog", "logux"])
     def test_delivery_starts_once_there_are_descriptors(self, scheme: str, tmp_path: Path) -> None:
         with collector(scheme) as server:
@@ -98,6 +101,7 @@ class TestDelivery:
             said = run_starved("delivers", url, str(tmp_path / "ledger"), "20" if "logjam" in scheme else "6")
             assert "oo many open files" in said
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["lumberjack+tls", "logux+tls"])
     @pytest.mark.parametrize("ca", ["file", "directory", "hashed"])
     def test_tls_delivery_starts_once_there_are_descriptors(
@@ -145,6 +149,7 @@ def test_memory_of_a_burst_returns_to_the_system() -> None:
     run_starved("memory")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["silent", "refused", "no name"])
 @pytest.mark.parametrize("scheme", ["lumberjack", "lumberjack+tls", "logjam", "logux"])
 def test_events_given_up_at_exit_are_in_the_ledger(scheme: str, how: str, tmp_path: Path) -> None:
@@ -166,9 +171,7 @@ def test_events_given_up_at_exit_are_in_the_ledger(scheme: str, how: str, tmp_pa
 
 
 @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
-def test_logjam_delivers_when_python_starts_no_thread(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logjam_delivers_when_python_starts_no_thread(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.12 starts no thread once its shutdown has begun, but libzmq does; the text is Python's
     error."""
     zmq = pytest.importorskip("logclient.transports.zmq", exc_type=ImportError)

@@ -17,10 +17,10 @@ from logclient.delivery import watching
 from logclient.delivery.outcomes import CallbackThread
 from logclient.delivery.watching import Watcher
 from logclient.testing.lumberjack import Collector
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.support import clean_environment
 from tests.support.configs import config_for
 from tests.support.examples import examples
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 NOBODY = "lumberjack://127.0.0.1:9"
@@ -68,8 +68,8 @@ def test_every_event_is_told_once() -> None:
 
 def test_errors_and_drops_are_told() -> None:
     told = Told()
-    options: Any = {"max_events": 10, "overflow": "drop_oldest", "backoff_min": 0.001, "backoff_max": 0.01}
-    with logclient.connect(NOBODY, close_timeout=0, **options, **told.options) as client:
+    options: Any = {"max_events": 10, "overflow": "drop_oldest", "backoff_max": 0.01}
+    with logclient.connect(NOBODY, timeout=0, **options, **told.options) as client:
         for n in range(100):
             client.send({"n": n})
         wait_until(lambda: sum(one.events for one in told.dropped) == 90)
@@ -125,13 +125,50 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
     watcher = Watcher(config_for("plog", on_delivery=delivered.extend, on_drop=dropped.extend), thread)
     alone_dropped: list[Settlement] = []
     alone = Watcher(config_for("plog", on_drop=alone_dropped.extend), thread)
-    for n, status in outcomes:
-        for one in (watcher, alone):
-            one.settled("ab", [(n, n + 1, status, "")])
-    assert thread.drain(float("inf")) == 0
     expected = [Settlement("ab", n, n + 1, status, "") for n, status in outcomes]
+    lost = [one for one in expected if one.status in ("failed", "dropped")]
+    for one in (watcher, alone):
+        one.settled(expected)
+        one.lost(lost, 0)
+    assert thread.drain(float("inf")) == 0
     assert delivered == expected and all(one.events == 2 for one in delivered)
-    assert dropped == alone_dropped == [one for one in expected if one.status in ("failed", "dropped")]
+    assert dropped == alone_dropped == lost
+
+
+def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
+    """All three are due in one call."""
+    told = Told()
+
+    def broken(some: list[Settlement]) -> None:
+        raise KeyError("oops")
+
+    thread, go_on = CallbackThread(lambda *_: None), threading.Event()
+    watcher = Watcher(config_for("plog", **{**told.options, "on_delivery": broken}), thread)
+    one = Settlement("ab", 1, 1, "failed", "closed")
+    thread.run(go_on.wait, PATIENCE)
+    watcher.settled([one])
+    watcher.lost([one], 0)
+    watcher.failed("text")
+    go_on.set()
+    assert thread.drain(float("inf")) == 0
+    assert (told.dropped, told.errors) == ([one], ["text"])
+
+
+def test_bodies_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BODIES", 20)
+    dropped: list[Settlement] = []
+    thread, go_on = CallbackThread(lambda *_: None), threading.Event()
+    watcher = Watcher(config_for("plog", on_drop=dropped.extend), thread)
+    body = b"x" * 10
+    one = Settlement("ab", 1, 1, "dropped", "overflow", body)
+    thread.run(go_on.wait, PATIENCE)
+    for _ in range(3):
+        watcher.lost([one], 0)
+    go_on.set()
+    assert thread.drain(float("inf")) == 0
+    watcher.lost([one], 0)
+    assert thread.drain(float("inf")) == 0
+    assert [one.body for one in dropped] == [body, body, None, body]
 
 
 @needs_fork

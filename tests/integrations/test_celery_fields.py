@@ -78,6 +78,7 @@ def _failed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event.get("error.type") == "LookupError"]
 
 
+@pytest.mark.slow
 @pytest.mark.tree
 def test_pool_processes_ship_and_deliver_the_fields(tmp_path: Path) -> None:
     """Pool processes are replaced all the time, and all of them deliver."""
@@ -139,6 +140,7 @@ class TaskPeer(Peer):
         super().emit(record)
 
 
+@pytest.mark.slow
 def test_records_equal_those_of_ecs_logging(signals_restored: None, tmp_path: Path) -> None:
     """2,000 of a worker: to those of ecs-logging come the task, as it knows itself, and its request."""
     from celery.contrib.testing.worker import start_worker

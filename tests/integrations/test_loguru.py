@@ -37,6 +37,7 @@ def _own_json(message: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enqueue", [False, True])
 def test_records_equal_logurus_own_json(enqueue: bool, logger: Any, tmp_path: Path) -> None:
     draw = random.Random("loguru")

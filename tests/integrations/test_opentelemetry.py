@@ -32,7 +32,7 @@ from tests.integrations.odd_records import (
 )
 from tests.support import clean_environment
 from tests.support.documents import dotted
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -139,6 +139,7 @@ def provider() -> Iterator[LoggerProvider]:
     made.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [False, True])
 def test_records_equal_the_sdks_own_json(
     batch: bool, provider: LoggerProvider, console: io.StringIO, tmp_path: Path
@@ -269,6 +270,38 @@ def test_the_nearest_attribute_wins(provider: LoggerProvider) -> None:
     assert event["service.name"] == "body"
     assert event["service.environment"] == "test"
     assert event["log.origin.file.name"] == "old.py"
+
+
+def test_records_have_the_fields_of_their_own_resource() -> None:
+    """One exporter may serve several providers."""
+    resources = [Resource({"service.name": name}) for name in ("shop", "store")]
+    providers = [LoggerProvider(resource, shutdown_on_exit=False) for resource in resources]
+    with Collector(keep=True) as server:
+        exporter = LogExporter(server.url)
+        for provider in providers:
+            provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+        for n in range(4):
+            providers[n % 2].get_logger("scope").emit(body="m")
+        assert exporter.force_flush(PATIENCE * 1000)
+        events = [dotted(event) for event in server.events(4, PATIENCE)]
+        exporter.shutdown()
+    assert [event["service.name"] for event in events] == ["shop", "store"] * 2
+
+
+def test_errors_are_dropped_last(provider: LoggerProvider) -> None:
+    lost: list[logclient.Settlement] = []
+    options: Any = {"max_events": 10, "overflow": "drop_oldest", "on_drop": lost.extend}
+    exporter = LogExporter("lumberjack://127.0.0.1:9", **options)
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    logger = provider.get_logger("scope")
+    for n in range(100):
+        number = SeverityNumber.ERROR if n < 5 else SeverityNumber.WARN4
+        logger.emit(body="m", severity_number=number)
+    exporter.shutdown(timeout_millis=1)
+    wait_until(lambda: sum(one.events for one in lost) == 100)
+    errors = [one for one in lost if b'"log.level":"error"' in (one.body or b"")]
+    assert [one.status for one in errors] == ["failed"] * 5
+    assert sum(one.status == "dropped" for one in lost) == 90
 
 
 def test_export_never_waits_and_never_raises(

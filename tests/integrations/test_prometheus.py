@@ -21,9 +21,8 @@ import pytest
 import logclient
 from logclient.integrations import prometheus
 from logclient.testing.lumberjack import Collector
-from tests.lifecycle.test_prefork_gunicorn import EXAMPLES, Running
 from tests.support import ROOT, clean_environment
-from tests.support.app_servers import Load, Site, program, serving, wait_for
+from tests.support.app_servers import EXAMPLES, Load, Running, Site, program, serving, wait_for
 from tests.support.patience import PATIENCE, wait_until
 
 prometheus_client = pytest.importorskip("prometheus_client")
@@ -141,6 +140,20 @@ class TestOneProcess:
                 os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
+    def test_a_forked_child_counts_no_client_that_has_ended(self, registry: object) -> None:
+        with Collector() as server:
+            with logclient.connect(server.url) as client:
+                client.send({"n": 1})
+            engine = weakref.ref(client._engine)
+            assert _samples(registry)["events_sent_total", ""] >= 1
+            del client
+            with logclient.connect(server.url):
+                wait_until(lambda: engine() is None)
+            pid = os.fork()
+            if pid == 0:
+                os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
     def test_scrapes_from_many_threads_agree(self, registry: object) -> None:
         wrong: list[str] = []
         with Collector() as server:
@@ -197,6 +210,7 @@ def _gunicorn(site: Site, metrics: Path, preload: bool) -> Iterator[Running]:
         yield Running(site, server, port)
 
 
+@pytest.mark.slow
 @pytest.mark.tree
 @pytest.mark.parametrize("preload", [True, False], ids=["preload", "no-preload"])
 @pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
@@ -248,6 +262,29 @@ def test_counters_of_gunicorn_never_go_back(kill: signal.Signals, preload: bool,
             assert listed <= final["events_acked_total", ""] <= arrived
 
 
+def test_the_end_of_a_process_writes_its_last_counts(tmp_path: Path) -> None:
+    program = (
+        "import logclient, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 3600.0\n"
+        "prometheus.register()\n"
+        "client = logclient.connect(sys.argv[1])\n"
+        "for n in range(7): client.send({'n': n})\n"
+    )
+    from prometheus_client import multiprocess
+
+    environment = clean_environment(
+        PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(tmp_path)
+    )
+    with Collector() as server:
+        command = [sys.executable, "-c", program, server.url]
+        subprocess.run(command, env=environment, timeout=2 * PATIENCE, check=True)
+    registry = prometheus_client.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
+    assert _samples(registry)["events_sent_total", ""] == 7
+
+
+@pytest.mark.slow
 def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
     program = (
         "import logclient, sys\n"

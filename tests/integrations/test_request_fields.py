@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,7 +24,7 @@ from tests.integrations import web_apps
 from tests.integrations.odd_records import Thing
 from tests.support import clean_environment
 from tests.support.documents import dotted
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 loguru = pytest.importorskip("loguru")
 structlog = pytest.importorskip("structlog")
@@ -95,6 +95,10 @@ def _fields(event: Event) -> Event:
     return {name: event[name] for name in NAMES if name in event}
 
 
+def _finished(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.get("log.logger") == web_apps.FINISHED]
+
+
 def _expected(path: str, request_id: str, **more: str) -> Event:
     fields = {"http.request.id": request_id, "http.request.method": "GET", "url.path": path}
     return {**fields, "client.ip": "127.0.0.1", **more}
@@ -107,6 +111,7 @@ class TestFrameworks:
         with web_apps.serving(framework) as port:
             yield port
 
+    @pytest.mark.slow
     def test_events_of_all_loggers_have_the_fields(self, port: int, arrived: Any) -> None:
         with _connected(port) as get:
             answer = get("/all/gr%C3%BC%C3%9Fe?secret=1", x_request_id="r-1", traceparent=TRACEPARENT)
@@ -154,6 +159,7 @@ class TestFrameworks:
         [after] = [event for event in events if event["message"] == "c pool"]
         assert _fields(after) == _expected("/pool/c", "r-4")
 
+    @pytest.mark.slow
     def test_concurrent_requests_have_their_own(self, port: int, arrived: Any, framework: str) -> None:
         prefix = "/later/meet" if framework == "django-asgi" else "/meet"
         statuses: list[int] = []
@@ -182,6 +188,33 @@ class TestFrameworks:
         with _connected(port) as get:
             answer = get("/nowhere", x_request_id="r-5")
         assert (answer.status, answer.headers["x-request-id"]) == (404, "r-5")
+
+    def test_each_finished_request_is_one_record(self, framework: str, port: int, arrived: Any) -> None:
+        def prefix(word: str) -> str:
+            return "/later" if (framework, word) == ("django-asgi", "stream") else ""
+
+        logger = logging.getLogger(web_apps.FINISHED)
+        logger.setLevel("INFO")
+        try:
+            for word in ("pool", "fail", "stream", "nothing"):
+                with _connected(port) as get:
+                    get(f"{prefix(word)}/{word}/x", x_request_id=word, traceparent=TRACEPARENT)
+            events = wait_until(lambda: found if len(found := _finished(arrived())) == 4 else None)
+        finally:
+            logger.setLevel("CRITICAL")
+        assert {event["http.request.id"]: event["http.response.status_code"] for event in events} == {
+            "pool": 200, "fail": 500, "stream": 200, "nothing": 404,
+        }  # fmt: skip
+        variable = {"fastapi": "{name}", "aiohttp": "{name}"}.get(framework, "<name>")
+        for event in events:
+            word = event["http.request.id"]
+            path = f"{prefix(word)}/{word}"
+            route = None if word == "nothing" else f"{path}/{variable}"
+            assert event.get("http.route") == (route and route[framework.startswith("django") :])
+            assert event["trace.id"] == TRACE and event["url.path"] == f"{path}/x"
+            assert event["event.duration"] > 0
+            status = event["http.response.status_code"]
+            assert event["message"].startswith(f"GET {path}/x: {status} in ")
 
 
 @pytest.mark.parametrize(
@@ -408,8 +441,62 @@ class TestStarlette:
         found = {event["log.logger"]: (event.get("tenant"), event.get("order")) for event in events}
         assert found == {"shop": ("acme", 17), "uvicorn.access": ("acme", None)}
 
+    @pytest.mark.parametrize(
+        ("messages", "error", "status"),
+        [
+            ([{"type": "http.response.start", "status": 204}, {"type": "http.response.body"}], None, 204),
+            ([{"type": "http.response.start", "status": 200}], "cancelled", 200),
+            ([], "cancelled", 499),
+            ([], "error", 500),
+            ([], None, 500),
+            ([{"type": "websocket.close"}], None, 403),
+            ([{"type": "websocket.http.response.start", "status": 401}], None, 401),
+            ([{"type": "websocket.accept"}, {"type": "websocket.close"}], None, 101),
+        ],
+    )
+    def test_the_status_is_what_the_client_got(
+        self, messages: list[Any], error: str | None, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        import asyncio
+
+        from logclient.integrations.starlette import RequestContext
+
+        class User:
+            is_authenticated = True
+
+            @property
+            def display_name(self) -> str:
+                raise NotImplementedError
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope["user"] = User()
+            for message in messages:
+                await send(message)
+            web_apps.log.warning("goes on")  # as a background task does
+            if error is not None:
+                raise asyncio.CancelledError if error == "cancelled" else LookupError
+
+        async def send(message: Any) -> None:
+            pass
+
+        kind = "websocket" if messages and messages[0]["type"].startswith("websocket") else "http"
+        run = RequestContext(app, logger=web_apps.FINISHED)({"type": kind, "path": "/"}, None, send)  # type: ignore[arg-type]
+        at_info = caplog.at_level("INFO"), caplog.at_level("INFO", web_apps.FINISHED)
+        with at_info[0], at_info[1], suppress(LookupError, asyncio.CancelledError):
+            asyncio.run(run)
+        (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
+        assert vars(found)["http.response.status_code"] == status
+        if status == 204:
+            assert [record.name for record in caplog.records] == [web_apps.FINISHED, "shop"]
+
 
 class TestArguments:
+    def test_a_logger_is_named(self) -> None:
+        from logclient.integrations.starlette import RequestContext
+
+        with pytest.raises(TypeError, match=r"^logger: must be the name of a logger, got Logger"):
+            RequestContext(Thing(), logger=web_apps.log)  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("framework", ["flask", "aiohttp", "celery"])
     def test_what_is_no_application_is_refused(self, framework: str) -> None:
         module = importlib.import_module(f"logclient.integrations.{framework}")

@@ -176,7 +176,7 @@ def test_unknown_methods_are_refused() -> None:
         log.inform("x")
     with pytest.raises(TypeError, match="window: options belong to the client"):
         LoggerFactory(client=client, window=5)
-    with pytest.raises(TypeError, match="url: needed"):
+    with pytest.raises(logclient.ConfigError, match="URL: give one, or set the variable LOGCLIENT_URL"):
         LoggerFactory()
     client.close()
 

@@ -26,6 +26,8 @@ from tests.support.patience import PATIENCE, wait_until
 TOGETHER = 4
 
 log = logging.getLogger("shop")
+FINISHED = "finished"  # gets a record for each request, in the test of these
+logging.getLogger(FINISHED).setLevel("CRITICAL")
 
 
 def visit(name: str, facts: dict[str, Any]) -> None:
@@ -111,7 +113,7 @@ def flask_app() -> Any:
     }
     for word, view in views.items():
         app.add_url_rule(f"/{word}/<name>", word, view, methods=["GET", "POST"])
-    init_app(app)
+    init_app(app, logger=FINISHED)
     return app
 
 
@@ -169,6 +171,7 @@ def set_up_django() -> None:
     if not settings.configured:
         settings.configure(
             ALLOWED_HOSTS=["*"],
+            LOGCLIENT_REQUEST_LOGGER=FINISHED,
             LOGGING_CONFIG=None,
             MIDDLEWARE=["logclient.integrations.django.RequestContext"],
             SECRET_KEY="no secret",
@@ -233,7 +236,7 @@ def fastapi_app() -> Any:
         word = {everything: "all", failing: "fail"}.get(view, view.__name__)
         app.get(f"/{word}/{{name}}", response_model=None)(view)
     app.websocket("/socket/{name}")(socket)
-    app.add_middleware(RequestContext)
+    app.add_middleware(RequestContext, logger=FINISHED)
     return app
 
 
@@ -275,7 +278,7 @@ def aiohttp_app() -> Any:
     views = {"all": everything, "fail": failing, "pool": pool, "meet": meeting.wait_later}
     app.add_routes([web.get(f"/{word}/{{name}}", routed(view)) for word, view in views.items()])
     app.add_routes([web.get("/stream/{name}", stream), web.route("*", "/visit/{name}", visited)])
-    install(app)
+    install(app, logger=FINISHED)
     return app
 
 

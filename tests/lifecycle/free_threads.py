@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import logclient
@@ -138,7 +139,7 @@ def storm(handler: logclient.Handler, seconds: float) -> list[int]:
 
 def closing(url: str) -> None:
     """Threads that log while the handler is closed, and the counts of each."""
-    handler = logclient.Handler(url, close_timeout=5.0)
+    handler = logclient.Handler(url, timeout=5.0)
     logger = logging.Logger("closing")
     logger.addHandler(handler)
     begun = threading.Barrier(5)
@@ -195,7 +196,7 @@ def others(seconds: float) -> dict[str, int]:
             module = importlib.import_module(f"logclient.testing.{scheme}")
             with module.Collector() as collector:
                 url = f"{scheme}://127.0.0.1:{collector.port}"
-                handler = logclient.Handler(url, overflow="block", close_timeout=20.0, flush_timeout=20.0)
+                handler = logclient.Handler(url, overflow="block", timeout=20.0)
                 logged = sum(storm(handler, seconds))
                 handler.client.close()
                 s = handler.client.stats()
@@ -208,7 +209,7 @@ def others(seconds: float) -> dict[str, int]:
 
 def functions() -> None:
     """Hashes, and what a capture's reader does, in several threads at once."""
-    data = os.urandom(100_000)
+    data = Random(1).randbytes(100_000)
     wanted = {n: hash_.xxh64(data[:n]) for n in range(0, len(data), 997)}
     wrong: list[int] = []
 
@@ -271,7 +272,7 @@ def main(seconds: float) -> None:
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     with Collector() as collector:
         url = f"lumberjack://127.0.0.1:{collector.port}"
-        handler = logclient.Handler(url, overflow="block", close_timeout=20.0, flush_timeout=20.0)
+        handler = logclient.Handler(url, overflow="block", timeout=20.0)
         counts = storm(handler, seconds)
         for _ in range(5):
             forking(handler)

@@ -26,6 +26,7 @@ def assert_storm_lost_nothing(done: subprocess.CompletedProcess[str], locked: bo
     assert "plog" in counts["more"]  # Logux needs a package, ZeroMQ one that is hard to build
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_threads_lose_no_record_in_this_python() -> None:
     """The program of the long test, in this interpreter and short."""

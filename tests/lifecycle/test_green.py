@@ -130,6 +130,7 @@ def test_greenlets_deliver_to_a_live_server() -> None:
     assert facts["worst"] < PAUSE_S and facts["beats"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Refusing, Mute])
 def test_greenlets_go_on_beside_a_dead_server(kind: type[Any]) -> None:
     with kind() as server:
@@ -162,7 +163,7 @@ def test_waiting_greenlets_do_not_block_the_loop() -> None:
     """Every kind of wait, in many greenlets, on a server that takes nothing."""
     text = """
 meter = Meter()
-log, handler = log_to(overflow="block", max_events=20, block_timeout=0.5, atexit_timeout=0.1)
+log, handler = log_to(overflow="block:500ms", max_events=20, atexit_timeout=0.1)
 client = handler.client
 ends = []
 def work(n):

@@ -8,27 +8,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.support import need
-from tests.support.app_servers import (
-    EXAMPLES,
-    Load,
-    Server,
-    Site,
-    children,
-    gone,
-    open_files,
-    owed,
-    program,
-    serving,
-    wait_for,
-)
+from tests.support.app_servers import Load, Site, children, gone, gunicorn, open_files, owed, wait_for
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
@@ -37,28 +21,6 @@ RECENT_S = 0.2
 """What a worker logged before this much time, counted from its kill, must have arrived."""
 
 LOADED = "application loaded"
-
-
-class Running(NamedTuple):
-    site: Site
-    server: Server
-    port: int
-
-
-@contextmanager
-def gunicorn(site: Site, *options: str, preload: bool) -> Iterator[Running]:
-    need("flask")
-    # The example's configuration, on a port of the system's, with nothing of the machine in the way.
-    config = site.folder / "gunicorn.conf.py"
-    example = (EXAMPLES / "gunicorn" / "gunicorn.conf.py").read_text()
-    config.write_text(f"{example}\npreload_app = {preload}\nbind = '127.0.0.1:0'\n")
-    command = [program("gunicorn"), "--config", str(config), *options]
-    if not options or ":" not in options[-1]:
-        command.append("app:app")
-    out = site.folder / "gunicorn.out"
-    with serving(command, EXAMPLES / "gunicorn", out, LOG_URL=site.url, HOME=str(site.folder)) as server:
-        port = int(server.said(r"Listening at: http://127\.0\.0\.1:(\d+)")[0])
-        yield Running(site, server, port)
 
 
 @pytest.mark.parametrize("preload", [True, False], ids=["preload", "no-preload"])
@@ -134,6 +96,7 @@ def test_gunicorn_workers_deliver_through_signals(
                 assert producer.counts.ok == producer.counts.events
 
 
+@pytest.mark.slow
 def test_records_queued_before_the_fork_arrive_once(tmp_path: Path) -> None:
     """The collector is away while master and workers log for the first time."""
     with Site(tmp_path) as site:
@@ -154,6 +117,7 @@ def test_records_queued_before_the_fork_arrive_once(tmp_path: Path) -> None:
         assert len(verdict.producers) == 4
 
 
+@pytest.mark.slow
 def test_gunicorn_threads_and_max_requests_lose_nothing(tmp_path: Path) -> None:
     """Workers of several threads, which end by themselves."""
     options = ("--worker-class", "gthread", "--threads", "4", "--max-requests", "100")
@@ -166,6 +130,7 @@ def test_gunicorn_threads_and_max_requests_lose_nothing(tmp_path: Path) -> None:
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
 
 
+@pytest.mark.slow
 def test_gunicorn_upgrade_loses_nothing(tmp_path: Path) -> None:
     """USR2 forks and executes a second master; the first ends gracefully, the second without grace."""
     with Site(tmp_path) as site, gunicorn(site, preload=True) as run:
@@ -201,6 +166,7 @@ def hang():
 """
 
 
+@pytest.mark.slow
 def test_a_hanging_gunicorn_worker_delivers_its_queue(tmp_path: Path) -> None:
     """The master sends SIGABRT at the timeout: Python ends by its exit handlers."""
     (tmp_path / "hangs.py").write_text(HANGS)

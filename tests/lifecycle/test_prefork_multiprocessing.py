@@ -16,6 +16,7 @@ pytestmark = pytest.mark.tree
 METHODS = ["fork", "spawn", "forkserver"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_pool_workers_deliver_all_records(method: str, tmp_path: Path) -> None:
     """Nothing is configured but the handler."""
@@ -69,6 +70,7 @@ def run_beside_example(site: Site, method: str, text: str, code: int = 0) -> str
         return "".join(line for line in process.text.splitlines(keepends=True) if line.strip() not in RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_executor_processes_deliver_all_records(method: str, tmp_path: Path) -> None:
     """ProcessPoolExecutor and Process let their children end by themselves: there is nothing to configure."""
@@ -93,6 +95,7 @@ if __name__ == "__main__":
         assert all(producer.closed for producer in verdict.producers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "os._exit", "terminate"])
 def test_killed_processes_leave_honest_ledgers(how: str, tmp_path: Path) -> None:
     """A process that gets no chance leaves a ledger without an end, and the verdict concludes nothing

@@ -56,6 +56,7 @@ def uwsgi(site: Site, **lines: str) -> Iterator[Running]:
         yield Running(site, server, port)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["hooks", "no-hooks", "lazy"])
 def test_uwsgi_workers_deliver_through_signals(
     way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -129,6 +130,7 @@ def application(environ, start_response):
 """
 
 
+@pytest.mark.slow
 def test_sigint_ends_uwsgi_workers_without_false_ledgers(tmp_path: Path) -> None:
     """Exit handlers run in an idle worker and not in a busy one."""
     (tmp_path / "waits.py").write_text(WAITS)

@@ -41,7 +41,7 @@ from tests.support.pumps import refuse_pump
 zmq = pytest.importorskip("zmq")
 
 from logclient.transports.zmq import Zmq  # noqa: E402
-from tests.logjam_rig import (  # noqa: E402
+from tests.support.logjam_rig import (  # noqa: E402
     ACCEPTED,
     APP_ENV,
     DEADLINE,
@@ -181,6 +181,7 @@ def test_importers_accept_every_body_we_send(method: int, over: int, sent: list[
         assert treatment(method, pack(method, body)) == (TAKEN, body)  # as a device with recompress sends it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_no_body_unpacks_to_more_than_64_mib(method: int) -> None:
     """Beyond 64 MiB an importer loops for ever or aborts, depending on the compression."""
@@ -231,6 +232,7 @@ def framings() -> dict[str, tuple[int, bytes, str]]:
 
 
 # -- compression=auto ---------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(
     ("missing", "held", "chosen"),
@@ -334,6 +336,7 @@ def attacks() -> dict[str, tuple[int, bytes, str]]:
     return framings() | bombs()
 
 
+@pytest.mark.slow
 def test_model_of_the_importer_knows_each_attack(attacks: dict[str, tuple[int, bytes, str]]) -> None:
     """It judges the bodies of `test_importers_accept_every_body_we_send`."""
     assert {name: treatment(method, body)[0] for name, (method, body, _) in attacks.items()} == {
@@ -400,7 +403,7 @@ READERS = {
     say("ready"), wait()
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        cli.main(["decode", "logjam", argument, "--json"])
+        cli.main(["decode", argument, "--json"])
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     say([row.get("wrong") for row in rows if row["type"] == "message"])
     wait()
@@ -408,6 +411,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 @pytest.mark.parametrize("reader", READERS)
 def test_readers_of_captures_refuse_each_attack(

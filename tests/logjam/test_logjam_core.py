@@ -37,11 +37,11 @@ from logclient.logjam.core import Logjam, split_app_env
 from logclient.logjam.frames import Probe, frames
 from logclient.logjam.messages import COMPRESSIONS
 from tests import support
-from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for, record_codecs
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import near_objects, plain_objects
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
@@ -262,6 +262,7 @@ class TestMessages:
         assert row.status == oracle.FOREIGN
         assert base64.b64decode(ids) == struct.pack("<QQ", *row.id_hash)
 
+    @pytest.mark.slow
     @examples(80)
     @given(
         st.lists(st.tuples(near_objects | plain_objects, st.sampled_from([RAW, BYTES]),
@@ -329,6 +330,7 @@ class TestCompression:
         assert oracle.unpack(method, pack(method, body)) == body
         assert unpack(method, oracle.pack(method, body)) == body
 
+    @pytest.mark.slow
     @examples(200)
     @given(st.binary(max_size=60), st.sampled_from([1, 2, 3]), st.integers(1, 400))
     def test_any_bytes_unpack_as_in_the_reference(self, body: bytes, method: int, limit: int) -> None:
@@ -682,6 +684,7 @@ class TestDecoder:
         st.lists(st.binary(max_size=8), min_size=1, max_size=7),
     )  # fmt: skip
 
+    @pytest.mark.slow
     @examples(120)
     @given(
         st.lists(st.tuples(parts, st.booleans(), st.integers(0, 3), st.booleans()), max_size=4),
@@ -790,6 +793,7 @@ class TestDecoder:
         done = subprocess.run(program, capture_output=True, text=True, timeout=2 * PATIENCE)
         assert done.stdout.split() == ["bad_snappy", "bad_lz4"], done.stderr
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", [1, 2, 3])
     def test_memory_of_bombs_is_bounded(self, method: int, tmp_path: Path) -> None:
         """One body unpacks to 512 MiB; another announces 64 MiB and holds 300 KB of zeros."""
@@ -862,7 +866,7 @@ class TestReadable:
         file.write_bytes(
             oracle.join([b"", APP_ENV, TOPICS[0], oracle.pack(1, b'{"a":1}'), meta(1)]) + OK_REPLY
         )
-        assert cli.main(["decode", "logjam", str(file), "--json"]) == 0
+        assert cli.main(["decode", "--protocol", "logjam", str(file), "--json"]) == 0
         request, body, reply = map(json.loads, capsys.readouterr().out.splitlines())
         assert (request["type"], request["app_env"], request["compression"]) == (
             "request", "shop-production", "zlib",

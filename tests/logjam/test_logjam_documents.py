@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import Agent, Request, current, document
 from logclient.logjam.core import Logjam
+from logclient.records.host import node_name
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
 from tests.support import agent_handler, clean_environment
@@ -246,8 +247,36 @@ def test_caller_headers_carry_id_action_and_trace(agent: Agent, sink: Sink) -> N
 
 def test_place_of_the_agent_is_in_the_document(sink: Sink) -> None:
     place = {"host": "web-3", "cluster": "c", "datacenter": "d", "namespace": "n", "revision": "r" * 5000}
-    Agent(sink, APP, **place).request("a#b").end()
+    Agent(sink, APP, fields=dict(reversed(place.items()))).request("a#b").end()
     assert {**sink.one, **place, "revision": "r" * 1000} == sink.one
+    assert [name for name in sink.one if name in place] == list(place)
+
+
+def test_fields_of_the_agent_are_in_every_document(sink: Sink) -> None:
+    fields = {"team": "a", "n": 5, "list": [1], "x.y": True, "cluster": None, "code": 7, "db_time": "soon"}
+    common = {"team": "a", "n": 5, "list": [1], "x_y": True, "code_": 7, "db_time_": "soon"}
+    agent = Agent(sink, APP, fields=fields)
+    agent.request("a#b").end()
+    agent.event("deployed")
+    agent.ship(logging.LogRecord("shop", 20, "f.py", 1, "text", (), None))
+    sink(json.dumps(agent.text("text")).encode(), 20, 0)
+    for made in sink.made:
+        assert common.items() <= made.items()
+        assert made["host"] == node_name() and "cluster" not in made
+
+
+def test_a_field_of_the_document_wins_over_that_of_the_agent(sink: Sink) -> None:
+    agent = Agent(sink, APP, fields={"team": "a", "x_y": 1, "cluster": "c"})
+    with agent.request("a#b") as request:
+        request.fields.update(team="b", cluster="other")
+        request.fields.update({"x.y": 2, "x_y": 3})
+    record = logging.LogRecord("shop", 20, "f.py", 1, "text", (), None)
+    record.team = "b"
+    agent.ship(record)
+    agent.event("deployed", team="b")
+    assert [made["team"] for made in sink.made] == ["b"] * 3
+    first = sink.made[0]
+    assert (first["cluster"], first["cluster_"], first["x_y"], first["x_y_"]) == ("c", "other", 2, 3)
 
 
 # -- times
@@ -808,6 +837,7 @@ keys = st.text(max_size=12) | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @examples(120)
 @given(
     action=odd,

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from logclient.integrations.asgi import LogjamMiddleware
 from logclient.logjam import Agent, current
 from tests.oracle.logjam_document import judge
@@ -78,6 +80,7 @@ def application() -> Any:
     return app
 
 
+@pytest.mark.slow
 def test_fastapi_under_load_has_one_document_per_request() -> None:
     made: list[dict[str, Any]] = []
     wrong: list[str] = []

@@ -22,8 +22,8 @@ zmq = pytest.importorskip("zmq")
 from logclient.delivery import attempt  # noqa: E402
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports import zmq as zmq_transport  # noqa: E402
-from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
 from tests.support import transports  # noqa: E402
+from tests.support.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
 from tests.support.measured_process import MIB, MeasuredProcess  # noqa: E402
 from tests.support.patience import PATIENCE  # noqa: E402
 
@@ -202,7 +202,7 @@ CLIENT = """if 1:
     if not compiled:
         Zmq.load_pump = refuse
 
-    client = logclient.connect(url, connect_timeout=1.0, backoff_min=0.01, backoff_max=0.05)
+    client = logclient.connect(url, connect_timeout=1.0, backoff_max=0.05)
     assert (client.stats().pump == "compiled") == bool(compiled)
     body = b'{"line":"%s"}' % (b"x" * size)
 
@@ -355,6 +355,7 @@ def attacked(kept: dict[str, Attacked], request: pytest.FixtureRequest) -> Itera
                 client.end()
 
 
+@pytest.mark.slow
 @COMPILED
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_client_survives_a_hostile_router(attacked: Make, attack: str, compiled: bool) -> None:
@@ -433,6 +434,7 @@ PASS = {"a READY with a property of 4 GiB announced", "a READY with 3,000 proper
 """libzmq accepts these as a peer without a type; only silence ends them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", HANDSHAKES)
 def test_hostile_handshake_fails_in_time(attacked: Make, attack: str) -> None:
     """The attempt ends within its second, and the next one is made, within 16 MiB."""
@@ -483,6 +485,7 @@ PONGS: dict[str, list[list[bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @COMPILED
 @pytest.mark.parametrize("attack", PONGS)
 def test_hostile_pong_is_answer_or_error(attacked: Make, attack: str, compiled: bool) -> None:
@@ -541,6 +544,7 @@ def test_endless_reply_is_cut(attacked: Make, scheme: str, size: int, idle: bool
     honest.close()
 
 
+@pytest.mark.slow
 @COMPILED
 def test_many_replies_at_once_are_no_endless_reply(attacked: Make, compiled: bool) -> None:
     """The peer answers all requests in one go after a pause."""
@@ -596,6 +600,7 @@ def test_heartbeats_do_not_count_as_a_message(monkeypatch: pytest.MonkeyPatch) -
         link.close()
 
 
+@pytest.mark.slow
 @COMPILED
 @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
 def test_peer_that_reads_nothing_costs_bounded_memory(attacked: Make, scheme: str, compiled: bool) -> None:
@@ -678,6 +683,7 @@ def test_fast_producer_of_large_messages_is_not_cut(push: bool) -> None:
         assert (counts["captured_events"], reasons) == (400, {})
 
 
+@pytest.mark.slow
 def test_thousands_of_connections_are_served() -> None:
     """Each takes at most 128 KiB."""
     import resource
@@ -714,6 +720,7 @@ def many_connections(target: Target, count: int) -> None:
             peer.close()
 
 
+@pytest.mark.slow
 def test_slow_handshakes_do_not_block_others(target: Target) -> None:
     """300 connections never end their greeting, within 16 MiB."""
     before = target.reset_peak()
@@ -793,6 +800,7 @@ SUBSCRIBER = """if 1:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 30_000])
 def test_endless_publication_is_cut_and_reconnected(size: int) -> None:
     """The consumer waits for a message meanwhile, within 512 MiB."""

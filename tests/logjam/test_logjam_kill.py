@@ -90,6 +90,7 @@ class TestDeviceKilled:
         figures = ship_through_kills(tmp_path, devices(tmp_path), event, monkeypatch, clients=3)
         self.assert_nothing_lost(tmp_path, spark, figures, show)
 
+    @pytest.mark.slow
     def test_second_device_takes_over_from_a_killed_one(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
@@ -112,6 +113,7 @@ class TestDeviceKilled:
         assert self.assert_nothing_lost(tmp_path, spark, figures, show) > 0
         shutil.rmtree(tmp_path / "capture")  # most of a GB
 
+    @pytest.mark.slow
     def test_logjam_client_without_resend_is_judged_lossy(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, event: Callable[[int], Any]
     ) -> None:
@@ -124,6 +126,7 @@ class TestDeviceKilled:
         assert verdict.counts.lost > 0
         assert verdict.exit_code == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
     def test_unanswered_events_of_a_kill_are_missing_not_lost(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Any, scheme: str
@@ -149,6 +152,7 @@ class TestDeviceKilled:
         assert verdict.exit_code == 0
 
 
+@pytest.mark.slow
 def test_killed_logjam_producer_loses_nothing(
     tmp_path: Path, spark: Any, show: Callable[[str], None]
 ) -> None:
@@ -203,6 +207,7 @@ def count_false_credits(folder: Path, spark: Any, event: Callable[[int], Any]) -
     return int(verdict.counts.lost)
 
 
+@pytest.mark.slow
 def test_reconnect_by_zeromq_credits_lost_requests(
     tmp_path: Path,
     spark: Any,

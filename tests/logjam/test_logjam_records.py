@@ -43,8 +43,8 @@ class Both:
 
     def __init__(self, zone: datetime.tzinfo | None = None, **options: Any) -> None:
         self.taken: list[tuple[bytes, int, int]] = []
-        options.setdefault("host", "h")
-        self.agent = Agent(lambda *made: self.taken.append(made), APP, zone=zone, **options)
+        fields = {"host": "h", **options.pop("fields", {})}
+        self.agent = Agent(lambda *made: self.taken.append(made), APP, zone=zone, fields=fields, **options)
         self.encoder = self.agent.line_encoder()
 
     def in_python(self, record: logging.LogRecord, text: str | None = None) -> tuple[bytes, int]:
@@ -120,16 +120,19 @@ odd_attributes = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(600)
 @given(messages, arguments, st.dictionaries(field_names, values, max_size=4), odd_attributes, st.data())
 def test_encoded_documents_equal_those_of_the_agent(
     msg: Any, args: Any, extra: dict[str, Any], attributes: dict[str, Any], data: st.DataObject
 ) -> None:
     """Whatever is in a record: it is left to the agent, or both make the same bytes."""
-    both = Both(data.draw(st.sampled_from(ZONES)), cluster=data.draw(st.none() | texts))
+    fields = {"cluster": data.draw(st.none() | texts), "team": data.draw(texts | st.integers())}
+    both = Both(data.draw(st.sampled_from(ZONES)), fields=fields)
     both.is_ordinary(record_of(msg, args, extra, **attributes), data.draw(st.none() | texts | lengths))
 
 
+@pytest.mark.slow
 @examples(300)
 @given(
     st.text('ab %é日😀"\\\n\t\x7f', max_size=300),
@@ -221,6 +224,12 @@ def test_a_running_request_takes_the_record(both: Both) -> None:
     assert both.is_ordinary(record_of())
 
 
+def test_a_field_that_all_documents_have_is_left_to_the_agent() -> None:
+    both = Both(fields={"team": "a", "n": 1})
+    assert both.is_ordinary(record_of(extra={"order": 17}))
+    assert not both.is_ordinary(record_of(extra={"team": "b"}))
+
+
 def test_documents_beyond_the_bound_are_the_agents() -> None:
     both = Both(max_event_bytes=400)
     assert both.is_ordinary(record_of("x" * 100))
@@ -250,7 +259,7 @@ def test_a_clock_that_fails_leaves_records_to_the_agent(both: Both) -> None:
 
 @pytest.fixture
 def handler() -> Iterator[logclient.Handler]:
-    made = logclient.Handler(NEVER, close_timeout=0, flush_timeout=0, atexit_timeout=0)
+    made = logclient.Handler(NEVER, timeout=0, atexit_timeout=0)
     made.client.queue.needs_sender = False
     yield made
     made.close()

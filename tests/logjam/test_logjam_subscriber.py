@@ -17,7 +17,16 @@ from logclient.logjam.subscriber import Device, Gap, Message, Subscriber, Tracke
 zmq = pytest.importorskip("zmq")
 
 from logclient.testing.logjam import Collector  # noqa: E402
-from tests.logjam_rig import APP_ENV, TOPIC, Frames, Producer, event, message, meta, name  # noqa: E402
+from tests.support.logjam_rig import (  # noqa: E402
+    APP_ENV,
+    TOPIC,
+    Frames,
+    Producer,
+    event,
+    message,
+    meta,
+    name,
+)
 from tests.support.patience import PATIENCE  # noqa: E402
 
 

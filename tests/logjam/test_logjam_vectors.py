@@ -179,6 +179,7 @@ KINDS: recordings.Kinds = {
 
 def test_recordings_cover_every_kind_of_message(capsys: pytest.CaptureFixture[str]) -> None:
     found = Counter(classify(message_of(case), case["socket"] == "PUSH") for case in CASES)
+    recordings.assert_replayed("Logjam, client", CASES, CASES, KINDS, missing=["a ping of Logjam"])
     with capsys.disabled():
         print()
         print(recordings.summary("Logjam, client", CASES, CASES, KINDS))

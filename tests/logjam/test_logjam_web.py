@@ -248,6 +248,7 @@ ENDS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @ENDS
 def test_shutdown_under_load_delivers_answered_requests(
     which: str, runs: Callable[..., Any], code: int, tmp_path: Path
@@ -270,6 +271,7 @@ def test_shutdown_under_load_delivers_answered_requests(
     assert 300 < len(asked) <= len(documents) <= len(asked) + CLIENTS
 
 
+@pytest.mark.slow
 def test_cut_connections_lose_no_document(tmp_path: Path) -> None:
     """In-flight documents are sent again under the id that the response header names."""
     device = Device(tmp_path / "capture", "cut-before-ack=every:150,cut-before-write=every:190,seed=3")
@@ -287,6 +289,7 @@ def test_cut_connections_lose_no_document(tmp_path: Path) -> None:
     assert_documents(of_requests(list(once.values()), SHOP), SHOP, kinds, asked)
 
 
+@pytest.mark.slow
 @ENDS
 def test_shutdown_waits_for_a_device_that_hangs(
     which: str, runs: Callable[..., Any], code: int, tmp_path: Path
@@ -312,6 +315,7 @@ def test_shutdown_waits_for_a_device_that_hangs(
     assert len(documents) == len(asked) == 810
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [200, pytest.param(5_000, marks=pytest.mark.long)])
 def test_harder_requests_under_load_are_documented(count: int, tmp_path: Path) -> None:
     """Both applications have further endpoints with threads, tasks and broken streams."""

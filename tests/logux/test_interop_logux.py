@@ -19,8 +19,8 @@ from typing import Any, Self
 import pytest
 
 import logclient
-from tests.logux_server import JsClient, LoguxServer
 from tests.support.kill_scenes import wait_for
+from tests.support.logux_server import JsClient, LoguxServer
 from tests.support.patience import PATIENCE
 from tests.support.tls import Authority
 
@@ -90,6 +90,7 @@ def sync(actions: list[dict[str, Any]], first: int = 1) -> list[Any]:
 
 
 Serve = Callable[..., LoguxServer]
+Pace = Callable[[float, float], None]
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ class TestReleasedServer:
 
 def connected(server: LoguxServer, **options: Any) -> Any:
     """Connect our client with short waits between attempts."""
-    ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_min": 0.01, "backoff_max": 0.05}
+    ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_max": 0.05}
     return logclient.connect(server.url, **{**ours, **options})
 
 
@@ -226,6 +227,7 @@ class TestOurClientWithTheirServer:
         assert len({line["metaId"] for line in lines}) == 3000
         assert server.complaints() == ""
 
+    @pytest.mark.slow
     def test_actions_of_900_kb_are_processed(self, serve: Serve) -> None:
         server = serve()
         with connected(server) as client:
@@ -234,9 +236,8 @@ class TestOurClientWithTheirServer:
             assert client.close(PATIENCE) == 0
         assert numbers(server) == list(range(20))
 
-    def test_actions_are_processed_over_tls(
-        self, serve: Serve, tmp_path: Path, websocket_pump: str
-    ) -> None:
+    @pytest.mark.slow
+    def test_actions_are_processed_over_tls(self, serve: Serve, tmp_path: Path, websocket_pump: str) -> None:
         authority = Authority(tmp_path / "ours")
         server = serve(cert=authority.issue("server"))
         with connected(server, ca=authority.ca) as client:
@@ -247,13 +248,15 @@ class TestOurClientWithTheirServer:
             assert client.stats().pump == websocket_pump
         assert numbers(server) == list(range(1000))
 
+    @pytest.mark.slow
     def test_wrong_token_is_retried_without_showing_it(
-        self, serve: Serve, capfd: pytest.CaptureFixture[str]
+        self, serve: Serve, slow_pace: Pace, capfd: pytest.CaptureFixture[str]
     ) -> None:
         """Nothing is sent meanwhile. The server then accepts the token, and the next slow attempt
         delivers."""
+        slow_pace(0.3, 0.3)
         server = serve(token="other")
-        client = connected(server, token="planted-secret", auth_backoff_min=0.3, auth_backoff_max=0.3)
+        client = connected(server, token="planted-secret")
         client.send({"n": 0})
         wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
         wait_for(lambda: "wrong-credentials" in client.stats().last_error, PATIENCE, "its reason")
@@ -262,6 +265,7 @@ class TestOurClientWithTheirServer:
         assert numbers(server) == [0]
         assert "planted-secret" not in client.stats().last_error + capfd.readouterr().err + repr(client)
 
+    @pytest.mark.slow
     def test_a_rotated_token_needs_no_restart(
         self, serve: Serve, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
@@ -281,13 +285,15 @@ class TestOurClientWithTheirServer:
         assert numbers(server) == [0, 1]
         assert "credentials" not in capfd.readouterr().err
 
-    def test_locked_out_client_delivers_later(self, serve: Serve) -> None:
+    @pytest.mark.slow
+    def test_locked_out_client_delivers_later(self, serve: Serve, slow_pace: Pace) -> None:
         """After wrong tokens from one address the server refuses the right one for a while."""
         server = serve()
         for _ in range(3):
             with RawClient(server, token="guess") as guess:
                 assert guess.first[1] == "wrong-credentials"
-        client = connected(server, auth_backoff_min=1.5, auth_backoff_max=1.5)
+        slow_pace(1.5, 1.5)
+        client = connected(server)
         client.send({"n": 0})
         wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
         assert client.close(PATIENCE) == 0
@@ -308,6 +314,7 @@ class TestOurClientWithTheirServer:
             (4, 1)
         ]
 
+    @pytest.mark.slow
     def test_refused_action_fails_alone(self, serve: Serve) -> None:
         """Actions undone with it are processed, once each."""
         server = serve()
@@ -407,6 +414,7 @@ class TestOurClientWithTheirServer:
                 assert outcome == ("acked", "")
         assert [line["headers"] for line in server.lines()] == [{"n": n} for n in range(50)]
 
+    @pytest.mark.slow
     def test_resent_action_keeps_its_headers(self, serve: Serve) -> None:
         server = serve(slow=1)
         with connected(server) as client:
@@ -501,6 +509,7 @@ class TestOurClientWithTheirServer:
                 assert other.add({"type": "news/add", "topic": topic}).result(PATIENCE) == ("acked", "")
             wait_for(lambda: received[4:] == ["news/add"], PATIENCE, "news")
 
+    @pytest.mark.slow
     def test_async_client_sends_and_receives(self, serve: Serve) -> None:
         server = serve()
 
@@ -567,6 +576,7 @@ class TestInDoubt:
         assert set(found) == set(range(250))
         assert 0 < found.total() - 250 <= stats.resent
 
+    @pytest.mark.slow
     def test_dropped_doubt_processes_nothing_twice(self, serve: Serve, keep: Any) -> None:
         server = serve(keep=keep, die=120)
         stats = self.send_through_a_death(server, on_doubt="drop", processing_timeout=3600.0)
@@ -577,6 +587,7 @@ class TestInDoubt:
 
 @pytest.mark.usefixtures("websocket_pump")
 class TestJam:
+    @pytest.mark.slow
     def test_jam_is_noticed_and_left_by_a_new_client_id(self, serve: Serve) -> None:
         """The server jams in the middle of a connection, without a break."""
         server = serve(keep="memory")
@@ -637,6 +648,7 @@ class TestTheirClientWithOurServer:
         assert (counts.captured_events, counts.outcomes, counts.undone) == (2000, 2000, 0)
         assert (counts.connections, counts.protocol_errors, counts.timeouts) == (1, 0, 0)
 
+    @pytest.mark.slow
     @KINDS
     def test_their_client_resends_what_was_cut(self, js: Callable[..., JsClient], kind: str) -> None:
         """It sends again, under the same ids, actions without `synced`."""
@@ -649,6 +661,7 @@ class TestTheirClientWithOurServer:
         assert len(found) > 100
         assert {action["data"]["n"] for action in found} == set(range(100))
 
+    @pytest.mark.slow
     @KINDS
     def test_their_client_learns_of_undone_actions(self, js: Callable[..., JsClient], kind: str) -> None:
         with Collector(judge=judge, types=["log/add"]) as collector:
@@ -674,6 +687,7 @@ class TestTheirClientWithOurServer:
             counts = collector.counts
         assert (counts.connections, counts.refused_logins, counts.logins) == (2, 2, 0)
 
+    @pytest.mark.slow
     @KINDS
     def test_their_client_and_our_server_answer_pings(self, js: Callable[..., JsClient], kind: str) -> None:
         for ours, theirs in ((0.05, 10_000), (20.0, 50)):

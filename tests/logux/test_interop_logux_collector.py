@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from logclient.files.capture import CaptureReader
-from tests.logux_server import JsClient, need
 from tests.support import need as need_module
+from tests.support.logux_server import JsClient, need
 from tests.support.patience import PATIENCE
 
 need()
@@ -82,6 +82,7 @@ class TestTheirClient:
             collector.push({"type": "hello", "n": 1})
             assert client.until("received") == {"type": "hello", "n": 1}
 
+    @pytest.mark.slow
     def test_pings_keep_the_connection_alive(self, kind: str, tmp_path: Path) -> None:
         with (
             Collector(ping=0.1, timeout=PATIENCE) as collector,

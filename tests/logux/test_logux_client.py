@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ from logclient.delivery.lanes import Lanes
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.logux.peer import LoguxPeer, processed, undo, until
 from tests.support import ROOT, clean_environment
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE
 
 OK = Outcome("acked")
@@ -354,7 +354,7 @@ class TestReceiving:
         assert peer.lines == []
 
     def test_client_with_callbacks_reconnects(self, peer: LoguxPeer) -> None:
-        with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
+        with connect(peer, backoff_max=0.02) as client:
             received: list[int] = []
             client.on("a", lambda action, meta: received.append(action["n"]))
             for n in range(3):
@@ -438,7 +438,7 @@ class TestChannels:
         secret = undo("denied")
         honest = peer.answer
         peer.answer = lambda action: secret(action) if action.get("channel") == "secret" else honest(action)
-        with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
+        with connect(peer, backoff_max=0.02) as client:
             client.on("news", lambda action, meta: None)
             assert client.subscribe("sport", filter={"since": 5}).result(PATIENCE) == OK
             assert client.subscribe("chess").result(PATIENCE) == OK
@@ -466,7 +466,7 @@ class TestChannels:
 
     def test_subscription_in_flight_is_sent_once(self, peer: LoguxPeer) -> None:
         answer, peer.answer = peer.answer, lambda action: {}
-        with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
+        with connect(peer, backoff_max=0.02) as client:
             delivery = client.subscribe("sport")
             peer.wait(lambda: peer.actions)
             peer.answer = answer
@@ -510,11 +510,15 @@ class TestState:
             until(lambda: client.state == "synchronized")
 
     def test_refused_credentials_are_retried_without_showing(
-        self, peer: LoguxPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        peer: LoguxPeer,
+        tmp_path: Path,
+        slow_pace: Callable[[float, float], None],
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         peer.refuse = lambda connect: [] if connect[4].get("token") == "right" else ["wrong-credentials"]
-        quick = {"auth_backoff_min": 0.05, "auth_backoff_max": 0.05}
-        with connect(peer, token="hunter2", ledger=tmp_path, **quick) as client:
+        slow_pace(0.05, 0.05)
+        with connect(peer, token="hunter2", ledger=tmp_path) as client:
             delivery = client.submit("a")
             until(lambda: client.state == "denied")
             until(lambda: client.stats().connects >= 4)
@@ -555,7 +559,7 @@ class TestState:
         """It throws on a numeric subprotocol and closes without a reason. The client asks once more in
         the older form."""
         peer.protocol = 4
-        with connect(peer, backoff_min=0.01, backoff_max=0.05) as client:
+        with connect(peer, backoff_max=0.05) as client:
             assert client.submit("a").result(PATIENCE) == Outcome("failed", "fatal")
             assert client.state == "stopped"
             assert "the server speaks protocol 4 (@logux/server 0.13 and older)" in client.stats().last_error

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.logux_server import LoguxServer
 from tests.support import ROOT, clean_environment
 from tests.support.kill_scenes import wait_for
+from tests.support.logux_server import LoguxServer
 from tests.support.patience import PATIENCE
 
 pytest.importorskip("websockets")
@@ -41,7 +41,7 @@ import sys
 import time
 import logclient
 
-client = logclient.connect(sys.argv[1], token="secret", user="clock", backoff_min=0.01, backoff_max=0.05)
+client = logclient.connect(sys.argv[1], token="secret", user="clock", backoff_max=0.05)
 n = 0
 while not select.select([sys.stdin], [], [], 0.005)[0]:
     n += 1
@@ -127,6 +127,7 @@ class Run:
         self.server.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skew", [0, HOUR, -HOUR], ids=["right", "ahead", "behind"])
 def test_times_stay_true_when_the_clock_jumps(tmp_path: Path, skew: float) -> None:
     """The producer's clock jumps by an hour and two, with and without a break of the connection."""

@@ -25,7 +25,6 @@ from logclient.cli.collect import collect
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.logux.messages import Refused, Sync, compact, parse
-from tests.logux.test_logux_messages import messages
 from tests.support import clean_environment, need
 from tests.support.patience import PATIENCE
 
@@ -36,6 +35,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage  # noqa: E402
 from websockets.sync.client import ClientConnection, connect  # noqa: E402
 
 from logclient.testing.logux import Collector, _actions, decode  # noqa: E402
+from tests.support.logux_messages import messages  # noqa: E402
 
 PRODUCER = "0a" * 10
 
@@ -553,6 +553,7 @@ class TestDataFaults:
 
 
 class TestOurClient:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options, query, copies",
         [
@@ -595,6 +596,7 @@ class TestOurClient:
             assert collector.counts.undone > 5, "no action was undone with a denied one"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(messages, st.booleans())
 def test_decoder_finds_each_action_that_was_answered(value: Any, ascii_only: bool) -> None:
@@ -652,6 +654,7 @@ class TestHostile:
         assert counts.captured_events == 0
         assert counts.protocol_errors == 2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "request_", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0\1\2\3\r\n\r\n", b"x" * 100_000, b"2W\0\0\0\1"]
     )
@@ -687,6 +690,7 @@ class TestHostile:
         with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises((TimeoutError, InvalidMessage)):
             Peer(silent.getsockname()[1], open_timeout=0.1)
 
+    @pytest.mark.slow
     def test_peer_that_never_reads_costs_bounded_memory(self) -> None:
         """The server stops reading from it."""
         with Collector(types=["none"], ping=0) as collector, Peer(collector) as peer:
@@ -706,6 +710,7 @@ class TestHostile:
             assert waiting < 16 << 20
             assert collector.counts.bytes < 64 << 20
 
+    @pytest.mark.slow
     def test_peer_that_never_reads_times_out(self) -> None:
         with (
             Collector(types=["none"], ping=0, timeout=0.3) as collector,
@@ -737,6 +742,7 @@ class TestHostile:
                 assert peer.ship(action(2)) == ["synced", "processed"]
             assert collector.wait_for(lambda counts: counts.open == 0)
 
+    @pytest.mark.slow
     def test_huge_messages_cost_bounded_memory(self, tmp_path: Path) -> None:
         """Measured from outside: one message of 100 MiB, and one that never ends."""
         command = [

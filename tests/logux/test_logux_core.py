@@ -38,11 +38,11 @@ from logclient.delivery.contract import (
 from logclient.errors import ConfigError, CredentialError, ProtocolError
 from logclient.logux.core import Action, DebugText, Logux, Opened, Received, Undone
 from logclient.logux.messages import Headers
-from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
 from tests.support.batches import inflight_of
 from tests.support.configs import logux_config
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import near_objects, plain_objects
 
 pytestmark = pytest.mark.unit
 
@@ -552,6 +552,7 @@ class TestSync:
         ])
     )  # fmt: skip
 
+    @pytest.mark.slow
     @examples(100)
     @given(st.lists(st.tuples(bodies, st.sampled_from([RAW, RAW, DOCUMENT])), min_size=1, max_size=6),
            st.booleans(), st.booleans())  # fmt: skip
@@ -754,6 +755,7 @@ class TestClocks:
         codec.sample_clocks(12.0, 1012.0)
         assert codec.made_at(1_011_900_000, 12.0, 2) == pytest.approx(11.9)
 
+    @pytest.mark.slow
     @examples(200)
     @given(st.lists(st.tuples(st.sampled_from("lw"), st.floats(0, 50), st.floats(-40, 40),
                               st.integers(1, 30)), max_size=40))  # fmt: skip
@@ -1012,6 +1014,7 @@ class TestOutcomes:
         assert core.state == "sending" and core.unmatched >= 1000
         assert len(sent(core)) == 1001
 
+    @pytest.mark.slow
     @examples(300)
     @given(
         st.sampled_from(["synced", "id", "type"]), st.integers(-3, 10**17), st.integers(-3, 10**17),
@@ -1252,7 +1255,6 @@ class TestUndoneRuns:
         in_flight.requeue()
         connect(core)
         assert list(self.send_again(core, in_flight)) == [ID % 1, ID % 2]
-
 
 
 # -- ended connections, silent servers ------------------------------------------------------------------

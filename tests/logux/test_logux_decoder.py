@@ -30,10 +30,10 @@ from logclient._ext.logux import (
     Decoder,
     expand,
 )
-from tests.lumberjack_inputs import HEX_ID, damaged, randoms, scalars, space, write
 from tests.oracle import logux_decoder as oracle
 from tests.support import recordings
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import HEX_ID, damaged, randoms, scalars, space, write
 
 pytestmark = pytest.mark.unit
 
@@ -347,6 +347,7 @@ _messages = st.builds(
 )
 
 
+@pytest.mark.slow
 @examples(80)
 @given(_messages, st.booleans(), st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10], OTHER]]))
 def test_decoding_equals_the_reference(unit: bytes, identity: bool, producers: list[bytes]) -> None:
@@ -356,6 +357,7 @@ def test_decoding_equals_the_reference(unit: bytes, identity: bool, producers: l
     assert body == oracle.decode_body(unit, producers, identity)
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.builds(damaged, _messages, randoms) | st.binary(max_size=40))
 @example(b'["sync",1,{"type":"x"},{"id":1,"time":1}]\0')

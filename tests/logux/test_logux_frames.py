@@ -1,4 +1,4 @@
-"""Logux messages as lines for people, and the messages of ``logclient ping``."""
+"""Logux messages as lines for people, and the messages of ``logclient check``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from logclient import readable
 from logclient.config import Secret
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.frames import Probe, frames
-from tests.lumberjack_inputs import damaged, randoms
 from tests.oracle.logux_decoder import MAX_DEPTH
 from tests.support import recordings
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import damaged, randoms
 
 pytestmark = pytest.mark.unit
 
@@ -198,7 +198,7 @@ def test_probe_connects_then_pings() -> None:
     kind, protocol, node_id, synced, options = json.loads(question)
     assert (kind, protocol, synced, options) == ("connect", 5, 0, {"token": "s", "subprotocol": 1})
     user, client, tab = node_id.split(":")
-    assert (user, len(client), tab) == ("10", 16, "ping")
+    assert (user, len(client), tab) == ("10", 16, "check")
     assert json.loads(probe().ask()[0])[2] != json.loads(probe().ask()[0])[2]
     assert asked.insist() == []
     assert asked.receive_data(b'["headers",{"env":"development"}]') is None

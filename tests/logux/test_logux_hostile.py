@@ -41,7 +41,7 @@ if why:
     from tests.support.pumps import refuse_pump
 
     WebSocket.load_pump = refuse_pump(why)
-client = logclient.connect(url, token="secret", backoff_min=0.01, backoff_max=0.05, **options)
+client = logclient.connect(url, token="secret", backoff_max=0.05, **options)
 for number in range(n):
     client.send({"n": number})
 print(json.dumps("sent"), flush=True)
@@ -169,6 +169,7 @@ def sends(data: str | bytes, welcome: bool = True) -> Attack:
     return attack
 
 
+@pytest.mark.slow
 @both_pumps
 def test_client_survives_long_and_deep_messages() -> None:
     report, _ = attack_client(
@@ -199,6 +200,7 @@ WRONG: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @both_pumps
 def test_client_survives_wrong_types_in_every_message() -> None:
     """Each comes on a connection of its own; harmless ones are ignored."""
@@ -217,6 +219,7 @@ def test_client_survives_wrong_types_in_every_message() -> None:
     assert len(server.nodes) >= len(WRONG)
 
 
+@pytest.mark.slow
 @both_pumps
 @pytest.mark.parametrize(
     "oddity",
@@ -241,6 +244,7 @@ def test_client_ignores_outcomes_of_odd_ids(oddity: dict[str, Any]) -> None:
     assert report[1:3] == [50, {}] and len(server.nodes) == 1
 
 
+@pytest.mark.slow
 @both_pumps
 def test_client_survives_floods_of_messages() -> None:
     """Pings, outcomes of unsent ids and unknown messages come in masses, and the answers are not read."""
@@ -259,6 +263,7 @@ def test_client_survives_floods_of_messages() -> None:
     assert report[1:3] == [50, {}]
 
 
+@pytest.mark.slow
 @both_pumps
 def test_client_leaves_servers_that_never_answer() -> None:
     """Without an answer to `connect`, or to a sync, or with `synced` and no outcome."""
@@ -296,6 +301,7 @@ def test_client_needs_no_synced_before_outcomes() -> None:
     assert report[1:3] == [2000, {}] and len(server.nodes) == 1
 
 
+@pytest.mark.slow
 @both_pumps
 def test_client_fails_events_that_are_always_undone() -> None:
     undone = 0
@@ -344,6 +350,7 @@ def test_client_isolates_an_action_that_breaks_the_server() -> None:
     assert report[1:3] == [199, {"poison": 1}]
 
 
+@pytest.mark.slow
 @both_pumps
 def test_client_survives_endless_unanswered_messages() -> None:
     """They are of every kind that has no answer."""
@@ -371,6 +378,7 @@ def test_client_survives_endless_unanswered_messages() -> None:
     assert report[1:3] == [50, {}]
 
 
+@pytest.mark.slow
 @both_pumps
 def test_client_keeps_no_actions_without_callbacks() -> None:
     """As many as a message may have, and in as many messages."""
@@ -475,6 +483,7 @@ PINGS = masked_frame(b'["ping",0]') * 10_000
 TINY = ',{"type":"log/add"},{"id":%d,"time":1}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "room"),
     [

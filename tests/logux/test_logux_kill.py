@@ -15,7 +15,6 @@ import pytest
 
 from logclient.testing import samples
 from logclient.verify.job import run
-from tests.logux_server import LoguxServer
 from tests.support.kill_scenes import (
     KILLS,
     RESENT,
@@ -26,6 +25,7 @@ from tests.support.kill_scenes import (
     ship_through_kills,
     wait_for,
 )
+from tests.support.logux_server import LoguxServer
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 
@@ -161,6 +161,7 @@ class TestServerKilled:
         assert verdict.counts.duplicated > 0
         server.processed.unlink()
 
+    @pytest.mark.slow
     def test_logux_client_without_resend_is_judged_lossy(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, event: Callable[[int], Any]
     ) -> None:
@@ -208,6 +209,7 @@ class TestJammed:
         )  # fmt: skip
         return server, figures, jams
 
+    @pytest.mark.slow
     def test_jammed_server_loses_no_acknowledged_action(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
@@ -233,6 +235,7 @@ class TestJammed:
         server.processed.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_killed_logux_producer_loses_nothing(
     tmp_path: Path, spark: Any, show: Callable[[str], None], kills: int
@@ -249,6 +252,7 @@ def test_killed_logux_producer_loses_nothing(
     assert verdict.exit_code == (3 if counts.unknown else 0)
 
 
+@pytest.mark.slow
 def test_killed_logux_collector_loses_nothing(
     tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
 ) -> None:

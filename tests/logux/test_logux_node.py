@@ -409,6 +409,7 @@ class TestSharedServer:
         assert not attempt("good", 3.4)
         assert attempt("good", 6.5)
 
+    @pytest.mark.slow
     def test_remembered_addresses_are_limited(self) -> None:
         server = Server(Rules(authenticate=lambda login: False))
         for n in range(10_050):

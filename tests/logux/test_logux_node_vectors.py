@@ -48,11 +48,6 @@ def recorded(steps: list[dict[str, Any]]) -> list[Any]:
     return [step["msg"] for step in steps if step["dir"] == "S" and "msg" in step]
 
 
-def is_upgrade(case: dict[str, Any]) -> bool:
-    """Return whether it describes an HTTP upgrade, which test_logux_collector.py tests over a socket."""
-    return any(str(step.get("msg", "")).startswith("GET ") for step in case["steps"])
-
-
 def is_of_a_client(case: dict[str, Any]) -> bool:
     """Return whether @logux/client was recorded with a stub of a server."""
     return any(step.get("event") == "upgrade" for step in case["steps"])
@@ -258,7 +253,7 @@ def replay_case(case: dict[str, Any]) -> str:
 
 
 RECORDED = recordings.cases(recordings.LOGUX)
-CASES = [case for case in RECORDED if not is_upgrade(case)]
+CASES = [case for case in RECORDED if not recordings.is_upgrade(case)]
 JAMMED = [case for case in CASES if is_jammed(case)]
 
 
@@ -302,6 +297,7 @@ KINDS: recordings.Kinds = {
 
 def test_recordings_cover_every_kind_of_connection(capsys: pytest.CaptureFixture[str]) -> None:
     passed = sum(replay_case(case) == "passed" for case in CASES)
+    recordings.assert_replayed("Logux, server", RECORDED, CASES, KINDS, deliberate=len(JAMMED))
     with capsys.disabled():
         print()
         print(recordings.summary("Logux, server", RECORDED, CASES, KINDS, deliberate=len(JAMMED)))

@@ -17,9 +17,9 @@ import pytest
 import logclient
 from logclient.errors import ConfigError
 from logclient.logux import Client
-from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.logux.peer import LoguxPeer, processed, until
 from tests.support import clean_environment
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE
 
 
@@ -117,7 +117,7 @@ def test_received_number_is_kept_after_its_callbacks(peer: LoguxPeer, file: Path
 def test_new_client_id_after_doubt_is_kept(peer: LoguxPeer, file: Path) -> None:
     """The server's queue of the old one may be jammed."""
     peer.answer = lambda action: {}
-    with connect(peer, file, backoff_min=0.01, backoff_max=0.02) as client:
+    with connect(peer, file, backoff_max=0.02) as client:
         client.add({"type": "a"})
         peer.wait(lambda: peer.actions)
         peer.answer = processed

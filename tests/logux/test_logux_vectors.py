@@ -18,7 +18,6 @@ from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progre
 from logclient.errors import CredentialError
 from logclient.logux.core import DebugText, Logux, Opened
 from logclient.logux.messages import Headers
-from tests.logux.test_logux_node_vectors import is_upgrade
 from tests.support import recordings
 from tests.support.batches import inflight_of
 from tests.support.configs import logux_config
@@ -32,7 +31,7 @@ UNDONE = {"denied": "denied", "unknownType": "unknown_type", "error": "error"}
 
 
 RECORDED = recordings.cases(recordings.LOGUX)
-CASES = [case for case in RECORDED if not is_upgrade(case)]
+CASES = [case for case in RECORDED if not recordings.is_upgrade(case)]
 
 
 class Player:
@@ -308,6 +307,7 @@ def test_recordings_cover_every_kind_of_message(capsys: pytest.CaptureFixture[st
     counts: Counter[str] = Counter()
     for case in CASES:
         counts += play(case)
+    recordings.assert_replayed("Logux, client", CASES, CASES, KINDS)
     with capsys.disabled():
         print()
         print(recordings.summary("Logux, client", CASES, CASES, KINDS))

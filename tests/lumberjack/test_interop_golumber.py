@@ -19,6 +19,7 @@ import pytest
 
 import logclient
 from logclient import cli
+from logclient.lumberjack.config import LumberjackConfig
 from logclient.testing.lumberjack import Collector
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
@@ -151,7 +152,7 @@ def test_go_lumber_server_receives_every_event_exactly(
 ) -> None:
     with Server(golumber, tmp_path / "out") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, overflow="block", backoff_min=0.01,
+            server.url, version=version, compression=compression, overflow="block",
             timestamp=False,
         )  # fmt: skip
         for n in range(EVENTS):
@@ -165,16 +166,23 @@ def test_go_lumber_server_receives_every_event_exactly(
     assert_exact(server.events(), client, version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("compression", [0, 3])
 def test_only_two_windows_of_10000_events_are_in_flight(
-    pump: None, golumber: Path, tmp_path: Path, version: int, compression: int
+    pump: None,
+    golumber: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    compression: int,
 ) -> None:
     """The second window goes out before the first is acknowledged, and a third does not. What was queued
     meanwhile goes in windows of 10,000, the most that go-lumber accepts."""
+    monkeypatch.setattr(LumberjackConfig, "window_bytes", 16 << 20)
     with Server(golumber, tmp_path / "out", "-hold") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, window=10_000, window_bytes=16 << 20,
+            server.url, version=version, compression=compression, window=10_000,
             timestamp=False,
         )  # fmt: skip
         client.send(event(version, 0))
@@ -204,7 +212,7 @@ def test_killed_go_lumber_server_loses_no_acknowledged_event(
     server = Server(golumber, tmp_path / "out0", "-die", "2000")
     client = logclient.connect(
         server.url, version=version, overflow="block", window=200, max_events=2000,
-        backoff_min=0.001, backoff_max=0.01, timestamp=False,
+        backoff_max=0.01, timestamp=False,
     )  # fmt: skip
     done = threading.Event()
 
@@ -262,14 +270,13 @@ def test_killed_go_lumber_server_loses_no_acknowledged_event(
     assert 3 <= len(received) - stats.sent <= stats.resent
 
 
+@pytest.mark.slow
 def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path, tmp_path: Path) -> None:
     """go-lumber ends the connection over a number that it cannot read. Our own check is off, as it would
     refuse that number."""
     poison = {0, 1, 777, 2500, 2501}
     with Server(golumber, tmp_path / "out") as server:
-        client = logclient.connect(
-            server.url, check=False, overflow="block", backoff_min=0.001, backoff_max=0.01
-        )
+        client = logclient.connect(server.url, check=False, overflow="block", backoff_max=0.01)
         for n in range(3000):
             client.send(b'{"n":1e400}' if n in poison else b'{"n":%d}' % n)
         assert client.close(2 * PATIENCE) == 0
@@ -280,6 +287,7 @@ def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path
     assert list(first) == [n for n in range(3000) if n not in poison], "nothing missing, in order"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 3])
 @pytest.mark.parametrize("inflight", [0, 2], ids=["SyncClient", "AsyncClient"])
 @pytest.mark.parametrize("faults", ["", "keepalive=every:3:2,partial-ack=every:4"], ids=["plain", "partial"])
@@ -305,21 +313,21 @@ def test_collector_acknowledges_go_lumber_clients(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_ping_of_go_lumber_leaves_no_event_without_asking(
+def test_check_of_go_lumber_leaves_an_event_unless_forbidden(
     golumber: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int
 ) -> None:
-    """go-lumber answers events only, so a ping without `--event` is silent."""
+    """go-lumber answers events only, so it is silent with `--no-event`."""
     with Server(golumber, tmp_path / "out") as server:
-        arguments = ["ping", f"{server.url}?version={version}", "--timeout", "1s", "--json"]
-        assert cli.main(arguments) == 3
-        assert json.loads(capsys.readouterr().out)["status"] == "silent"
+        arguments = ["check", f"{server.url}?version={version}", "--timeout", "1s", "--json"]
+        assert cli.main([*arguments, "--no-event"]) == 3
+        assert json.loads(capsys.readouterr().out)["steps"][-1]["found"].startswith("silence for 1 s: ")
         assert server.events() == []
-        assert cli.main([*arguments, "--event"]) == 0
-        assert json.loads(capsys.readouterr().out)["event_ms"] > 0
+        assert cli.main(arguments) == 0
+        assert json.loads(capsys.readouterr().out)["steps"][-1]["ms"] > 0
         assert server.end() == [1]
         (event,) = server.events()
-    assert event["tags"] == "logclient-ping"
-    assert event["message"].startswith("logclient ping from ")
+    assert event["tags"] == "logclient-check"
+    assert event["message"].startswith("logclient check from ")
 
 
 @pytest.mark.usefixtures("tls_pump")
@@ -352,15 +360,22 @@ class TestTls:
 
     @pytest.mark.parametrize("shown", ["nothing", "of another authority"])
     def test_replaced_client_certificate_resumes_delivery(
-        self, golumber: Path, tmp_path: Path, ours: Authority, tls: str, shown: str
+        self,
+        golumber: Path,
+        tmp_path: Path,
+        ours: Authority,
+        slow_pace: Callable[[float, float], None],
+        tls: str,
+        shown: str,
     ) -> None:
         """The refused certificate is replaced in its file, and delivery resumes by itself."""
+        slow_pace(0.05, 0.1)
         mine = tmp_path / "me.pem"
         shutil.copy(Authority(tmp_path / "theirs").issue("me", "me@example.org"), mine)
         options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
         with Server(golumber, tmp_path / "out", *options) as server:
             client = logclient.connect(
-                server.url.replace("://", "+tls://"), ca=ours.ca, auth_backoff_min=0.05, auth_backoff_max=0.1,
+                server.url.replace("://", "+tls://"), ca=ours.ca,
                 cert=None if shown == "nothing" else str(mine), timestamp=False,
             )  # fmt: skip
             for n in range(100):

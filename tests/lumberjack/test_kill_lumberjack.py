@@ -51,6 +51,7 @@ def test_killed_collector_loses_no_acknowledged_event(
     assert verdict.exit_code == 0
 
 
+@pytest.mark.slow
 def test_killed_tls_collector_loses_no_acknowledged_event(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, event: Callable[[int], Any]
 ) -> None:
@@ -67,6 +68,7 @@ def test_killed_tls_collector_loses_no_acknowledged_event(
     assert verdict.exit_code == 0
 
 
+@pytest.mark.slow
 def test_lumberjack_client_without_resend_is_judged_lossy(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, event: Callable[[int], Any]
 ) -> None:
@@ -79,6 +81,7 @@ def test_lumberjack_client_without_resend_is_judged_lossy(
     assert verdict.exit_code == 1
 
 
+@pytest.mark.slow
 def test_killed_lumberjack_producer_loses_nothing(
     tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext.lumberjack import FOREIGN, NO_ID, Decoder, check_json
-from tests.lumberjack_inputs import near_objects, objects, plain_objects
 from tests.oracle import lumberjack as oracle
+from tests.support.lumberjack_inputs import near_objects, objects, plain_objects
 
 pytestmark = pytest.mark.unit
 
@@ -19,12 +19,14 @@ BOTH = ID1 | ID2
 TOO_BIG = str(2**1024 - 2**970)  # rounds to infinity; one less does not
 
 
+@pytest.mark.slow
 @given(objects)
 def test_every_generated_json_object_is_accepted(body: bytes) -> None:
     json.loads(body.decode("utf-8"))
     assert check_json(body) == oracle.check_json(body) is not None
 
 
+@pytest.mark.slow
 @given(near_objects)
 @example(b'{"a":1}\x00')
 @example(b"\xef\xbb\xbf{}")
@@ -32,6 +34,7 @@ def test_check_equals_the_reference_on_damaged_json(body: bytes) -> None:
     assert check_json(body) == oracle.check_json(body)
 
 
+@pytest.mark.slow
 @given(plain_objects)
 def test_check_equals_the_reference_on_flat_objects(body: bytes) -> None:
     assert check_json(body) == oracle.check_json(body)

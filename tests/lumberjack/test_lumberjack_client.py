@@ -35,7 +35,7 @@ def test_writer_loses_nothing_over_cut_connections(pump: None) -> None:
     faults = "cut-before-ack=every:5:max:4,cut-before-write=every:7:max:3,partial-cut=every:11:max:2"
     with (
         Collector(keep=True, faults=faults, count_duplicates=True) as collector,
-        Writer(collector.url, window=20, backoff_min=0.001, backoff_max=0.01) as writer,
+        Writer(collector.url, window=20, backoff_max=0.01) as writer,
     ):
         assert writer.write(({"n": n} for n in range(1000)), timeout=PATIENCE) == 1000
         stats = writer.stats()
@@ -101,7 +101,7 @@ def test_level_by_name_spares_errors_from_drop_oldest(
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         url = f"lumberjack://127.0.0.1:{port}?max_events=3&overflow=drop_oldest"
-        client = logclient.connect(url, backoff_min=0.001, backoff_max=0.01)
+        client = logclient.connect(url, backoff_max=0.01)
         client.send("sent kept", level)
         client.submit("submitted kept", level)
         for n in range(10):
@@ -114,7 +114,7 @@ def test_level_by_name_spares_errors_from_drop_oldest(
 
 @pytest.mark.parametrize("level", ["LOUD", "", None, 1.5, [40]])
 def test_unknown_level_is_refused_and_the_event_counted(level: Any) -> None:
-    with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0) as client:
+    with logclient.connect("lumberjack://127.0.0.1:1", timeout=0.0) as client:
         for verb in (client.send, client.submit):
             with pytest.raises(logclient.ConfigError, match="level: must be a number, or the name"):
                 verb("an event", level)
@@ -130,7 +130,7 @@ def test_events_wait_for_a_server_with_valid_replies(
     """Each wrong reply ends its connection and is reported on stderr."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        client = logclient.connect(f"lumberjack://127.0.0.1:{port}", backoff_min=0.001, backoff_max=0.01)
+        client = logclient.connect(f"lumberjack://127.0.0.1:{port}", backoff_max=0.01)
         client.send({"n": 1})
         for _ in range(3):
             peer, _address = listener.accept()

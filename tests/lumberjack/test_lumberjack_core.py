@@ -10,9 +10,9 @@ from logclient.config import parse
 from logclient.delivery.contract import Alive, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.lumberjack.core import Lumberjack
-from tests.lumberjack_inputs import pair_block
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for, record_codecs
+from tests.support.lumberjack_inputs import pair_block
 
 pytestmark = pytest.mark.unit
 

@@ -26,10 +26,10 @@ from logclient._ext.lumberjack import (
     expand,
 )
 from tests.lumberjack.frames import c, d, j, random_stream, u32, w
-from tests.lumberjack_inputs import HEX_ID, near_objects
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
 from tests.support.examples import examples
+from tests.support.lumberjack_inputs import HEX_ID, near_objects
 
 pytestmark = pytest.mark.unit
 
@@ -195,6 +195,7 @@ class TestIds:
             with pytest.raises(ValueError, match="producers: "):
                 Decoder(wrong)
 
+    @pytest.mark.slow
     @examples(100)
     @given(near_objects, st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10]]]))
     def test_decoding_equals_the_reference_on_damaged_json(self, body: bytes, producers: list[bytes]) -> None:
@@ -204,6 +205,7 @@ class TestIds:
                 unit, producers
             )
 
+    @pytest.mark.slow
     @given(near_objects, st.binary(min_size=1, max_size=3), st.integers(0, 110))
     @example(b"{}", b"x", 0)
     def test_damage_near_the_inserted_id_is_found(self, body: bytes, put: bytes, at: int) -> None:

@@ -202,7 +202,7 @@ class TestFarReaders:
 class TestBytes:
     def test_half_of_max_bytes_bounds_windows_in_flight(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = record_codecs(monkeypatch, "logclient.lumberjack.core")
-        Lumberjack(parse("lumberjack://h?max_bytes=16MiB&window_bytes=1MiB"), PRODUCER)
+        Lumberjack(parse("lumberjack://h?max_bytes=16MiB"), PRODUCER)
         assert (made[0][-1]["adaptive"], made[0][-1]["inflight_bytes"]) == (True, 8 << 20)
 
     def test_bytes_in_flight_stay_within_the_bound(self) -> None:
@@ -273,6 +273,7 @@ class TestSlowLogstash:
         assert sum(ours.lost) == sum(two.lost) > 0
         assert ours.most == two.most == 2
 
+    @pytest.mark.slow
     @given(st.lists(st.floats(1.0, 20.0), min_size=5, max_size=60))
     def test_no_slow_reader_gets_more_than_two(self, times: list[float]) -> None:
         def seconds_for(_events: int, window: int) -> float:
@@ -444,6 +445,7 @@ def sends_until(server: FarServer, client: logclient.Client, enough: Callable[[]
 class TestDelayLine:
     """A client and a server with a long round trip, over a socket."""
 
+    @pytest.mark.slow
     def test_far_server_has_more_windows_in_flight(self, pump: None) -> None:
         server = FarServer(0.05)
         with logclient.connect(server.url, overflow="block", window=50, max_events=5000) as client:
@@ -453,6 +455,7 @@ class TestDelayLine:
         server.close()
         assert 8 < server.most <= 16
 
+    @pytest.mark.slow
     def test_given_number_bounds_the_windows_in_flight(self, pump: None) -> None:
         server = FarServer(0.01)
         with logclient.connect(

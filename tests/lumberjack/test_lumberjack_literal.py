@@ -37,9 +37,9 @@ from logclient.files.capture import CaptureReader
 from logclient.lumberjack.frames import frames
 from logclient.testing.lumberjack import Collector, decode
 from tests.lumberjack.frames import decode_acks, mutated
-from tests.lumberjack_inputs import near_objects, pair_block
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
+from tests.support.lumberjack_inputs import near_objects, pair_block
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 from tests.vectors import make_lumberjack_literal as made
@@ -260,6 +260,7 @@ small = st.sampled_from([oracle.Limits(), oracle.Limits(), oracle.Limits(3, 40, 
 
 
 class TestReader:
+    @pytest.mark.slow
     @settings(max_examples=300, deadline=None)
     @given(streams, small, st.data())
     def test_reader_equals_the_reference_on_any_pieces(
@@ -313,6 +314,7 @@ pair_bodies = st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size
 
 
 class TestWriter:
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(st.data(), st.booleans(), st.booleans(), st.sampled_from([1, 5, 0x7FFFFFFF, LAST - 3, LAST]))
     def test_writer_and_acks_equal_the_reference(
@@ -474,7 +476,7 @@ class TestClientAndCollector:
         assert len(window) == (3 if fault == "add" else 2)
 
     def test_discarded_windows_are_judged_lost(self, tmp_path: Path) -> None:
-        verdict = pytest.importorskip("tests.verify_inprocess")
+        verdict = pytest.importorskip("tests.support.verify_inprocess")
         capture, ledger = str(tmp_path / "capture"), str(tmp_path / "ledger")
         with Collector(strict_spec=True, capture=capture, faults="discard=every:4,seed=1") as collector:
             url = f"lumberjack://127.0.0.1:{collector.port}?strict_spec=true"
@@ -496,5 +498,5 @@ class TestClientAndCollector:
         capture = tmp_path / "capture"
         with CollectorProcess(capture, query="?strict_spec=true") as server:
             assert cli.main(["send", f"{server.url}?strict_spec=true", str(lines)]) == ExitCode.OK
-        assert cli.main(["decode", "lumberjack", str(capture)]) == ExitCode.OK
+        assert cli.main(["decode", str(capture)]) == ExitCode.OK
         assert "1J sequence 2" in capsys.readouterr().out

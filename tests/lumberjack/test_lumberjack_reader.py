@@ -208,6 +208,7 @@ class TestBounds:
         assert reader.error is not None
         assert "inflate to more than 1048576 bytes" in reader.error
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("attack", [
         'w(1) + b"2J" + u32(1, 0xFFFFFF)',
         'w(10000) + b"2C" + u32(0x3FFFFFF)',
@@ -254,6 +255,7 @@ small = st.sampled_from([oracle.Limits(), oracle.Limits(), oracle.Limits(3, 40, 
 
 
 class TestReference:
+    @pytest.mark.slow
     @examples(300)
     @given(streams, small, st.data())
     def test_reader_equals_the_reference_on_any_pieces(

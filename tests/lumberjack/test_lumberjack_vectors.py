@@ -260,6 +260,9 @@ EDGE_KINDS: recordings.Kinds = {
 def test_recordings_cover_every_kind_of_session(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = Counter(map(classify, EDGE))
     deliberate = outcomes["one ack"]
+    recordings.assert_replayed("Lumberjack, sessions", SESSIONS, SESSIONS, KINDS)
+    recordings.assert_replayed("Lumberjack, edge", EDGE, EDGE, EDGE_KINDS, deliberate=deliberate)
+    assert any(map(is_of_a_client, SESSIONS)) or not SESSIONS
     with capsys.disabled():
         print()
         print(recordings.summary("Lumberjack, sessions", SESSIONS, SESSIONS, KINDS))

@@ -19,10 +19,10 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.lumberjack import Codec, Reader
 from logclient._ext.queue import EventQueue
-from tests.lumberjack_inputs import near_objects, objects, pair_block
 from tests.oracle import lumberjack as oracle
 from tests.oracle.xxh64 import xxh64
 from tests.support.batches import inflight_of
+from tests.support.lumberjack_inputs import near_objects, objects, pair_block
 
 pytestmark = pytest.mark.unit
 
@@ -292,6 +292,7 @@ pair_bodies = st.lists(
 
 
 class TestReference:
+    @pytest.mark.slow
     @given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.booleans())
     def test_encoding_equals_the_reference(
         self, data: st.DataObject, version: int, identity: bool, check: bool, compress: bool
@@ -327,6 +328,7 @@ class TestReference:
             assert {s: h for s, h in batch.hashes().items() if s in want.hashes} == want.hashes
             assert ids_of(lines) == {s: w for s, w in want.id_hashes.items() if w}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("identity", [True, False])
     @pytest.mark.parametrize("kind", [RAW, DOCUMENT])
     def test_body_of_every_length_is_carried_and_hashed(self, kind: int, identity: bool) -> None:
@@ -341,6 +343,7 @@ class TestReference:
         assert Reader().receive_data(wire(codec))[0].events == want
         assert batch.hashes() == {i: xxh64(b) for i, b in enumerate(want, 1)}
 
+    @pytest.mark.slow
     @given(st.lists(objects, min_size=1, max_size=20), st.integers(1, 9), st.sampled_from([0, 3, 6]))
     def test_decoding_an_encoded_window_gives_its_bodies(
         self, bodies: list[bytes], window: int, compression: int
@@ -623,6 +626,7 @@ class TestMemory:
             turn()
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8192
 
+    @pytest.mark.slow
     def test_capsule_keeps_its_codec_alive(self) -> None:
         capsules = [connected_codec().capsule for _ in range(3)]
         gc.collect()

@@ -53,6 +53,7 @@ BODIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 9])
 def test_each_library_makes_plain_zlib(library: str, name: str, level: int) -> None:

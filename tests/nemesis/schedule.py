@@ -161,9 +161,7 @@ def with_spool(made: Schedule) -> Schedule:
         "spool_age": 90 * 86_400,  # far more than all jumps of the clock
     }
     kills = [
-        Fault(
-            round(random.uniform(0.3, made.seconds - 0.3), 2), "kill-producer", random.choice(PRODUCERS)
-        )
+        Fault(round(random.uniform(0.3, made.seconds - 0.3), 2), "kill-producer", random.choice(PRODUCERS))
         for _ in range(random.randint(1, 4))
     ]
     return made._replace(
@@ -257,7 +255,6 @@ def _exhausted(random: Random, form: Form) -> list[Fault]:
 def _options(random: Random, lane: str) -> dict[str, Any]:
     """Choose options of clients: deadlines short enough for several breaks in a run, and window sizes."""
     options: dict[str, Any] = {
-        "backoff_min": 0.01,
         "backoff_max": 0.2,
         "connect_timeout": 2,
         "silence": 3,
@@ -266,12 +263,9 @@ def _options(random: Random, lane: str) -> dict[str, Any]:
         "max_bytes": 8 << 20,
         "max_events": random.choice((2_000, 20_000)),
         "atexit_timeout": LONG_ENOUGH,
-        "close_timeout": LONG_ENOUGH,
-        "flush_timeout": LONG_ENOUGH,
+        "timeout": LONG_ENOUGH,
     }
     base = lane.partition("+")[0]
-    if base in ("logjam", "logux") or lane.endswith("+tls"):
-        options |= {"auth_backoff_min": 0.1, "auth_backoff_max": 0.5}
     if base == "lumberjack":
         options |= {
             "window": random.choice((10, 50, 200, 2048)),

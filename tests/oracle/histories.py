@@ -1,4 +1,4 @@
-"""The verdict on ledgers and captures, from the text of docs/verify.md and docs/formats.md alone.
+"""The verdict on ledgers and captures, from the text of docs/verify-rules.md and docs/formats.md alone.
 
 It reads the files themselves, one at a time and whole, and judges each event by itself. The bytes of the four
 protocols are decoded by the other references of this folder.

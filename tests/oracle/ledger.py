@@ -21,9 +21,7 @@ _OUTCOME = re.compile(
     rb'\{"t":"outcome","at_us":%b,"status":"(acked|handed|failed)","reason":"([^"\n]*)","seqs":%b\}\n'
     % (_INTEGER, _RANGES)
 )
-_DROPPED = re.compile(
-    rb'\{"t":"dropped","at_us":%b,"reason":"([^"\n]*)","seqs":%b\}\n' % (_INTEGER, _RANGES)
-)
+_DROPPED = re.compile(rb'\{"t":"dropped","at_us":%b,"reason":"([^"\n]*)","seqs":%b\}\n' % (_INTEGER, _RANGES))
 
 
 def unbase64(text: bytes, size: int) -> bytes | None:

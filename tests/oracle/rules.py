@@ -1,4 +1,4 @@
-"""The reference of ``logclient.verify.rules``: the table of docs/verify.md, one event after the other."""
+"""The reference of ``logclient.verify.rules``: the table of docs/verify-rules.md, event after event."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _seqs(line: dict[str, Any], name: str = "seqs") -> list[int]:
 
 
 class Facts:
-    """The facts of a producer's ledger, by the rules of docs/verify.md.
+    """The facts of a producer's ledger, by the rules of docs/verify-rules.md.
 
     Args:
         since: events made before are left out; None: none are.
@@ -302,11 +302,14 @@ def judge(
             by_event[producer][seq].append((place, arrival))
         elif hashed and not selecting:
             by_hash.append(arrival)
-        elif (selecting and (
-            not (arrival.producer or arrival.user)
-            or hashed.intersection(owners.get(arrival.user, []) if arrival.user else [])
-            or arrival.hash in hashes
-        )) or not is_within(arrival.received_us, since, until):
+        elif (
+            selecting
+            and (
+                not (arrival.producer or arrival.user)
+                or hashed.intersection(owners.get(arrival.user, []) if arrival.user else [])
+                or arrival.hash in hashes
+            )
+        ) or not is_within(arrival.received_us, since, until):
             pass
         elif arrival.producer:
             unknown_ids.add(("id", arrival.producer, arrival.seq))

@@ -15,6 +15,7 @@ import pytest
 
 from tests import support
 from tests.support import ROOT, clean_environment
+from tests.support.kafka_fixture import topic_name
 from tests.support.patience import PATIENCE
 from tools import kafka as tool
 
@@ -38,6 +39,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
+@pytest.mark.slow
 def test_broker_starts_once_answers_and_stops(
     tree: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +123,7 @@ def test_broker_of_the_test_run_takes_large_and_empty_values(kafka: str) -> None
 def exchange(bootstrap: str, values: list[bytes]) -> list[bytes]:
     """Produce to a new topic and read it from the beginning."""
     client = support.need("confluent_kafka")
-    topic = f"exchange-{os.urandom(6).hex()}"
+    topic = topic_name("exchange")
     wrong = []
     producer = client.Producer({"bootstrap.servers": bootstrap})
     for value in values:

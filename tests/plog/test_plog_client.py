@@ -19,6 +19,7 @@ from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
 from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
 from logclient.plog.messages import parse_stat, split_tags
+from logclient.records.host import node_name
 from tests.plog.stat import stat_of
 from tests.support.patience import PATIENCE
 
@@ -107,7 +108,7 @@ def connect(server: Server, **options: Any) -> Client:
 
 class TestClient:
     def test_mappings_texts_bytes_and_events_arrive(self, server: Server) -> None:
-        with connect(server, host_name="web1", event_type="orders", mtu=1400) as client:
+        with connect(server, event_type="orders", mtu=1400) as client:
             first = client.send({"a": 1})
             client.send("text")
             client.send(b"\0any bytes\xff")
@@ -121,14 +122,14 @@ class TestClient:
         assert json.loads(mapping) == {"a": 1, "uuid": ids[0]}
         found = json.loads(text)
         assert abs(found.pop("timestamp") - time.time() * 1000) < 60_000
-        assert found == {"type": "orders", "host": "web1", "data": "text", "uuid": ids[1]}
+        assert found == {"type": "orders", "host": node_name(), "data": "text", "uuid": ids[1]}
         assert raw == b"\0any bytes\xff"
         found = json.loads(event)
         assert found["data"] == {"order": "7", "big": "x" * 5000, "list": "[1,null]", "none": "null"}
         assert isinstance(found["timestamp"], int)
         assert found["uuid"] == ids[3]
         assert json.loads(plain) == {
-            "type": "other", "host": "web1", "timestamp": 5, "data": "plain", "uuid": ids[4],
+            "type": "other", "host": node_name(), "timestamp": 5, "data": "plain", "uuid": ids[4],
         }  # fmt: skip
 
     def test_topic_key_and_tags_travel_with_messages(self, server: Server) -> None:
@@ -223,7 +224,7 @@ class TestClient:
         assert document["data"]["n"] == "5"
 
     def test_handler_sends_records_as_documents(self, server: Server) -> None:
-        handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?event_type=web", host_name="w")
+        handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?event_type=web")
         log = logging.getLogger("tests.plog")
         log.propagate = False
         log.addHandler(handler)
@@ -240,7 +241,7 @@ class TestClient:
             handler.close()
         first, second = server.documents()
         data = first["data"]
-        assert (first["type"], first["host"]) == ("web", "w")
+        assert (first["type"], first["host"]) == ("web", node_name())
         assert all(isinstance(value, str) for value in data.values())
         assert (data["message"], data["log.level"], data["log.logger"]) == (
             "failed twice",

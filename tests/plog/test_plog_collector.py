@@ -333,7 +333,7 @@ class TestCollector:
 
     def test_environment_shows_no_secret(self) -> None:
         support.need("confluent_kafka")
-        secret = "hunter2" + os.urandom(4).hex()
+        secret = "hunter2-5f0c9ad1"
         settings = {
             "bootstrap.servers": "127.0.0.1:1", "sasl.password": secret, "sasl.username": secret,
             "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "message.timeout.ms": 100,
@@ -701,6 +701,7 @@ def server() -> Iterator[tuple[MeasuredProcess, int, int]]:
 class TestHostileSenders:
     """Each attack costs at most 16 MiB."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("attack", ATTACKS)
     def test_hostile_datagrams_cost_at_most_16_mib(
         self, server: tuple[MeasuredProcess, int, int], attack: str
@@ -752,6 +753,7 @@ class TestHostileSenders:
             assert process.ask()[1] > 0
         assert process.peak() - before < 64 * MIB
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("messages", [200_000, pytest.param(1_000_000, marks=pytest.mark.long)])
     def test_many_open_messages_cost_at_most_16_mib(self, messages: int) -> None:
         with MeasuredProcess(_FEED, messages) as process:
@@ -808,6 +810,7 @@ class TestCommand:
         assert (report["events"], report["lines"], report["kernel_drops"], report["cuts"]) == (2, 1, 0, 0)
         assert report["port"] == listens["port"]
 
+    @pytest.mark.slow
     def test_kill_ends_the_command_with_one_line(self, tmp_path: Path) -> None:
         process = Process("plog://127.0.0.1:0?allow_kill=yes", "--capture", str(tmp_path / "c"))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

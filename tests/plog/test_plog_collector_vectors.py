@@ -13,8 +13,8 @@ from logclient._ext.plog import fragments
 from logclient.plog.messages import split_tags
 from logclient.testing.plog import Collector
 from tests.plog.client import Client
-from tests.plog.test_plog_vectors import CASES, KINDS, bytes_of, each_case, flat
 from tests.support import recordings
+from tests.support.plog_recordings import CASES, KINDS, bytes_of, each_case, flat
 
 # The real server drops incomplete messages when it next looks at them. These counters of a case may
 # therefore belong to the case before it. The tests of the codec check ours.
@@ -170,6 +170,7 @@ class TestObservations:
 
 
 def test_recordings_cover_every_kind_over_sockets(capsys: pytest.CaptureFixture[str]) -> None:
+    recordings.assert_replayed("plog, collector over a socket", CASES, CASES, KINDS)
     with capsys.disabled():
         print()
         print(recordings.summary("plog, collector over a socket", CASES, CASES, KINDS))

@@ -57,11 +57,11 @@ from logclient.plog.messages import (
     split_tags,
 )
 from tests import support
-from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
 from tests.plog.stat import STAT, stat_of
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for, record_codecs
+from tests.support.lumberjack_inputs import near_objects, plain_objects
 
 PRODUCER = bytes(range(10))
 UNPACED = {"pace": 0, "pace_bytes": 0}
@@ -348,6 +348,7 @@ class TestMessages:
         assert batch.hashes()[3] == oracle.xxh64(judged.payload(2), 42)
         del in_flight
 
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None)
     @given(
         st.lists(st.tuples(
@@ -484,7 +485,7 @@ class TestHanded:
 
 class TestPace:
     def test_burst_goes_first_and_then_the_rate(self) -> None:
-        core = connected_core(pace=1000, burst=10)
+        core = connected_core(pace=1000, burst=(10.0, 0.0))
         in_flight, batch = inflight_of([(b"x", BYTES)] * 100)
         assert core.credit(100.0)[0] == 10
         assert core.encode(batch, 100, 100.0) == 10
@@ -504,7 +505,7 @@ class TestPace:
     @settings(deadline=None, max_examples=60)
     def test_pace_is_never_exceeded(self, pauses: list[float], pace: int, burst: int, parts: int) -> None:
         """At any time at most the burst, the accrued rate and one overdrawing message have gone."""
-        core = connected_core(pace=pace, burst=burst, mtu=576)
+        core = connected_core(pace=pace, burst=(burst, 0.0), mtu=576)
         body = bytes(500 * parts)
         in_flight, batch = inflight_of([(body, BYTES)] * 500)
         each = len(fragments(body, 1, datagram=core._codec.datagram))
@@ -518,7 +519,7 @@ class TestPace:
             now += pause
 
     def test_pace_bytes_limits_bytes(self) -> None:
-        core = connected_core(pace_bytes=100_000, burst=32)  # 64 KiB at once
+        core = connected_core(pace_bytes=100_000, burst=(32.0, 0.0))  # 64 KiB at once
         in_flight, batch = inflight_of([(bytes(20_000), BYTES)] * 20)
         assert core.encode(batch, 20, 100.0) == 4
         in_flight.encoded(batch)
@@ -528,7 +529,7 @@ class TestPace:
         assert core.credit(ready)[0] > 0
 
     def test_message_goes_whole_and_overdraws(self) -> None:
-        core = connected_core(pace=100, burst=1, mtu=576)
+        core = connected_core(pace=100, burst=(1.0, 0.0), mtu=576)
         in_flight, batch = inflight_of([(bytes(5000), BYTES)] * 2)
         assert core.encode(batch, 2, 100.0) == 1
         in_flight.encoded(batch)
@@ -552,7 +553,7 @@ class TestPace:
                 core.pace(101.0, rate, 0.0)
 
     def test_clock_that_stands_or_goes_back_gives_no_credit(self) -> None:
-        core = connected_core(pace=1000, burst=1)
+        core = connected_core(pace=1000, burst=(1.0, 0.0))
         in_flight, batch = inflight_of([(b"x", BYTES)] * 10)
         assert core.encode(batch, 10, 100.0) == 1
         in_flight.encoded(batch)
@@ -632,10 +633,8 @@ class TestOptions:
         given_ = config.parse("plog://h")
         assert (given_.endpoints, given_.max_event_bytes) == ((("h", 23456),), 262144)
         Plog(given_, PRODUCER)
-        url = (
-            "plog://h?mtu=1400&unboxed=true&topic=orders&tags=a,pk:7&pace=0&burst=9&pace_bytes=1MiB&check=no"
-        )
-        Plog(config.parse(url, max_event_bytes=1000), PRODUCER)
+        url = "plog://h?mtu=1400&unboxed=true&topic=orders&tags=a,pk:7&pace=0&pace_bytes=1MiB&check=no"
+        Plog(config.parse(url, max_event_bytes=1000).replace(burst=(9.0, 0.0)), PRODUCER)
         default = {
             "datagram": 1452, "tags": b"", "unboxed": False, "max_message": 262144, "identity": True,
             "check": True, "packets": 10_000, "burst": 64.0, "size": 64 << 20, "size_burst": 131072.0,
@@ -965,6 +964,7 @@ class TestReassembly:
             assert judged.payload(row) == body
             assert judged.tags(row) == b"t"
 
+    @pytest.mark.slow
     @given(
         st.lists(
             st.binary(max_size=60) | st.binary(max_size=40).map(lambda rest: b"\0\1" + rest), max_size=20
@@ -1120,6 +1120,7 @@ class TestDecoder:
     def rows(self, decoder: Decoder, found: list[bytes], **columns: Any) -> Any:
         return decoder.decode(*columns_of(found), **columns)
 
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None)
     @given(
         st.lists(st.tuples(

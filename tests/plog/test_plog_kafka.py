@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ from logclient.plog.messages import join_tags, kafka_tags
 from logclient.testing.plog import Collector
 from tests import support
 from tests.plog.client import Client, event, name
+from tests.support.kafka_fixture import topic_name
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.spark
-
-
-def fresh_topic() -> str:
-    return f"plog-{os.urandom(6).hex()}"
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[tuple[bytes | None, bytes]]:
@@ -45,8 +41,9 @@ def tagged(payload: bytes, number: int, *tags: str, **how: Any) -> list[bytes]:
     return fragments(payload, number, tags=join_tags(tags), **how)
 
 
+@pytest.mark.slow
 def test_tags_choose_topic_and_key(kafka: str) -> None:
-    usual, other = fresh_topic(), fresh_topic()
+    usual, other = topic_name("plog"), topic_name("plog")
     with Collector(kafka=kafka, kafka_topic=usual, tcp_port=0) as collector:
         client = Client(collector)
         client.send(
@@ -70,7 +67,7 @@ def test_tags_choose_topic_and_key(kafka: str) -> None:
 
 
 def test_last_tag_counts_and_topic_null_discards(kafka: str) -> None:
-    usual, other = fresh_topic(), fresh_topic()
+    usual, other = topic_name("plog"), topic_name("plog")
     with Collector(kafka=kafka, kafka_topic=usual) as collector:
         client = Client(collector)
         client.send(*fragments(b"a", 1, tags=f"kt:{usual}\0kt:{other}\0pk:1\0pk:2".encode()))
@@ -83,7 +80,7 @@ def test_last_tag_counts_and_topic_null_discards(kafka: str) -> None:
 
 
 def test_message_that_kafka_refuses_is_counted(kafka: str) -> None:
-    topic = fresh_topic()
+    topic = topic_name("plog")
     with Collector(kafka=kafka, kafka_topic=topic) as collector:
         client = Client(collector)
         client.send(*fragments(b"a", 1, tags=b"kt:no such name!"), b"good")
@@ -96,6 +93,7 @@ def test_message_that_kafka_refuses_is_counted(kafka: str) -> None:
     assert read(kafka, topic, 1) == [(None, b"good")]
 
 
+@pytest.mark.slow
 def test_missing_broker_is_counted_and_events_kept() -> None:
     support.need("confluent_kafka")
     settings = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 300, "log_level": 0}
@@ -110,7 +108,7 @@ def test_missing_broker_is_counted_and_events_kept() -> None:
 
 
 def test_topic_equals_the_capture_under_faults(kafka: str, tmp_path: Path) -> None:
-    topic = fresh_topic()
+    topic = topic_name("plog")
     spec = "drop=every:10,discard=every:11,duplicate=every:13,corrupt=every:17,seed=2"
     with Collector(
         kafka=kafka, kafka_topic=topic, faults=spec, fault_log=str(tmp_path / "w"), keep=True
@@ -131,7 +129,7 @@ def test_topic_equals_the_capture_under_faults(kafka: str, tmp_path: Path) -> No
 
 
 def test_5000_messages_arrive_once_and_in_order(kafka: str) -> None:
-    topic = fresh_topic()
+    topic = topic_name("plog")
     with Collector(kafka=kafka, kafka_topic=topic) as collector:
         client = Client(collector)
         for number in range(1, 5001):

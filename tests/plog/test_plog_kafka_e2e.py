@@ -23,9 +23,9 @@ from logclient.cli.demo.processes import Collector
 from logclient.errors import ExitCode
 from logclient.testing.plog_datagrams import batch_of
 from tests import support
-from tests.kafka_fixture import connector
 from tests.oracle import plog_injected
 from tests.support import clean_environment
+from tests.support.kafka_fixture import connector, topic_name
 from tests.support.patience import PATIENCE
 
 support.need("numpy")
@@ -79,7 +79,7 @@ def broker(kafka: str) -> str:
 
 def run_once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
     folder.mkdir()
-    topic = f"e2e-{os.urandom(6).hex()}"
+    topic = topic_name("e2e")
     ledger, capture, fault_log = folder / "ledger", folder / "capture", folder / "fault_log"
     url = f"plog://127.0.0.1:0?kafka={broker}&kafka_topic={topic}&receive_buffer=64MiB"
     with Collector(url, faults, capture, fault_log if faults else None, folder) as server:
@@ -143,6 +143,7 @@ def test_every_event_is_in_kafka(broker: str, spark: Any, tmp_path: Path, events
     assert verdict.counts.duplicated == verdict.counts.unexpected == verdict.counts.corrupted == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", EVENTS)
 def test_every_event_lost_or_doubled_is_named(
     broker: str, spark: Any, tmp_path: Path, events: int, say: Say

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,15 @@ from logclient import cli, plog
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.plog import Codec
-from logclient.cli import ping
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.plog.core import Lines
 from logclient.testing.plog import Collector
 from logclient.transports.tcp import OneWay
-from tests.lumberjack_inputs import near_objects
 from tests.oracle import plog as oracle
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for
+from tests.support.lumberjack_inputs import near_objects
 from tests.support.patience import PATIENCE
 from tests.support.pumps import refuse_pump
 
@@ -127,7 +125,7 @@ def test_delivery_continues_after_a_cut(server: Collector, url: str) -> None:
 
 
 def test_verdict_over_lines_is_clean(server: Collector, tmp_path: Path) -> None:
-    verdict = pytest.importorskip("tests.verify_inprocess")
+    verdict = pytest.importorskip("tests.support.verify_inprocess")
     capture, ledger = tmp_path / "capture", tmp_path / "ledger"
     with Collector(tcp_port=0, capture=str(capture)) as collector:
         with connect(f"plog+tcp://127.0.0.1:{collector.listens['tcp']}", ledger=str(ledger)) as client:
@@ -142,7 +140,7 @@ def test_verdict_over_lines_is_clean(server: Collector, tmp_path: Path) -> None:
 # -- unsupported options and commands
 
 
-@pytest.mark.parametrize("option", ["mtu=1400", "unboxed=true", "topic=a", "tags=a", "pace=5", "burst=5",
+@pytest.mark.parametrize("option", ["mtu=1400", "unboxed=true", "topic=a", "tags=a", "pace=5",
                                     "pace_bytes=5", "feedback=auto"])  # fmt: skip
 def test_options_of_datagrams_are_refused(option: str) -> None:
     with pytest.raises(ConfigError, match=f"^{option.partition('=')[0]}: only for datagrams"):
@@ -150,12 +148,11 @@ def test_options_of_datagrams_are_refused(option: str) -> None:
 
 
 def test_commands_are_refused_over_tcp(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("stat", "envi"):
-        assert cli.main([command, url]) == ExitCode.USAGE
+    for options in ([], ["--settings"]):
+        assert cli.main(["stat", *options, url]) == ExitCode.USAGE
         assert "plog+tcp servers cannot be asked" in capsys.readouterr().err
-    arguments = Namespace(url=url, timeout=PATIENCE, count=1, event=False, json=False)
-    assert ping.run(arguments) == ExitCode.OK
-    assert "but this protocol has no answers" in capsys.readouterr().out
+    assert cli.main(["check", "--no-event", url]) == ExitCode.OK
+    assert "protocol  this protocol has no answers" in capsys.readouterr().out
     with pytest.raises(ValueError, match="plog over TCP has no 'ping'"):
         Lines(config_for("plog+tcp"), PRODUCER).call("ping")
 
@@ -179,6 +176,7 @@ def test_send_command_delivers_lines(
 # -- the codec
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(near_objects | st.binary(max_size=50), st.sampled_from([RAW, BYTES])), max_size=30),

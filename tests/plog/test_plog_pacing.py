@@ -314,12 +314,13 @@ def test_queue_of_another_machine_is_not_read(monkeypatch: pytest.MonkeyPatch) -
         assert ReceiverQueue(sock).look() is None
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("feedback", ["auto", "none"])
 def test_server_that_reads_nothing_drops_nothing(feedback: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
-        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback={feedback}&close_timeout=0"
+        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback={feedback}&timeout=0"
         client = stack.enter_context(logclient.connect(url))
         for _ in range(2000):
             client.send(BODY)
@@ -346,7 +347,7 @@ def test_server_that_pauses_loses_nothing(size: int, mtu: int, buffer: int, coun
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         server.bind(("127.0.0.1", 0))
         server.setblocking(False)
-        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback=auto&mtu={mtu}&close_timeout=0"
+        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback=auto&mtu={mtu}&timeout=0"
         client = stack.enter_context(logclient.connect(url))
         for number in range(count):
             client.send(b"m%06d" % number + b"x" * (size - 7))
@@ -406,7 +407,7 @@ class Shipment:
 
     def missing(self) -> int:
         """Return how many events are missing; assert that nothing else is found."""
-        verdict = pytest.importorskip("tests.verify_inprocess")
+        verdict = pytest.importorskip("tests.support.verify_inprocess")
         verdict.run(self.folder / "ledger", self.folder / "capture", out=self.folder / "out")
         found = verdict.found(self.folder / "out")
         found.pop("reordered", None)
@@ -425,6 +426,7 @@ def _assert_at_most_one_in_10000_lost(folder: Path, events: int, tries: int) -> 
     pytest.fail(f"more than 0.01 % lost, {tries} times")
 
 
+@pytest.mark.slow
 @linux
 def test_open_loop_loses_what_the_kernel_dropped(tmp_path: Path) -> None:
     # In a short run one stall of a busy machine exceeds 0.01 %; only the long form bounds the loss.
@@ -439,6 +441,7 @@ def test_open_loop_of_two_million_events(tmp_path: Path) -> None:
     _assert_at_most_one_in_10000_lost(tmp_path, 2_000_000, 2)
 
 
+@pytest.mark.slow
 @linux
 def test_feedback_auto_loses_nothing(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 60_000, feedback="auto")
@@ -455,6 +458,7 @@ def test_feedback_auto_loses_none_of_two_million(tmp_path: Path) -> None:
     assert ran.rate >= 30_000
 
 
+@pytest.mark.slow
 @linux
 def test_loss_without_pacing_is_estimated(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 200_000, pace=0, pace_bytes=0)
@@ -464,6 +468,7 @@ def test_loss_without_pacing_is_estimated(tmp_path: Path) -> None:
     assert missing <= ran.dropped <= missing + 10  # our questions may be dropped, too
 
 
+@pytest.mark.slow
 @linux
 def test_loss_beside_another_client_is_unknown(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 20_000, other=True)

@@ -18,7 +18,7 @@ _INLINE = re.compile(r"`([^`\n]+)`")
 _COMMAND = re.compile(r"(?:(?:logclient|make|pip|git)(?: |$)|python -m |source <|spark-submit -)")
 # The name of a command or target, and no more: that is talk about it.
 _NAME = re.compile(r"(?:logclient|make|pip|python)(?: -m [\w.]+| [a-z-]+)?")
-_PLACEHOLDER = re.compile(r"\b(?:URL|PROTOCOL|TABLE|TARGET)\b|…|<\w+>|\w\|\w")
+_PLACEHOLDER = re.compile(r"\b(?:URL|TABLE|TARGET)\b|…|<\w+>|\w\|\w|\[--")
 
 
 class Text(NamedTuple):

@@ -8,18 +8,20 @@ import sys
 import threading
 import time
 import zlib
+from random import Random
 
 import pytest
 
 from tests import support
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 if not (support.ROOT / "bench" / "harness.py").exists():
     pytest.skip("no benchmarks beside these tests", allow_module_level=True)
 
 from bench import certificates, data, dead, delay, harness, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
+from tests.support.bench_rows import acked, row  # noqa: E402
 
 
 def busy():
@@ -71,14 +73,6 @@ def test_a_missing_peer_is_named():
     (verdict,) = harness.judge({"a": {"cpu": [1.0]}}, [harness.Target("a", "b", ">=", 2)])
     assert verdict.reached is None
     assert verdict.why == "b is not installed"
-
-
-def row(name="some", value=1.0, others=0.1, cpu="AMD EPYC"):
-    facts = harness.machine() | {"cpu": cpu, "load": (0.5, 0.75), "seconds": 3.0, "others": others}
-    samples = {"a": {"cpu": [value] * 3, "wall": [value] * 3}}
-    return harness.Row(
-        name, "a title", "us", harness.lines(samples), [harness.claim("x", value, "<=", 2.0)], ["n"], facts
-    )
 
 
 def test_a_busy_machine_is_reported():
@@ -149,14 +143,6 @@ def running(tmp_path, monkeypatch):
         yield s, c, tmp_path / "dump"
 
 
-def acked(connection):
-    data = b""
-    while len(data) < 6:
-        data += connection.recv(6 - len(data))
-    assert data[:2] == b"2A"
-    return int.from_bytes(data[2:], "big")
-
-
 def test_the_sink_acks_windows_cut_at_every_byte(running):
     s, c, dump = running
     c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -196,7 +182,7 @@ def test_the_peeking_sink_trusts_window_headers(tmp_path, monkeypatch):
             pytest.skip("the sink was built without zlib")
         c.settimeout(PATIENCE)
         plain = window(b'{"a":1}', 500)
-        packed = zlib.compress(b"2J\0\0\1\1" + plain[12:])    # the first frame has number 257
+        packed = zlib.compress(b"2J\0\0\1\1" + plain[12:])  # the first frame has number 257
         frame = plain[:6] + b"2C" + len(packed).to_bytes(4, "big") + packed
         for byte in frame:
             c.sendall(bytes([byte]))
@@ -305,7 +291,7 @@ def test_each_contender_of_row_logjam_sends_its_events(monkeypatch):
     from bench import logjam as rows
 
     monkeypatch.setattr(rows, "EVENTS", 20_000)
-    row = rows.run(rounds=1, quick=True)    # raises where the sink has not counted every message
+    row = rows.run(rounds=1, quick=True)  # raises where the sink has not counted every message
     assert {line.name for line in row.lines} >= {rows.MULTIPART, rows.FOUR, rows.LOOP, rows.OURS}
     assert all(line.spread["own"].median > 0 for line in row.lines)
     assert {v.what for v in row.verdicts if v.op == ">="} == {f"{rows.LOOP} / {rows.OURS}"}
@@ -325,7 +311,7 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch, pr
     support.need("numpy")
     support.need("pyarrow")
     from bench import verify, verify_data
-    from tests import verify_inprocess
+    from tests.support import verify_inprocess
 
     monkeypatch.setattr(verify_data, "FAULTS", dict.fromkeys(verify_data.FAULTS, 0.05))
     monkeypatch.setattr(verify_data, "UNEXPECTED", 0.01)
@@ -444,7 +430,7 @@ def stub(tmp_path, monkeypatch):
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_logux_stub_processes_each_action(stub, whole):
     s, c = stub
-    assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in upgrade(c)   # RFC 6455, section 1.3
+    assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in upgrade(c)  # RFC 6455, section 1.3
     nasty = {"type": "log/add", "data": {"a": 'b"]}\\', "id": [{"id": 7}]}, "id": "x"}
     actions = [nasty, {"id": 5, "time": 5}, nasty, {"time": -6, "id": [-6, 12]}]
     actions += [nasty, {"id": [7, "u:other:t", 3], "time": 7, "subprotocol": 1}]
@@ -511,7 +497,7 @@ def test_the_logux_stub_refuses_invalid_messages(stub, bad):
 @pytest.fixture
 def quickly(monkeypatch):
     from bench import logux
-    from tests import logux_server
+    from tests.support import logux_server
 
     logux_server.need()
     support.need("websockets")
@@ -524,7 +510,7 @@ def quickly(monkeypatch):
 
 @pytest.mark.long
 def test_row_logux_has_all_contenders(quickly):
-    row = quickly.run(rounds=1, quick=True)   # raises where a server has not counted every action
+    row = quickly.run(rounds=1, quick=True)  # raises where a server has not counted every action
     js, paced, ours = quickly.JS, quickly.PACED, quickly.OURS
     for server in (quickly.REAL, quickly.STUB):
         assert {line.name for line in row.lines} >= {f"{name}, {server}" for name in (js, paced, ours)}
@@ -552,7 +538,7 @@ def test_our_client_reaches_the_logux_stub_over_tls(quickly, tmp_path):
         (ours, _) = quickly._ways(server, tmp_path)
         contender = quickly.Contender(ours, server, 400, stack)
         assert contender.name == f"{quickly.OURS}, {quickly.TLS}"
-        contender.run()     # raises where the stub has not counted every action and answer
+        contender.run()  # raises where the stub has not counted every action and answer
         assert server.counts().cipher
 
 
@@ -560,7 +546,7 @@ def test_our_client_reaches_the_logux_stub_over_tls(quickly, tmp_path):
 def test_relay_passes_bytes_unchanged_after_its_delay(size: int) -> None:
     if sys.platform != "linux" or not (shutil.which("cc") or shutil.which("gcc")):
         support.missing("no C compiler for the benchmarks' relay, or no ppoll")
-    data = os.urandom(size)
+    data = Random(size).randbytes(size)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay = delay.Relay(listener.getsockname()[1], 40)
         with socket.create_connection(("127.0.0.1", relay.port), PATIENCE) as near:

@@ -15,7 +15,7 @@ if not (support.ROOT / "bench" / "harness.py").exists():
 
 from bench import certificates, saturated, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
-from tests.project.test_bench import acked  # noqa: E402
+from tests.support.bench_rows import acked  # noqa: E402
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def secured(port, *, version=ssl.TLSVersion.TLSv1_3):
     return c
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_the_sink_decrypts_windows_and_acks(tls_sink, version):
     with secured(tls_sink.port, version=version) as c:
@@ -44,7 +45,7 @@ def test_the_sink_decrypts_windows_and_acks(tls_sink, version):
         for byte in plain:
             c.sendall(bytes([byte]))
         assert acked(c) == 3
-        large = window(b"x" * 1000, 2000)   # many records, more than the sink reads at once
+        large = window(b"x" * 1000, 2000)  # many records, more than the sink reads at once
         c.sendall(large * 2)
         assert [acked(c), acked(c)] == [2000, 2000]
         counts = tls_sink.counts()
@@ -60,7 +61,7 @@ def test_the_sink_for_tls_ends_plain_connections(tls_sink):
             while c.recv(4096):
                 pass
         except ConnectionResetError:
-            pass    # what it had not read
+            pass  # what it had not read
     with secured(tls_sink.port) as c:
         c.sendall(window(b"{}", 2))
         assert acked(c) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.mutants.__main__ import LISTS, read_list
 from tests.mutants.random_ones import found, mutated
 from tests.project.pages import PAGES
 from tests.support import ROOT
+from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.tree, pytest.mark.unit]
 
@@ -99,6 +102,7 @@ def unknown_places(places: list[tuple[str, str]], root: Path = ROOT) -> list[str
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["architecture.md", "glossary.md"])
 def test_every_place_named_in_the_code_exists(page: str) -> None:
     places = places_in(ROOT / "docs" / page)
@@ -126,7 +130,7 @@ def test_every_name_in_the_glossary_is_in_the_code() -> None:
     sources = [path for path in sources if path.suffix in (".py", ".pyx", ".pxd", ".pxi", ".h")]
     words = set(re.findall(r"\w+", " ".join(path.read_text() for path in sources)))
     named = [(term, name) for term, where in rows for name in re.findall(r"`([\w.()]+)`", where)]
-    assert len(named) > 50
+    assert len(named) > 20
     assert [one for one in named if not set(re.findall(r"\w+", one[1])) <= words] == []
 
 
@@ -153,6 +157,19 @@ def test_every_mutant_still_applies(path: Path) -> None:
         assert all(re.search(rf"(?:def|class) {name}\b", text) for name in names), mutant.test
 
 
+@pytest.mark.slow
+def test_nearly_all_tests_of_mutants_are_part_of_make_test() -> None:
+    needed = [mutant.test.partition("[")[0] for path in LISTS for mutant in read_list(path)]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not slow and not long", "tests"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10 * PATIENCE).stdout
+    names = {line.partition("[")[0] for line in shown.splitlines()}
+    absent = [
+        test for test in needed if not any(name == test or name.startswith(f"{test}::") for name in names)
+    ]
+    assert len(absent) <= 0.03 * len(needed), absent
+
+
+@pytest.mark.slow
 def test_random_mutants_are_valid_programs() -> None:
     places = found(seed=1)
     assert places == found(seed=1) and places != found(seed=2)

@@ -13,7 +13,7 @@ from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 from tools import extensions
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
 FILES = {
     "LICENSE": "",

@@ -19,10 +19,12 @@ import pytest
 
 from logclient._ext import queue
 from logclient.delivery.attempt import Attempt
-from logclient.transports import tcp
+from logclient.transports import tcp_link
 from tests.support import ROOT, clean_environment, transports
 from tests.support.patience import PATIENCE
 from tools import pythons
+
+pytestmark = pytest.mark.slow
 
 SHORT = {
     # Without SIMD; compression by Python's packages in the compiled pumps.
@@ -87,6 +89,7 @@ def run(like: str, names: list[str], where: Path, *options: str) -> None:
 
 TARGETS = ["aarch64-macos", "x86_64-macos", "aarch64-linux-musl", "x86_64-linux-musl"]
 
+
 @pytest.mark.long
 @pytest.mark.tree
 @pytest.mark.parametrize("target", TARGETS)
@@ -141,7 +144,7 @@ def listener() -> Any:
         yield sock
 
 
-def connect(port: int) -> tcp.TcpLink:
+def connect(port: int) -> tcp_link.TcpLink:
     return transports.tcp(5.0).connect(("127.0.0.1", port), Attempt())
 
 
@@ -152,7 +155,7 @@ def test_the_pump_uses_pythons_clock() -> None:
 
 def test_sigpipe_is_disabled_on_the_socket(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Any option stands for macOS's.
-    monkeypatch.setattr(tcp, "NO_SIGPIPE", socket.SO_OOBINLINE)
+    monkeypatch.setattr(tcp_link, "NO_SIGPIPE", socket.SO_OOBINLINE)
     link = connect(listener.getsockname()[1])
     with socket.socket(fileno=os.dup(link.fileno())) as same:
         assert same.getsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE)

@@ -19,7 +19,7 @@ import pytest
 import logclient
 from logclient.client import Outcome
 from logclient.config import registry
-from tests.project.test_layering import PACKAGE, PROTOCOLS, modules
+from tests.support.package import PACKAGE, PROTOCOLS, modules
 from tests.support.patience import PATIENCE
 
 CORE = '''
@@ -216,6 +216,7 @@ def names_a_protocol(path: Path) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.tree
 def test_only_listed_modules_name_a_protocol() -> None:
     outside = [path.relative_to(PACKAGE) for path in modules()]

@@ -10,7 +10,7 @@ import pytest
 
 from tests import support
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 if find_spec("fuzz") is None:  # tests that run from a copy have none either
     pytest.skip("no fuzz targets beside these tests", allow_module_level=True)
 

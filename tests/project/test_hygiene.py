@@ -43,6 +43,10 @@ REGISTRIES = re.compile(
 )  # fmt: skip
 OUTSIDE = re.compile(rf"\.\.{SLASH}shared\b|LOGCLIENT_" + "SHARED")
 SECRETS = re.compile("-----BEGIN " + r"[A-Z ]*PRIVATE KEY|\b(ghp|gho|AKIA|xox[bp])[-_A-Za-z0-9]{16,}")
+TEST_IMPORTS = re.compile(
+    r"\b(from|import) tests(\.\w+)*\.test_\w+|\bfrom tests(\.\w+)* import .*\btest_\w+"
+    r"|\bimportorskip\(.tests(\.\w+)*\.test_\w+"
+)
 
 
 def tracked() -> list[Path]:
@@ -82,6 +86,11 @@ def test_no_file_names_a_folder_beside_the_tree() -> None:
 
 def test_no_file_has_a_secret() -> None:
     assert found(SECRETS) == []
+
+
+def test_no_test_module_is_imported() -> None:
+    """What tests share is in modules of its own."""
+    assert found(TEST_IMPORTS) == []
 
 
 def test_no_file_is_large() -> None:

@@ -45,9 +45,9 @@ def test_its_variables_are_those_that_enrich_reads(tmp_path: Path) -> None:
     recorder = Recorder()
     fields_of(["kubernetes"], str(tmp_path), recorder)
     given_by_kubernetes = {"KUBERNETES_SERVICE_HOST", "HOSTNAME"}
-    assert set(VARIABLES) - {"LOG_URL"} == recorder.asked - given_by_kubernetes
+    assert set(VARIABLES) - {"LOGCLIENT_URL"} == recorder.asked - given_by_kubernetes
     env, volumes = MANIFESTS["docs/fields.md"]
-    assert env["env"] == [VARIABLES[name] for name in VARIABLES if name != "LOG_URL"]
+    assert env["env"] == [VARIABLES[name] for name in VARIABLES if name != "LOGCLIENT_URL"]
     assert volumes["volumes"][0] in POD["volumes"]
 
 
@@ -67,7 +67,7 @@ def test_every_mount_has_its_volume_and_the_labels_are_where_they_are_read(tmp_p
 
 
 def test_the_grace_period_is_long_enough_and_the_volume_large_enough() -> None:
-    config = parse(VARIABLES["LOG_URL"]["value"])
+    config = parse(VARIABLES["LOGCLIENT_URL"]["value"])
     command = SHOP["command"]
     requests = int(command[command.index("--graceful-timeout") + 1])
     workers = int(command[command.index("--workers") + 1])

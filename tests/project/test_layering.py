@@ -11,10 +11,10 @@ import pytest
 
 import logclient
 from tests.support import ROOT, clean_environment
+from tests.support.package import PACKAGE, PROTOCOLS, modules
 from tests.support.patience import PATIENCE
 from tools import extensions
 
-PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
@@ -58,7 +58,6 @@ ARROWS: dict[str, set[str]] = {
     "_ext base": set(),
 }
 
-PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
 CLIENT_MODULES = {(), ("agent",), ("client",), ("request",), ("state",)}
 CONSUMER_MODULES = {"subscriber", "zeromq"}
@@ -166,10 +165,6 @@ def imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
                 yield node.lineno, top, deeper if top == "logclient" and is_module(deeper) else tuple(rest)
 
 
-def modules() -> list[Path]:
-    return sorted(p for p in PACKAGE.rglob("*.py") if "_ext" not in p.relative_to(PACKAGE).parts)
-
-
 def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
     """Return why module `me` may not import module `it` (both without `logclient`); empty when it may."""
     mine, its = room_of(me), room_of(it)
@@ -263,6 +258,7 @@ def test_the_rule_refuses_wrong_imports() -> None:
     assert [(pair, judge(pair)) for pair in right if judge(pair)] == []
 
 
+@pytest.mark.slow
 def test_imports_follow_the_arrows() -> None:
     broken = []
     for path in modules():
@@ -273,6 +269,7 @@ def test_imports_follow_the_arrows() -> None:
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.slow
 def test_the_package_imports_no_tests_or_tools() -> None:
     strange = {"tests", "tools", "bench", "setup", "_ext"}
     broken = [
@@ -406,6 +403,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [both for node in graph if (both := {it for it in reached[node] if node in reached.get(it, ())})]
 
 
+@pytest.mark.slow
 def test_no_files_or_folders_import_each_other() -> None:
     files: dict[str, set[str]] = {}
     folders: dict[str, set[str]] = {}

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 
@@ -30,6 +32,7 @@ def run(file: Path, *tests: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_what_has_passed_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "passed"
     assert "1 passed" in run(file, TESTS[0])

@@ -41,6 +41,7 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_records_may_change_while_they_are_encoded() -> None:
     """Each attribute in turn runs Python code that replaces all the others; their memory is reused."""
     said = run(HOSTILE_RECORDS)
@@ -176,6 +177,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", EXTENSIONS)
 def test_methods_before_init_raise_and_do_not_crash(module: str) -> None:
     """Every method of every compiled class, before `__init__` and after one that failed."""
@@ -234,7 +236,7 @@ class TestBeforeInit:
             def __init__(self, url: str) -> None:
                 self.handle(RECORD)
                 self.emit(RECORD)
-                super().__init__(url, close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0)
+                super().__init__(url, timeout=0.0, atexit_timeout=0.0)
 
         handler = Early(NOWHERE)
         assert handler.client.stats().sent == 0
@@ -247,7 +249,7 @@ class TestBeforeInit:
         assert repr(client.Client.__new__(client.Client)) == "<Client before its __init__>"
 
     def test_a_second_bind_raises_type_error(self) -> None:
-        with logclient.connect(NOWHERE, close_timeout=0.0) as one, pytest.raises(TypeError, match="already"):
+        with logclient.connect(NOWHERE, timeout=0.0) as one, pytest.raises(TypeError, match="already"):
             one._bind(one.encoder, print, print)
 
 
@@ -255,7 +257,7 @@ class TestBeforeInit:
     "odd", [None, 1, [1], bytearray(b"{}"), memoryview(b"{}")], ids=lambda odd: type(odd).__name__
 )
 def test_invalid_events_fail_with_a_reason(odd: Any) -> None:
-    with logclient.connect(NOWHERE, close_timeout=0.0) as one:
+    with logclient.connect(NOWHERE, timeout=0.0) as one:
         with pytest.raises(EncodeTypeError):
             one.send(odd)
         with pytest.raises(EncodeTypeError):
@@ -273,7 +275,7 @@ def test_records_of_finalizers_in_the_sender_are_shipped() -> None:
         me: Any
 
     log = logging.Logger("app")
-    log.addHandler(handler := Handler(NOWHERE, close_timeout=0.0, flush_timeout=0.0))
+    log.addHandler(handler := Handler(NOWHERE, timeout=0.0))
     thing = Thing()
     thing.me = thing
     weakref.finalize(thing, log.info, "from a finalizer")
@@ -318,8 +320,8 @@ class Never(Client):
 
 Handler.__new__(Handler).handle(RECORD)
 Handler.__new__(Handler).emit(RECORD)
-Early("lumberjack://127.0.0.1:1", close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0).close()
-handler = Handler("lumberjack://127.0.0.1:1", close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0)
+Early("lumberjack://127.0.0.1:1", timeout=0.0, atexit_timeout=0.0).close()
+handler = Handler("lumberjack://127.0.0.1:1", timeout=0.0, atexit_timeout=0.0)
 for call in (lambda: Client.__new__(Client).send({}), lambda: Client.__new__(Client).send(b"{}"),
              lambda: EarlyClient(1), lambda: Never().send("x"), lambda: Never().submit("x"),
              lambda: copy.copy(handler).handle(RECORD), lambda: copy.copy(handler.client).send("x")):

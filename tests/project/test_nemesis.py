@@ -21,6 +21,8 @@ from tests.nemesis.schedule import LANES, LONG, SHORT, Fault, Schedule, kinds_of
 from tests.nemesis.shrink import ENOUGH, RUNS, fails, shrink
 from tests.support import ROOT
 
+pytestmark = pytest.mark.slow
+
 SPOOL_SEEDS = (2, 8, 3)
 """Of the short form: with `always`, and with `overflow`."""
 

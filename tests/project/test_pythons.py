@@ -12,7 +12,8 @@ from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 from tools import extensions, pythons
 
-pytestmark = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE)]  # the first time, extensions are compiled
+# The first time, extensions are compiled.
+pytestmark = [pytest.mark.slow, pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE)]
 
 HERE = sorted(extensions.modules(ROOT / "_ext"))
 

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.unit
 FOLDER = Path(logclient._ext.__path__[0])
 PREFIX = "logclient._ext."
 MODULES = sorted(
-    m.name.removeprefix(PREFIX) for m in pkgutil.walk_packages(logclient._ext.__path__, PREFIX)
+    m.name.removeprefix(PREFIX)
+    for m in pkgutil.walk_packages(logclient._ext.__path__, PREFIX)
     if not m.ispkg and not m.name.endswith(extensions.RUNTIME)
 )
 

@@ -153,7 +153,7 @@ class Scene:
         """End the collector, and return the verifier's counts."""
         need("pyarrow")
         need("numpy")
-        from tests.verify_inprocess import run
+        from tests.support.verify_inprocess import run
 
         self.collector.__exit__(None, None, None)
         return run(self.ledger, self.capture).counts

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -18,10 +22,12 @@ from logclient.logux.core import Logux
 from logclient.logux.messages import Connect, Sync, parse
 from logclient.testing.logux import Collector
 from tests.spool.scene import NOBODY, Producer, Scene
+from tests.support import clean_environment
 from tests.support.configs import logux_config
 from tests.support.patience import wait_until
 
 
+@pytest.mark.slow
 def test_dead_owners_are_adopted_oldest_first(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         names = [scene.run(events=300).name for _ in range(3)]
@@ -90,6 +96,7 @@ def test_a_shortage_of_descriptors_delays_an_adoption(
         assert (counts.ok, counts.unknown, counts.lost) == (700, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [0, 1])
 def test_a_part_without_a_line_is_written_anew(whole: int, tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
@@ -108,6 +115,7 @@ def test_a_part_without_a_line_is_written_anew(whole: int, tmp_path: Path) -> No
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
 
 
+@pytest.mark.slow
 def test_an_adopter_that_is_killed_is_adopted_itself(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         first = _killed_with_a_ledger(scene, 300)
@@ -142,6 +150,7 @@ def test_overflow_mode_keeps_memory_and_order_at_close(tmp_path: Path) -> None:
         assert arrived == list(range(1, 5001))
 
 
+@pytest.mark.slow
 def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path) -> None:
     with Scene(tmp_path, spool_mode="overflow", max_bytes="1MiB") as scene:
         # Slow enough for the first segment, which is made while the first MiB fills memory.
@@ -155,6 +164,7 @@ def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path) -> None:
         assert (counts.lost, counts.unexpected) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ledger", [True, False])
 def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
     with Scene(tmp_path, **({} if ledger else {"ledger": None})) as scene:
@@ -168,6 +178,7 @@ def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
         assert scene.arrived() == dict.fromkeys(ids, 1)
 
 
+@pytest.mark.slow
 def test_files_of_a_live_owner_are_left_alone(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene, scene.client(NOBODY) as alive:
         alive.send({"message": "mine"})
@@ -217,6 +228,32 @@ def test_a_forked_child_has_files_of_its_own(tmp_path: Path) -> None:
         client.close(0.0)
         scene.drain()
         assert sorted(event["message"] for event in scene.events()) == ["child", "parent"]
+
+
+def test_a_child_that_lives_on_does_not_hold_what_its_parent_left(tmp_path: Path) -> None:
+    program = (
+        "import json, logclient, os, signal, sys\n"
+        "url, options = json.loads(sys.argv[1])\n"
+        "client = logclient.connect(url, **options)\n"
+        "client.send({'n': 0})\n"
+        "if not (pid := os.fork()):\n"
+        "    os.closerange(0, 3)\n"
+        "    signal.pause()\n"
+        "print(pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with Scene(tmp_path, spool_bytes="8MiB") as scene:
+        done = subprocess.run(
+            [sys.executable, "-c", program, json.dumps([NOBODY, scene.options])],
+            stdout=subprocess.PIPE,
+            env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        )
+        child = int(done.stdout)
+        try:
+            scene.drain()
+            assert [event["n"] for event in scene.events()] == [0]
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_child_that_logs_nothing_leaves_no_trace(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from tests.spool.scene import NOBODY, Scene
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 MODES = ("always", "overflow")
 
 PROGRAM = """

@@ -6,6 +6,8 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from logclient._ext.queue import EventQueue
 from logclient._ext.spool import SEGMENT, Log, Segments
 from tests.support.forks import run_in_child
@@ -13,6 +15,7 @@ from tests.support.forks import run_in_child
 CHILDREN = 100
 
 
+@pytest.mark.slow
 def test_a_child_lets_go_of_a_spool_whose_mutex_is_held(tmp_path: Path) -> None:
     """A thread copies events into the log, under the mutex, whenever it can; each child must end."""
     queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")

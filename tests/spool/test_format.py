@@ -26,6 +26,8 @@ from logclient.files.ledger import merged, without
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 PLACE, PLACES = 65536, 64
 SETTLED, LEVELS = 0x80, 5
 LAST_SEQUENCE = (1 << 48) - 1
@@ -288,6 +290,8 @@ def _scramble(data: bytearray, at: int, chance: random.Random) -> None:
     for name in OWN:
         offset, size = CHUNK_FIELDS[name]
         _store(data, at + offset, chance.choice(_values(size, chance)))
+
+
 RANGES = st.lists(st.tuples(st.integers(1, 320), st.integers(0, 40)), max_size=4).map(
     lambda found: merged((first, first + more) for first, more in found)
 )

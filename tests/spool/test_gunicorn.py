@@ -13,12 +13,11 @@ from urllib.parse import quote
 import pytest
 
 import logclient
-from tests.lifecycle.test_prefork_gunicorn import gunicorn
 from tests.support import need
-from tests.support.app_servers import STEPS, Answer, Load, Site, children, gone, wait_for
+from tests.support.app_servers import STEPS, Answer, Load, Site, children, gone, gunicorn, wait_for
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.tree
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
 WORKERS = 4
 
@@ -53,7 +52,7 @@ class SpoolSite(Site):
         """End the collector, and return the verifier's counts."""
         need("pyarrow")
         need("numpy")
-        from tests.verify_inprocess import run
+        from tests.support.verify_inprocess import run
 
         self.collector.end(signal.SIGTERM)
         return run(self.ledger, self.capture).counts

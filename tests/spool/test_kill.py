@@ -50,10 +50,10 @@ def test_all_that_send_returned_for_survives_kills(tmp_path: Path) -> None:
         _assert_all_arrived(scene, returned)
 
 
-@pytest.mark.parametrize("policy", ["block", "drop_new", "drop_oldest"])
+@pytest.mark.parametrize("policy", ["block:50ms", "drop_new", "drop_oldest"])
 def test_no_event_is_only_in_memory_when_places_are_in_pieces(policy: str, tmp_path: Path) -> None:
     # Two segments: in each, one of 3 MB leaves pieces of 1 MB, which together have room for one of 1.2 MB.
-    options = {"max_event_bytes": "4MB", "spool_bytes": "8MiB", "block_timeout": 0.05}
+    options = {"max_event_bytes": "4MB", "spool_bytes": "8MiB"}
     with Scene(tmp_path, overflow=policy, **options) as scene:
         producer = scene.run(events=3, sizes=[1_200_000, 3_000_000, 3_000_000])
         assert producer.returned() == ({1, 2, 3} if policy == "drop_oldest" else {1, 2})
@@ -102,6 +102,7 @@ def _stop_many(scene: Scene, producers: int, draw: random.Random) -> dict[str, s
 NEEDS_STEPS = pytest.mark.skipif(bool(stepper.refusal()), reason=stepper.refusal())
 
 
+@pytest.mark.slow
 @NEEDS_STEPS
 def test_a_push_may_stop_at_any_instruction(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
@@ -123,6 +124,7 @@ def test_two_hundred_pushes_stop_at_any_instruction(tmp_path: Path) -> None:
         _assert_all_arrived(scene, returned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["interval", "batch"])
 def test_a_log_changes_nothing_about_kills(sync: str, tmp_path: Path) -> None:
     with Scene(tmp_path, spool_sync=sync) as scene:

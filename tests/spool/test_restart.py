@@ -22,6 +22,7 @@ def _reboot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_files, "boot_id", lambda: b"another boot id!")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["interval", "batch"])
 def test_all_that_stored_answered_for_survives(
     sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,6 +155,7 @@ def _images(scene: Scene, count: int, draw: random.Random, monkeypatch: pytest.M
         assert set(range(history.acked, stored)) <= set(numbers)
 
 
+@pytest.mark.slow
 def test_damaged_images_keep_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Scene(tmp_path, ledger=None, spool_bytes="8MiB") as scene:
         _images(scene, 25, random.Random(3), monkeypatch)

@@ -161,6 +161,7 @@ def _open_to_others() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @MODES
 @pytest.mark.parametrize("made", [True, False], ids=["read-only", "missing"])
 def test_a_user_without_rights_goes_on_in_memory(
@@ -265,7 +266,7 @@ def test_a_disk_that_fills_up_drops_and_counts(
     options = {"spool_mode": "overflow", "spool_bytes": "64MiB", "max_bytes": "1MiB", "overflow": policy}
     with Scene(tmp_path, **options) as scene, mounted(scene.spool, "size=6m"):
         scene.collector.__exit__(None, None, None)  # it keeps its port
-        with scene.client(backoff_min=0.01, backoff_max=0.1) as client:
+        with scene.client(backoff_max=0.1) as client:
             count = 0
 
             def dropped() -> int:
@@ -296,7 +297,7 @@ def test_a_log_without_room_ends_and_delivery_goes_on(
     with Scene(tmp_path, spool_bytes="16MiB", spool_sync="interval") as scene:
         scene.collector.__exit__(None, None, None)  # it keeps its port
         # Two segments, and less than a MiB for the log.
-        with mounted(scene.spool, "size=9m"), scene.client(backoff_min=0.01, backoff_max=0.1) as client:
+        with mounted(scene.spool, "size=9m"), scene.client(backoff_max=0.1) as client:
             assert client.submit({"message": "first"}).stored(PATIENCE)
             for _ in range(5000):
                 client.send({"message": "m" * 600})
@@ -317,7 +318,7 @@ def test_a_removed_directory_stops_growth_only(tmp_path: Path, capfd: pytest.Cap
     options = {"spool_mode": "overflow", "max_bytes": "1MiB", "overflow": "drop_new"}
     with Scene(tmp_path, **options) as scene:
         scene.collector.__exit__(None, None, None)  # it keeps its port
-        with scene.client(backoff_min=0.01, backoff_max=0.1) as client:
+        with scene.client(backoff_max=0.1) as client:
             client.send({"message": "first"})
             wait_until(scene.owners, "the spool is open")
             shutil.rmtree(scene.spool)
@@ -346,6 +347,7 @@ def test_events_of_a_removed_directory_are_not_stored(tmp_path: Path) -> None:
         assert (client.stats().stored, client.stats().failed) == (0, {"closed": 101})
 
 
+@pytest.mark.slow
 def test_adopted_events_of_a_removed_directory_are_not_stored(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         dead = scene.run(events=100)
@@ -361,6 +363,7 @@ def test_adopted_events_of_a_removed_directory_are_not_stored(tmp_path: Path) ->
         assert (close["t"], close["failed"]) == ("close", {"closed": 100})
 
 
+@pytest.mark.slow
 def test_a_removed_directory_does_not_end_delivery(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene, scene.client() as client:
         _assert_delivers(client, scene)
@@ -391,6 +394,7 @@ def _another_head(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -421,6 +425,18 @@ def test_files_that_cannot_be_read_stay(
         said = _said(capfd, "cannot adopt")
         assert len(said) == 1 and words in said[0] and spoiled.name in said[0]
         assert not any(name.startswith(spoiled.name) for name in scene.arrived())
+
+
+def test_a_file_that_cannot_be_read_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later looks pass it over, and find the next owners."""
+    monkeypatch.setattr(owner, "LOOK_EVERY", 0.01)
+    errors: list[str] = []
+    with Scene(tmp_path, spool_bytes="8MiB", ledger=None) as scene:
+        spoiled, *_ = [scene.run(events=10) for _ in range(3)]
+        _rubbish(scene.spool / f"{spoiled.name}.000000.seg")
+        with scene.client(on_error=errors.append) as client:
+            wait_until(lambda: scene.owners() == {spoiled.name, client.producer}, "the others are adopted")
+        assert sum("cannot adopt" in text for text in errors) == 1
 
 
 def test_files_that_nobody_owns_are_left_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

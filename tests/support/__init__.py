@@ -13,6 +13,9 @@ ROOT = Path(os.environ.get("LOGCLIENT_TREE") or Path(__file__).resolve().parents
 TESTED = Path(__file__).resolve().parents[2]
 """The folder above these tests: the source tree, or a copy beside the wheel of another Python."""
 
+NO_FALLBACK = "; fallback=FILE, or stderr, would keep them"
+"""Ends the line about events that were not delivered before exit."""
+
 REQUIRE_ALL = os.environ.get("LOGCLIENT_REQUIRE") == "all"
 
 
@@ -54,7 +57,7 @@ def agent_handler(agent: Any) -> logging.Handler:
 
         class config:
             redacted = "test://agent"
-            flush_timeout = 0.0
+            timeout = 0.0
 
         class _engine:
             ensure_sender = put_contended = flush_if_reachable = staticmethod(lambda *given: 0)

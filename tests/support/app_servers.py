@@ -108,7 +108,7 @@ class Site:
         """The verifier's, and what must hold whatever was killed. Ends the collector."""
         need("pyarrow")
         need("numpy")
-        from tests.verify_inprocess import run
+        from tests.support.verify_inprocess import run
 
         self.collector.end(signal.SIGTERM)
         verdict = run(self.ledger, self.capture)
@@ -268,6 +268,29 @@ def serving(
         raise
     finally:
         server.clear_away()
+
+
+class Running(NamedTuple):
+    site: Site
+    server: Server
+    port: int
+
+
+@contextmanager
+def gunicorn(site: Site, *options: str, preload: bool) -> Iterator[Running]:
+    """Run its sample application under gunicorn."""
+    need("flask")
+    # The example's configuration, on a port of the system's, with nothing of the machine in the way.
+    config = site.folder / "gunicorn.conf.py"
+    example = (EXAMPLES / "gunicorn" / "gunicorn.conf.py").read_text()
+    config.write_text(f"{example}\npreload_app = {preload}\nbind = '127.0.0.1:0'\n")
+    command = [program("gunicorn"), "--config", str(config), *options]
+    if not options or ":" not in options[-1]:
+        command.append("app:app")
+    out = site.folder / "gunicorn.out"
+    with serving(command, EXAMPLES / "gunicorn", out, LOG_URL=site.url, HOME=str(site.folder)) as server:
+        port = int(server.said(r"Listening at: http://127\.0\.0\.1:(\d+)")[0])
+        yield Running(site, server, port)
 
 
 # -- what the answers are owed --------------------------------------------------------------------------

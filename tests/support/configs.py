@@ -11,15 +11,17 @@ from logclient.config import Config, Secret, declared_options, registry
 
 
 def config_for(scheme: str, path: str = "", **values: Any) -> Any:
-    """Make a configuration whose values are checked against each other, not against their ranges."""
+    """Make a configuration whose values are checked against each other, not against their ranges.
+
+    The values may be those of constants, too.
+    """
     kind: type[Config] = registry.load(registry.CONFIGS[registry.lookup(scheme).protocol])
     options = {name: option.default for name, option in declared_options(kind).items()}
-    assert values.keys() <= options.keys()
+    assert all(hasattr(kind, name) for name in values)
     options |= values
     kind.complete(scheme, options, set(values))
-    return kind(
-        scheme=scheme, path=path, endpoints=(), redacted=f"{scheme}://", given=frozenset(values), **options
-    )
+    given = {name: name for name in values}
+    return kind(scheme=scheme, path=path, endpoints=(), redacted=f"{scheme}://", given=given, **options)
 
 
 def logux_config(token: str | None = None, **values: Any) -> Any:

@@ -208,7 +208,7 @@ def sizes(url: str, phases: list[tuple[int, int]], volume: int, options: dict[st
     """Send `volume` bytes of events of these lengths, phase after phase; memory after each."""
     import logclient
 
-    with logclient.connect(url, close_timeout=0.1, **options) as client:
+    with logclient.connect(url, timeout=0.1, **options) as client:
         client.send(b"{}")
         idle = reset_peak()
         for smallest, largest in phases:
@@ -227,7 +227,7 @@ def follow(url: str, calls: int, options: dict[str, Any]) -> None:
     import logclient
 
     told = 0
-    with logclient.connect(url, overflow="drop_oldest", close_timeout=0.1, **options) as client:
+    with logclient.connect(url, overflow="drop_oldest", timeout=0.1, **options) as client:
         pending: deque[Any] = deque()
         idle = reset_peak()
         for n in range(calls):

@@ -15,8 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.support import TESTED
 from tests.support.patience import PATIENCE
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 def other_threads() -> dict[str, str]:

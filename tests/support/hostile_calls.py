@@ -45,7 +45,7 @@ class World:
         self.undo = ExitStack()
 
     def handler(self) -> logclient.Handler:
-        made = logclient.Handler(NOWHERE, close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0)
+        made = logclient.Handler(NOWHERE, timeout=0.0, atexit_timeout=0.0)
         self.queues.append(QueueOnly(made.client))
         return made
 
@@ -124,9 +124,12 @@ def log_again(world: World) -> None:
         world.logger.exception("again", stack_info=True)
 
 
+NAMES = random.Random(5)
+
+
 def rename(world: World) -> None:
-    threading.current_thread().name = "".join(random.choice("abc") for _ in range(40))
-    multiprocessing.current_process().name = "".join(random.choice("abc") for _ in range(40))
+    threading.current_thread().name = "".join(NAMES.choices("abc", k=40))
+    multiprocessing.current_process().name = "".join(NAMES.choices("abc", k=40))
 
 
 def patch_logging(world: World) -> None:

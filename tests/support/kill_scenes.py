@@ -69,9 +69,7 @@ class Fleet:
     ) -> None:
         options = {"overflow": "block", "max_events": 5000, **options}
         self.clients = [
-            logclient.connect(
-                url, ledger=str(folder / "ledger"), backoff_min=0.01, backoff_max=0.05, **options
-            )
+            logclient.connect(url, ledger=str(folder / "ledger"), backoff_max=0.05, **options)
             for _ in range(clients)
         ]
         self._event = event

@@ -15,15 +15,15 @@ PATIENCE = float(os.environ.get("LOGCLIENT_PATIENCE") or 30)
 """Seconds."""
 
 
-def wait_until(condition: Callable[[], Any], what: str = "the condition") -> Any:
+def wait_until(condition: Callable[[], Any], what: str = "the condition", seconds: float = PATIENCE) -> Any:
     """Poll until `condition` is true and return its value.
 
     Raises:
         AssertionError: It is not true in time; `what` is in the text.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s"
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         threading.Event().wait(0.001)
     return value
 

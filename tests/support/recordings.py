@@ -68,16 +68,29 @@ def facts(protocol: str, name: str, folder: Path = FOLDER) -> Any:
     return next((document[name] for document in documents_ if name in document), None)
 
 
+def is_upgrade(case: Case) -> bool:
+    """Whether a case of Logux is an HTTP upgrade, which test_logux_collector.py tests over a socket."""
+    return any(str(step.get("msg", "")).startswith("GET ") for step in case["steps"])
+
+
 def lacking(found: Iterable[Case], kinds: Kinds) -> list[str]:
     """The kinds of which no case was found."""
     found = list(found)
     return [name for name, is_one in kinds.items() if not any(map(is_one, found))]
 
 
-def summary(
-    what: str, recorded: Sequence[Case], played: Sequence[Case], kinds: Kinds, *, deliberate: int = 0
-) -> str:
-    """One line about a replayed set of cases.
+def assert_replayed(
+    what: str,
+    recorded: Sequence[Case],
+    played: Sequence[Case],
+    kinds: Kinds,
+    *,
+    deliberate: int = 0,
+    missing: Iterable[str] = (),
+) -> None:
+    """Assert that there are cases of every kind, that tests replay them, and that not all of them differ.
+
+    Another folder may lack kinds.
 
     Args:
         what: Which cases, and against what they were played.
@@ -85,14 +98,21 @@ def summary(
         played: Those of them that tests replay; the others hold nothing for these tests.
         kinds: The kinds of these cases.
         deliberate: How many of those played differ on purpose.
-
-    Raises:
-        AssertionError: The recordings have a kind of which no case is played, or all that is played differs.
+        missing: The kinds of which this repository has no recording.
     """
     lacks = lacking(recorded, kinds)
+    if OWN.resolve() == FOLDER:
+        assert lacks == [*missing], f"{what}: not recorded: {', '.join(lacks)}"
     unplayed = set(lacking(played, kinds)).difference(lacks)
     assert not unplayed, f"{what}: recorded, but not replayed: {', '.join(sorted(unplayed))}"
     assert deliberate < len(played) or not played
+
+
+def summary(
+    what: str, recorded: Sequence[Case], played: Sequence[Case], kinds: Kinds, *, deliberate: int = 0
+) -> str:
+    """Return one line about a replayed set of cases; arguments as for `assert_replayed`."""
+    lacks = lacking(recorded, kinds)
     elsewhere = len(recorded) - len(played)
     counts = f"{len(played) - deliberate} passed, {deliberate} deliberate, {elsewhere} elsewhere"
     return f"recordings, {what}: {counts}" + (f"; no case of: {', '.join(lacks)}" if lacks else "")

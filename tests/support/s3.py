@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 
 from tests import support
 
+_NUMBERS = count(1)
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
@@ -109,7 +110,7 @@ class Bucket:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.name = f"test-{uuid.uuid4().hex[:12]}"
+        self.name = f"test-{next(_NUMBERS)}"
         urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{self.name}", method="PUT")).close()
 
     @property

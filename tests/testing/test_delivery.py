@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ import logclient
 from logclient import testing
 from logclient.errors import LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
-from tests.verify_scene import P, Scene
+from tests.support.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
@@ -56,6 +57,19 @@ def test_unproven_delivery_is_an_error(tmp_path: Path) -> None:
         testing.assert_delivered(scene.ledger, tmp_path / "none")
 
 
+def test_events_that_the_client_gave_up_or_dropped_are_errors_unless_allowed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    sent = {seq: raw for seq, raw in scene.bodies.items() if seq not in (8, 9, 10)}
+    outcomes = {"acked": [*range(1, 8), *range(11, 19)], "failed": [19, 20], "dropped": [8, 9, 10]}
+    scene.write_ledger(bodies=sent, outcomes=outcomes).write_capture(outcomes["acked"])
+    check = partial(testing.assert_delivered, scene.ledger, scene.capture)
+    with pytest.raises(AssertionError, match=r"broken: 2 missing \(more than 0\), 3 dropped \(more than 0\)"):
+        check()
+    with pytest.raises(AssertionError, match="broken: 3 dropped"):
+        check(max_missing=2)
+    assert check(max_missing=2, max_dropped="15%").counts.ok == 15
+
+
 @pytest.mark.parametrize("log_collector_scheme", ["lumberjack", "logjam", "plog", "logux"])
 def test_fixture_proves_the_delivery(log_delivery: testing.Delivery, log_collector_scheme: str) -> None:
     url = log_delivery.url + ("/shop-production" if log_collector_scheme == "logjam" else "")
@@ -66,6 +80,7 @@ def test_fixture_proves_the_delivery(log_delivery: testing.Delivery, log_collect
     assert log_delivery.check().counts.events == 50
 
 
+@pytest.mark.slow
 def test_fixture_fails_a_test_that_loses_events(tmp_path: Path) -> None:
     """At the end of the test, which itself notices nothing."""
     test = tmp_path / "test_it.py"

@@ -275,7 +275,6 @@ class TestInBetween:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert formatter.format(given) == expected == standard(given)
 
-
     @needs_gil
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
     def test_a_child_goes_on_where_a_thread_was_looking(self, formatter: ExceptionFormatter) -> None:
@@ -392,6 +391,7 @@ def test_the_limit_of_frames_is_respected(
     assert formatter.cached or NO_GIL
 
 
+@pytest.mark.slow
 def test_a_full_stack_does_not_end_the_cache(formatter: ExceptionFormatter) -> None:
     """The first look may find no room for its samples; later ones do."""
     given = raised(lambda: 1 / 0)

@@ -73,8 +73,10 @@ class TestTexts:
     def test_an_ecs_formatter_has_the_standard_text(self) -> None:
         error = failure()
         fields = json.loads(EcsFormatter().format(record_of(error)))
-        assert fields["error"]["stack_trace"] == standard(exc_info(error)) == EcsFormatter().formatException(
-            exc_info(error)
+        assert (
+            fields["error"]["stack_trace"]
+            == standard(exc_info(error))
+            == EcsFormatter().formatException(exc_info(error))
         )
 
     def test_stack_info_follows_the_text(self) -> None:

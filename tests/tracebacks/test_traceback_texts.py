@@ -90,6 +90,7 @@ def play(scene: Scene, first: Any, second: Any, link: Any, event: str, which: in
     scene.check(error, not ours_first)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(ERRORS, ERRORS, st.sampled_from(LINKS), EVENTS, st.integers(0, 6), st.booleans())
 def test_random_exceptions_have_the_standard_text(
@@ -114,6 +115,7 @@ def test_each_kind_of_failure_has_the_standard_text(scene: Scene, failure: int) 
         scene.check(link(error, fail([scene.modules[1][0]], FAILURES[0])))
 
 
+@pytest.mark.slow
 def test_exceptions_of_the_tests_of_cpython_are_equal() -> None:
     if find_spec("test") is None or find_spec("test.test_traceback") is None:
         missing("the interpreter is without its package `test`")

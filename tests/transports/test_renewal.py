@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 from base64 import b64decode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,14 @@ from tests.support import transports
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.tls import Authority, assert_arrived, replace_certificate, serving
 
-QUICK = {"auth_backoff_min": 0.02, "auth_backoff_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
+QUICK = {"backoff_max": 0.02}
 
 pytestmark = pytest.mark.usefixtures("tls_pump")
+
+
+@pytest.fixture(autouse=True)
+def quick(slow_pace: Callable[[float, float], None]) -> None:
+    slow_pace(0.02, 0.05)
 
 
 @pytest.fixture(params=["young files", "settled files"])

@@ -37,11 +37,22 @@ from tests.support.tls import (
     serving,
 )
 
-QUICK = {"auth_backoff_min": 0.02, "auth_backoff_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
-NEVER = {"auth_backoff_min": 1000, "auth_backoff_max": 1000, "backoff_min": 0.001, "backoff_max": 0.01}
+QUICK = {"backoff_max": 0.02}
 
 
 pytestmark = pytest.mark.usefixtures("tls_pump")
+
+
+@pytest.fixture(autouse=True)
+def quick(slow_pace: Callable[[float, float], None]) -> None:
+    """Try soon what refused credentials, and what these were refused by."""
+    slow_pace(0.02, 0.05)
+
+
+@pytest.fixture
+def never(quick: None, slow_pace: Callable[[float, float], None]) -> None:
+    """Try nothing again that refused credentials."""
+    slow_pace(1000, 1000)
 
 
 @pytest.fixture
@@ -83,10 +94,11 @@ def ship(client: Client, n: int, first: int = 0) -> None:
 
 
 class TestDelivery:
+    @pytest.mark.slow
     def test_delivery_over_tls_passes_the_verifier(
         self, version: str, ours: Authority, tmp_path: Path
     ) -> None:
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"
         faults = "cut-before-ack=every:4,cut-before-write=every:7,keepalive=every:3:2,partial-ack=every:5"
         with Collector(
@@ -281,6 +293,7 @@ class TestRefusals:
         assert found[1] == one.says or re.search(one.says, found[1])
         assert reported.last_error in line
 
+    @pytest.mark.usefixtures("never")
     @pytest.mark.parametrize(
         ("version", "alert"), [("1.2", "handshake_failure"), ("1.3", "certificate_required")]
     )
@@ -288,7 +301,7 @@ class TestRefusals:
         self, version: str, alert: str, ours: Authority
     ) -> None:
         tls = context(version, ours.issue("server"), ca=ours.ca)
-        with Collector(tls=tls) as collector, logclient.connect(collector.url, ca=ours.ca, **NEVER) as client:
+        with Collector(tls=tls) as collector, logclient.connect(collector.url, ca=ours.ca, **QUICK) as client:
             ship(client, 1)
             wait_until(lambda: alert in client.stats().last_error)
             # After a handshake that the client thought was done, or in it.
@@ -298,18 +311,21 @@ class TestRefusals:
             client.close(0)
 
     def test_the_credential_backoff_doubles_to_its_bound(
-        self, theirs: Authority, ours: Authority, monkeypatch: pytest.MonkeyPatch
+        self,
+        theirs: Authority,
+        ours: Authority,
+        slow_pace: Callable[[float, float], None],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Half of each bound is certain, the other half random."""
         from logclient.delivery import backoff
 
+        slow_pace(0.01, 0.04)
         monkeypatch.setattr(backoff, "random", lambda: 0.5)
         tls = context("1.3", theirs.issue("server"))
         with (
             Collector(tls=tls) as collector,
-            logclient.connect(
-                collector.url, ca=ours.ca, auth_backoff_min=0.01, auth_backoff_max=0.04
-            ) as client,
+            logclient.connect(collector.url, ca=ours.ca) as client,
         ):
             delays: list[float] = []
             delay = backoff.Backoff.delay
@@ -324,6 +340,7 @@ class TestRefusals:
             client.close(0)
         assert delays[:5] == [pytest.approx(0.75 * bound) for bound in (0.01, 0.02, 0.04, 0.04, 0.04)]
 
+    @pytest.mark.usefixtures("never")
     def test_other_endpoints_keep_the_usual_backoff(
         self, ours: Authority, theirs: Authority, said: Said
     ) -> None:
@@ -332,7 +349,7 @@ class TestRefusals:
             port = good.port
             good.stop()
             url = f"lumberjack+tls://127.0.0.1:{bad.port},127.0.0.1:{port}"
-            with logclient.connect(url, ca=ours.ca, **NEVER) as client:
+            with logclient.connect(url, ca=ours.ca, **QUICK) as client:
                 ship(client, 10)
                 wait_until(lambda: "cannot connect" in client.stats().last_error)
                 assert bad.counts.connections == 1
@@ -362,15 +379,17 @@ class TestRefusals:
         assert f"127.0.0.1:{first.port}: {CASES['unknown authority']}" in "".join(lines)
         assert f"127.0.0.1:{second.port}: the server's certificate is not for" in "".join(lines)
 
+    @pytest.mark.usefixtures("never")
     def test_close_tries_a_refusing_server_once_more(self, ours: Authority, theirs: Authority) -> None:
         with Collector(tls=context("1.3", theirs.issue("server"))) as collector:
-            client = logclient.connect(collector.url, ca=ours.ca, **NEVER)
+            client = logclient.connect(collector.url, ca=ours.ca, **QUICK)
             ship(client, 5)
             wait_until(lambda: client.stats().last_error)
             assert client.close(0.2) == 5
             assert collector.counts.connections == 2
             assert client.stats().failed == {"closed": 5}
 
+    @pytest.mark.usefixtures("never")
     def test_an_alert_before_a_reset_is_reported(self, ours: Authority, said: Said) -> None:
         """The server sends its alert and closes with our bytes unread: a reset follows."""
         tls = context("1.3", ours.issue("server"), ca=ours.ca)
@@ -381,7 +400,7 @@ class TestRefusals:
 
         with serving(refuse) as port:
             client = logclient.connect(
-                f"lumberjack+tls://{HOST}:{port}", ca=ours.ca, compression=0, inflight=64, window=500, **NEVER
+                f"lumberjack+tls://{HOST}:{port}", ca=ours.ca, compression=0, inflight=64, window=500, **QUICK
             )
             for _ in range(20_000):
                 client.send({"message": "x" * 500})
@@ -624,7 +643,7 @@ class TestCollector:
     def test_a_client_without_tls_is_cut_off(self, ours: Authority) -> None:
         with Collector(keep=True, tls=context("1.3", ours.issue("server"))) as collector:
             plain = collector.url.replace("+tls", "")
-            with logclient.connect(plain, backoff_min=1000, backoff_max=1000) as client:
+            with logclient.connect(plain) as client:
                 ship(client, 1)
                 wait_until(lambda: client.stats().last_error)
                 client.close(0)
@@ -650,8 +669,9 @@ class TestCollector:
 
 
 class TestCommands:
+    @pytest.mark.slow
     def test_send_to_collect_with_certificates_on_both_sides(self, ours: Authority, tmp_path: Path) -> None:
-        inprocess = pytest.importorskip("tests.verify_inprocess")
+        inprocess = pytest.importorskip("tests.support.verify_inprocess")
         lines = tmp_path / "lines.log"
         lines.write_text("".join(f"line {i}\n" for i in range(5000)))
         environment = clean_environment(PYTHONPATH=os.pathsep.join(sys.path))

@@ -161,6 +161,7 @@ SCRIPTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @given(script=SCRIPTS, tickets=st.integers(0, 3))
 def test_any_script_moves_the_bytes_that_ssl_moves(

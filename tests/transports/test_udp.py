@@ -18,6 +18,7 @@ from logclient._ext.plog import datagrams
 from logclient.config import parse
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.engine import Engine
+from logclient.plog.config import PlogConfig
 from logclient.transports.udp import Udp, UdpLink
 from tests.oracle.plog import runs
 from tests.support import transports
@@ -185,10 +186,9 @@ def test_icmp_refusal_ends_the_socket(way: str, monkeypatch: pytest.MonkeyPatch)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
+    monkeypatch.setattr(PlogConfig, "burst", (4.0, 0.0))
     engine, _ = engine_of(
-        way,
-        f"plog://127.0.0.1:{port}?identity=none&backoff_min=0.01&backoff_max=0.05&pace=1000&burst=4",
-        monkeypatch,
+        way, f"plog://127.0.0.1:{port}?identity=none&backoff_max=0.05&pace=1000", monkeypatch
     )
     try:
         for _ in range(100):

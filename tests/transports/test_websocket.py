@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from random import Random
 from typing import Any
 
 import pytest
@@ -36,22 +36,29 @@ need("websockets")
 from websockets.frames import Close, Frame, Opcode  # noqa: E402
 from websockets.protocol import State  # noqa: E402
 from websockets.server import ServerProtocol  # noqa: E402
-from websockets.sync.server import ServerConnection, serve  # noqa: E402
+from websockets.sync.server import ServerConnection  # noqa: E402
 
 from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
-from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
+from logclient.transports.websocket import WebSocketLink  # noqa: E402
 from tests.oracle.websocket import frames_of  # noqa: E402
+from tests.support.proxy import NAME, PASSWORD, USERINFO, ProxyServer, read_request  # noqa: E402
+from tests.support.proxy import environment as environment  # noqa: E402
 from tests.support.tls import HOST, Authority, context, serving  # noqa: E402
 from tests.support.websocket import (  # noqa: E402
     BINARY,
     CLOSE,
+    FAR,
     PING,
     PONG,
     TEXT,
     accept_answer,
-    read_request,
+    echo,
+    read_error,
+    read_message,
+    serve_library,
     server_frame,
+    transport_by_url,
 )
 
 
@@ -59,22 +66,11 @@ def plain_link(port: int, **options: Any) -> WebSocketLink:
     return transports.websocket(**options).connect((HOST, port), Attempt())
 
 
-def read_message(link: WebSocketLink) -> bytes:
-    """Return the next message."""
-    deadline = time.monotonic() + PATIENCE
-    while (data := link.receive()) is None:
-        assert time.monotonic() < deadline
-        link.wait(PATIENCE, False)
-    return data
-
-
-def read_error(link: WebSocketLink) -> str:
-    """Return the text of the error with which reading ends."""
-    with pytest.raises(OSError) as caught:
-        while read_message(link):
-            pass
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def assert_echoes(link: WebSocketLink) -> None:
+    """Send a message to a server that sends it back, and close."""
+    link.send([b"[1]"])
+    assert read_message(link) == b"[1]"
+    link.close()
 
 
 def flush_all(link: WebSocketLink) -> None:
@@ -86,26 +82,6 @@ def flush_all(link: WebSocketLink) -> None:
 
 
 # -- the far ends
-
-FAR = logging.Logger("far", 60)
-
-
-@contextmanager
-def serve_library(handler: Callable[[ServerConnection], object], **options: Any) -> Iterator[int]:
-    """Run a server of the library; yield its port."""
-    with serve(handler, HOST, 0, logger=FAR, **options) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.socket.getsockname()[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def echo(far: ServerConnection) -> None:
-    for message in far:
-        far.send(message)
 
 
 class RawServer:
@@ -222,7 +198,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("size", [125, 126, 65535, 65536, 3 << 20])
     def test_messages_of_any_length_travel(self, size: int) -> None:
-        message = os.urandom(size // 2).hex().encode() + b"x" * (size % 2)
+        message = Random(size).randbytes(size // 2).hex().encode() + b"x" * (size % 2)
         with serve_library(echo, max_size=None) as port:
             link = plain_link(port)
             if not link.send([message[:100], memoryview(message)[100:]]):
@@ -299,7 +275,7 @@ class TestMessages:
             link.close()
 
     def test_a_peer_that_does_not_read_delays_messages(self) -> None:
-        message = os.urandom(20_000).hex().encode()
+        message = Random(1).randbytes(20_000).hex().encode()
         with RawServer() as raw:
             sent = 0
             while raw.link.send([b"%08d" % sent, message]):
@@ -315,7 +291,7 @@ class TestMessages:
             assert [bytes(one.data) for one in found] == [b"%08d" % n + message for n in range(sent)]
 
     def test_simultaneous_writes_do_not_deadlock(self) -> None:
-        count, message = 400, os.urandom(20_000).hex().encode()
+        count, message = 400, Random(2).randbytes(20_000).hex().encode()
         with serve_library(echo) as port:
             link = plain_link(port)
             sent = got = 0
@@ -459,26 +435,33 @@ class TestTheEnd:
     def test_close_gives_up_on_a_busy_or_silent_peer(self) -> None:
         """It waits neither for an answer nor for room, nor for a peer that keeps sending."""
         with RawServer() as raw:
+            ends: list[OSError] = []
             over = threading.Event()
 
             def talk() -> None:
                 raw.far.setblocking(False)
-                while not over.is_set():
+                while not ends and not over.is_set():
                     try:
                         raw.far.send(server_frame(TEXT, b"[1]") * 1000)
                     except BlockingIOError:
                         select.select([], [raw.far], [], 0.01)
-                    except OSError:
-                        return
+                    except OSError as error:
+                        ends.append(error)
 
             thread = threading.Thread(target=talk)
             thread.start()
-            while raw.link.send([b"x" * 100_000]):
-                pass
-            raw.link.close(0.1)
-            over.set()
-            thread.join()
+            try:
+                while raw.link.send([b"x" * 100_000]):
+                    pass
+                assert_returns(lambda: raw.link.close(0.1))
+                assert raw.link.fileno() == -1
+                thread.join(PATIENCE)
+                assert len(ends) == 1 and isinstance(ends[0], ConnectionError)
+            finally:
+                over.set()
+                thread.join()
             raw.link.close(0.1)  # no harm in a second one
+            assert raw.link.fileno() == -1
 
     def test_a_close_without_a_code_is_an_ordinary_end(self) -> None:
         with RawServer() as raw:
@@ -604,10 +587,7 @@ class TestHostile:
         with RawServer() as raw, assert_memory_below(MIB):
             raw.far.sendall(server_frame(TEXT, b"[1]") + head + b"x" * 1000)
             assert read_message(raw.link) == b"[1]"
-            assert (
-                read_error(raw.link)
-                == f"the server sent a message of more than max_message ({16 * MIB}) bytes"
-            )
+            assert read_error(raw.link) == f"the server sent a message of more than {16 * MIB} bytes"
             (close,) = raw.frames(1)
             assert Close.parse(bytes(close.data)).code == 1009
 
@@ -615,7 +595,7 @@ class TestHostile:
     def test_an_absurd_length_is_refused(self, length: int) -> None:
         link, _ = scripted([b"\x82\x7f" + struct.pack("!Q", length)])
         with assert_memory_below(MIB):
-            assert "max_message" in read_error(link)
+            assert "a message of more than" in read_error(link)
 
     def test_max_message_is_exact_for_fragments(self) -> None:
         for extra, fragment in (0, 1000), (0, 300), (1, 1000), (1, 300):
@@ -625,7 +605,7 @@ class TestHostile:
             wire = b"".join(server_frame(BINARY * (not n), part, n == last) for n, part in enumerate(parts))
             link, _ = scripted([wire], max_message=1000)
             if extra:
-                assert read_error(link) == "the server sent a message of more than max_message (1000) bytes"
+                assert read_error(link) == "the server sent a message of more than 1000 bytes"
             else:
                 assert link.receive() == message
 
@@ -636,7 +616,7 @@ class TestHostile:
         link, carrier = scripted([server_frame(TEXT, b"", fin=False), *[spree] * 20], max_message=2000)
         with assert_memory_below(MIB):
             if size:
-                assert "max_message" in read_error(link)
+                assert "a message of more than" in read_error(link)
             else:
                 while carrier.pieces:
                     assert link.receive() is None
@@ -646,7 +626,7 @@ class TestHostile:
         link, _ = scripted(
             [server_frame(TEXT, bytes(600), fin=False) + server_frame(0, bytes(500))[:4]], max_message=1000
         )
-        assert read_error(link) == "the server sent a message of more than max_message (1000) bytes"
+        assert read_error(link) == "the server sent a message of more than 1000 bytes"
 
     def test_small_fragments_cost_only_their_payload(self) -> None:
         count = 40_000
@@ -731,7 +711,7 @@ class TestHostile:
     def test_max_message_is_exact(self, limit: int) -> None:
         link, _ = scripted([server_frame(TEXT, bytes(limit)), server_frame(TEXT, bytes(limit + 1))], limit)
         assert link.receive() == bytes(limit)
-        assert read_error(link) == f"the server sent a message of more than max_message ({limit}) bytes"
+        assert read_error(link) == f"the server sent a message of more than {limit} bytes"
 
     def test_a_decompression_bomb_is_refused(self) -> None:
         """A short compressed message that is a long one."""
@@ -740,7 +720,7 @@ class TestHostile:
         extension = "Sec-WebSocket-Extensions: permessage-deflate"
         with RawServer(extension, deflate=True, max_message=MIB) as raw, assert_memory_below(8 * MIB):
             raw.far.sendall(server_frame(TEXT, packed[:-4], bits=0x40))
-            assert "max_message" in read_error(raw.link)
+            assert "a message of more than" in read_error(raw.link)
 
     def test_broken_compression_ends_the_connection(self) -> None:
         with RawServer("Sec-WebSocket-Extensions: permessage-deflate", deflate=True) as raw:
@@ -1007,67 +987,6 @@ class TestTls:
 
 # -- proxies
 
-NAME, PASSWORD = "name@here", "pass:w/rd"
-USERINFO = "name%40here:pass%3Aw%2Frd@"
-
-
-class ProxyServer:
-    """A proxy that records its requests and may ask for a name and password."""
-
-    def __init__(self, answer: bytes = b"", closed: bool = False) -> None:
-        self.heads: list[bytes] = []
-        self.answer = answer
-        self.closed = closed
-
-    def __call__(self, near: socket.socket) -> None:
-        head = read_request(near)
-        self.heads.append(head)
-        pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode())
-        if self.closed and b"\r\nProxy-Authorization: Basic %b\r\n" % pair not in head:
-            near.sendall(b"HTTP/1.1 407 Who Are You\r\nProxy-Authenticate: Basic\r\n\r\n")
-            return
-        if self.answer:
-            near.sendall(self.answer)
-            return
-        method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
-        assert method == "CONNECT"
-        host, _, port = target.rpartition(":")
-        # A name that only the proxy knows.
-        with socket.create_connection((HOST if host == "only.proxy.example" else host, int(port))) as far:
-            near.sendall(b"HTTP/1.0 200 Connection established\r\nVia: x\r\n\r\n")
-            ends = {near: far, far: near}
-            while ends:
-                for one in select.select(list(ends), [], [], PATIENCE)[0]:
-                    data = one.recv(65536)
-                    if not data:
-                        return
-                    ends[one].sendall(data)
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that sets these variables and removes all other proxy variables."""
-
-    def put(**variables: str) -> None:
-        for name in list(os.environ):
-            if name.lower().endswith("_proxy"):
-                monkeypatch.delenv(name)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    put()
-    return put
-
-
-def transport_by_url(*endpoints: tuple[str, int], ours: Authority | None = None, **options: Any) -> WebSocket:
-    """Return the transport that a client makes."""
-    given = {
-        "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
-        "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
-        "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (), "token": None,
-    }  # fmt: skip
-    return WebSocket(SimpleNamespace(**(given | options)))
-
 
 class TestProxies:
     @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
@@ -1107,15 +1026,16 @@ class TestProxies:
         with serve_library(echo) as port, serving(ProxyServer(closed=True)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             transport = transport_by_url((HOST, port))
-            transport.connect((HOST, port), Attempt()).close()
-            shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
+            assert_echoes(transport.connect((HOST, port), Attempt()))
+            carrier = transport._carrier
+            shown = repr(transport.__dict__ | carrier.__dict__) + repr(carrier._proxy.__dict__)  # type: ignore[union-attr]
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
             assert not any(secret in shown for secret in ("pass", NAME, pair))
 
     def test_a_proxy_password_may_be_any_bytes(self, environment: Callable[..., None]) -> None:
         """The environment holds bytes; the proxy knows their encoding."""
         environment(http_proxy="http://name:p\udcffss@proxy:1")
-        proxy = transport_by_url((HOST, 9))._proxy
+        proxy = transport_by_url((HOST, 9))._carrier._proxy
         assert proxy is not None and proxy._authorization is not None
         assert base64.b64decode(proxy._authorization.reveal()) == b"name:p\xffss"
 
@@ -1215,7 +1135,7 @@ class TestProxies:
         with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
             if around:
-                transport_by_url((HOST, port)).connect((HOST, port), Attempt()).close()
+                assert_echoes(transport_by_url((HOST, port)).connect((HOST, port), Attempt()))
             else:
                 with pytest.raises(ConfigError):
                     transport_by_url((HOST, port))
@@ -1227,13 +1147,15 @@ class TestProxies:
             endpoints = (HOST, port), ("only.proxy.example", port)
             transport = transport_by_url(*endpoints)
             for endpoint in endpoints:
-                transport.connect(endpoint, Attempt()).close()
-        assert len(tunnels.heads) == 1
+                assert_echoes(transport.connect(endpoint, Attempt()))
+        assert [head.split(b"\r\n")[0] for head in tunnels.heads] == [
+            f"CONNECT only.proxy.example:{port} HTTP/1.1".encode()
+        ]
 
     def test_proxy_none_ignores_the_environment(self, environment: Callable[..., None]) -> None:
         with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1")
-            transport_by_url((HOST, port), proxy="none").connect((HOST, port), Attempt()).close()
+            assert_echoes(transport_by_url((HOST, port), proxy="none").connect((HOST, port), Attempt()))
 
     def test_without_a_variable_there_is_no_proxy(self, environment: Callable[..., None]) -> None:
         environment(no_proxy="x", https_proxy="http://127.0.0.1:1", http_proxy="")
@@ -1258,17 +1180,18 @@ def test_all_modules_load_before_the_first_use() -> None:
     """In the sender's thread an import could be cut in two by a fork."""
     program = """
 import sys
-from tests.transports.test_websocket import *
+from logclient.delivery.attempt import Attempt
+from tests.support.websocket import echo, read_error, read_message, serve_library, transport_by_url
 deflate = "on"
 with serve_library(echo) as port:
-    transport = transport_by_url((HOST, port), deflate=deflate)
+    transport = transport_by_url(("127.0.0.1", port), deflate=deflate)
     before = set(sys.modules)
-    link = transport.connect((HOST, port), Attempt())
+    link = transport.connect(("127.0.0.1", port), Attempt())
     link.send([b"[]"])
     read_message(link)
     link.close(1.0)
     with serve_library(lambda far: far.close(1008, "no")) as port:
-        link = transport.connect((HOST, port), Attempt())
+        link = transport.connect(("127.0.0.1", port), Attempt())
         read_error(link)
         link.close()
     new = set(sys.modules) - before

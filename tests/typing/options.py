@@ -20,9 +20,10 @@ logclient.connect(URL, keep_level=logging.ERROR, ledger=Path("run"), version=1, 
 logclient.connect("logjam://h/app-env", compression="snappy", mask=["pin", "iban"], curve_secret=Secret("x"))
 logclient.connect("logux://h", token=lambda: "t", http_headers={"Cookie": lambda: "c"})
 logclient.connect("logux+tls://h", token="env:TOKEN", verify="none", subprotocol="1.0.0", strict_spec=True)
-logclient.Handler(URL, logging.INFO, overflow="block", block_timeout="1s")
-logclient.Handler(client=logclient.connect(URL))
-logclient.AsyncClient(URL, overflow="drop_new", flush_timeout=2)
+logclient.Handler(URL, logging.INFO, overflow="block:1s")
+logclient.Handler(client=logclient.connect())
+logclient.Handler(level="INFO", window=100)
+logclient.AsyncClient(URL, overflow="drop_new", timeout=2)
 Writer(URL, window=100)
 
 some: logclient.Options = {"window": 500, "identity": "own"}
@@ -36,7 +37,7 @@ def mine(**options: Unpack[logclient.Options]) -> logclient.Client:
 mine(silence="30s")
 
 logclient.connect(URL, windwo=500)  # wrong
-logclient.connect(URL, overflow="bogus")  # wrong
+logclient.connect(URL, poison="bogus")  # wrong
 logclient.connect(URL, window="many")  # wrong
 logclient.connect(URL, check="yes")  # wrong
 logclient.connect(URL, max_bytes=0.5)  # wrong
@@ -52,4 +53,4 @@ logclient.AsyncClient(URL, identity="uuid")  # wrong
 logclient.AsyncClient(URL, max_events=None, linger="5ms", ack="never")  # wrong
 Writer(URL, windows=100)  # wrong
 mine(silnce="30s")  # wrong
-bad: logclient.Options = {"window": 500, "overflow": "wait"}  # wrong
+bad: logclient.Options = {"window": 500, "poison": "wait"}  # wrong

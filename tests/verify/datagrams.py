@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import verify_files as files
+from tests.support import verify_files as files
 
 Datagram = tuple[int, bytes]  # stream and datagram
 

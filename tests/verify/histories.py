@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.verify import Arrival, Part, Published, Result, gaps_of, is_within, judge
+from tests.support import verify_files as files
 
 # Where the events of a protocol may arrive; "e/2" is what device 2 published, at the consumer e.
 ENDPOINTS = {"lumberjack": ("a", "b", "c"), "logjam": ("d", "e/1", "e/2")}
@@ -565,3 +565,30 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
         if map_ != maps.get(producer)
     ]
     return out
+
+
+def assert_equals_reference(world: World, verdict: Any, out: Path, **options: Any) -> None:
+    """Compare a verdict, and the violations in its folder, with those of the reference."""
+    from tests.support import verify_inprocess  # needs pyarrow
+
+    expected = world.expected(**options)
+    found = {
+        word: {event for event in events if event[0] in expected.counts}
+        for word, events in verify_inprocess.found(out).items()
+    }
+    wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
+    devices = {
+        (x.listener, x.device): (
+            x.received, x.heartbeats, x.first, x.last, x.missing_at_least, x.gaps,
+            x.restarts_at_least, x.wraps
+        )
+        for x in verdict.devices
+    }  # fmt: skip
+    if devices != world.gaps():
+        wrong.append(f"devices: {devices}, the reference has {world.gaps()}")
+    assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
+    # Each sequence is counted under exactly one word; events beyond all sequences come on top.
+    for x in verdict.producers:
+        c = x.counts
+        judged = c.ok + c.lost + c.missing + c.recovered + c.corrupted + c.dropped
+        assert judged + c.unexpected + c.unknown + c.pending >= c.events

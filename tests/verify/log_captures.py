@@ -7,23 +7,26 @@ apart by the plain Python of tests/oracle.
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 import struct
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests import verify_files as files
 from tests.oracle import documents
 from tests.oracle import logjam as oracle_logjam
 from tests.oracle import plog as oracle_plog
 from tests.oracle.lumberjack import join_pairs
+from tests.support import verify_files as files
 
 Row = dict[str, Any]
 PROTOCOLS = ("lumberjack", "logjam", "plog", "plog+tcp", "logux")
 PRODUCERS = tuple(f"{i:02x}" * 10 for i in range(0xA0, 0xA8))
 START_US = 1_795_000_000_000_000
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def signed(value: int) -> int:
@@ -320,3 +323,68 @@ def make(
         one.write(folder / one.name if apart else folder, damage=damage)
         rows += one.rows
     return rows
+
+
+# -- what is read
+
+
+def plain(row: Row) -> Row:
+    """Return a row with times in microseconds."""
+    made = dict(row)
+    for name in ("time", "received"):
+        if isinstance(made.get(name), datetime.datetime):
+            stamp = made[name].replace(tzinfo=made[name].tzinfo or datetime.UTC)
+            made[name] = (stamp - EPOCH) // datetime.timedelta(microseconds=1)
+    if made.get("fields") is not None:
+        made["fields"] = sorted(dict(made["fields"]).items())  # a map has no order
+    if made.get("body") is not None:
+        made["body"] = bytes(made["body"])
+    return made
+
+
+def counted(rows: list[Row]) -> Counter[str]:
+    """Return how often there is each row."""
+    return Counter(repr(sorted(plain(row).items())) for row in rows)
+
+
+def assert_equal(found: list[Row], expected: list[Row]) -> None:
+    """Compare rows in any order."""
+    ours, theirs = counted(found), counted(expected)
+    more, less = sorted((ours - theirs).elements())[:3], sorted((theirs - ours).elements())[:3]
+    assert more == less == [], f"too many: {more}, too few: {less}"
+
+
+def log_source(folder: Path, **options: Any) -> Any:
+    """Return the data source ``logclient`` over a capture, as Spark makes it."""
+    from logclient.verify.dataframes import LogSource
+
+    return LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
+
+
+def read(folder: Path, pushed: tuple[Any, ...] = (), schema: Any = None, **options: Any) -> list[Row]:
+    """Read a capture as a task of Spark does, without Spark."""
+    if pushed:
+        options["pushFilters"] = True
+    reader = log_source(folder, **options).reader(schema)
+    assert list(reader.pushFilters(list(pushed))) == list(pushed)
+    rows: list[Row] = []
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            batch.validate(full=True)
+            rows += batch.to_pylist()
+    return rows
+
+
+def stream(folder: Path, **options: Any) -> Any:
+    """Return a reader of a capture as a stream."""
+    return log_source(folder, **options).streamReader(None)
+
+
+def rows_of(reader: Any, start: Any, end: Any) -> list[Row]:
+    """Read a batch of a stream."""
+    return [
+        row
+        for part in reader.partitions(start, end)
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html.parser
 import re
 
-from tests.verify_scene import Scene
+from tests.support.verify_scene import Scene
 
 # A report is made of these tags and attributes. Others came from a log line.
 TAGS = frozenset(

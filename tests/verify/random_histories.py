@@ -20,19 +20,19 @@ from typing import Any
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.verify import violation_ids
-from tests import verify_inprocess
 from tests.oracle import logjam, plog
 from tests.oracle.histories import Options, Wrong, judge
 from tests.oracle.xxh64 import words, xxh64
+from tests.support import verify_inprocess
 
 START_US = 1_767_225_600_000_000
 SECOND = 1_000_000
 PORTS = {"lumberjack": 5044, "logjam": 9604, "plog": 23456, "logux": 31337}
 PATHS = {"logjam": "/shop-production"}
 STRANGERS = (
-    "foreign", "doctor", "nameless", "own", "zero", "above", "garbage", "before 1970", "run", "application",
+    "foreign", "check", "nameless", "own", "zero", "above", "garbage", "before 1970", "run", "application",
 )  # fmt: skip
-DOCTOR = "c4ec0000" + "5" * 12
+CHECK = "c4ec0000" + "5" * 12
 
 
 @dataclass
@@ -396,7 +396,7 @@ class Maker:
             segment = rng.choice(self.last_segments())
             protocol = segment.header["protocol"]
             kind = rng.choice(
-                ("foreign", "doctor", "nameless", "own", "zero", "above", "garbage", "before 1970", "run")
+                ("foreign", "check", "nameless", "own", "zero", "above", "garbage", "before 1970", "run")
             )
             self.told.append(f"stranger {kind} at {segment.name}")
             some = rng.choice(self.producers)
@@ -404,7 +404,7 @@ class Maker:
             event = Event(stranger, 1, 0, "acked", True)
             ident: str | None = {
                 "foreign": stranger.name + f"{rng.randrange(1, 4):012x}",
-                "doctor": DOCTOR + f"{1:012x}",
+                "check": CHECK + f"{1:012x}",
                 "zero": some.name + f"{0:012x}",
                 "above": some.name + f"{len(some.events) + rng.randrange(1, 4):012x}",
             }.get(kind)

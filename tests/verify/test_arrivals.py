@@ -169,6 +169,7 @@ def test_bucket_out_of_range_is_refused() -> None:
 span = st.tuples(st.integers(0, 29), st.integers(0, 29)).map(sorted)
 
 
+@pytest.mark.slow
 @examples(300)
 @given(st.lists(st.tuples(span, st.integers(1, 3)), max_size=20), st.booleans())
 @example([([0, 9], 1), ([2, 3], 1), ([4, 12], 1), ([1, 1], 2), ([0, 5], 1)], False)

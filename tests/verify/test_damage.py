@@ -21,6 +21,8 @@ pytest.importorskip("logclient.verify.job")
 from tests.damage import cases, rules, show  # noqa: E402
 from tests.damage.__main__ import all_of, failing, in_process, table  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 PER_PROTOCOL = len(cases.KINDS)
 """Of the short form: each kind once."""
 

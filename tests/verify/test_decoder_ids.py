@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from logclient._ext.plog import Decoder
 from tests.oracle import plog as oracle
+from tests.support import verify_files as files
 from tests.support.examples import examples
-from tests.verify.test_decoder_limits import columns
 
 # Many producers share their first bytes.
 beginnings = st.sampled_from([b"", b"\0" * 4, b"\xff" * 4, b"\x80" * 8, b"\0" * 9])
@@ -23,7 +23,7 @@ names = st.builds(lambda begin, rest: begin + rest[len(begin) :], beginnings, te
 def sequences_of(found: list[bytes], producers: list[bytes]) -> list[tuple[int, int, tuple[int, int], int]]:
     """Return status, sequence, the name of an own id, and the producer of bodies with these ids."""
     bodies = [b'{"uuid":"%b"}' % ident for ident in found]
-    rows = Decoder(b"".join(producers), datagrams=False).decode(*columns(bodies))
+    rows = Decoder(b"".join(producers), datagrams=False).decode(*files.columns(bodies))
     words = rows.id_hash.tolist()
     pairs = list(zip(words[::2], words[1::2], strict=True))
     return list(zip(rows.status.tolist(), rows.sequence.tolist(), pairs, rows.producer.tolist(), strict=True))

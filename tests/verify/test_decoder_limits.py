@@ -8,9 +8,9 @@ import pytest
 
 from logclient._ext import logjam, logux, lumberjack, plog
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 
-np = support.need("numpy")
+support.need("numpy")
 
 OURS, OWN = files.event_id("ab" * 10, 7), "größe"
 BODIES = [
@@ -25,16 +25,11 @@ CODECS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def columns(units: list[bytes]) -> tuple[bytes, Any, Any]:
-    lengths = np.array([len(unit) for unit in units], np.int64)
-    return b"".join(units), np.cumsum(lengths) - lengths, lengths
-
-
 @pytest.mark.parametrize("protocol", CODECS)
 def test_bodies_and_own_ids_are_kept(protocol: str) -> None:
     codec, wrap = CODECS[protocol]
     decoder = codec.Decoder(b"")
-    units = columns([wrap(body) for body in BODIES])
+    units = files.columns([wrap(body) for body in BODIES])
     bare = decoder.decode(*units)
     assert (bare.units, bytes(bare.bodies), bytes(bare.own_ids), bare.own_id_ends.tolist()) == (
         3,
@@ -55,7 +50,7 @@ def test_bodies_and_own_ids_are_kept(protocol: str) -> None:
 def test_a_call_ends_behind_the_unit_that_reaches_a_bound(protocol: str) -> None:
     codec, wrap = CODECS[protocol]
     decoder = codec.Decoder(b"")
-    data, offsets, lengths = columns([wrap(body) for body in BODIES * 5])
+    data, offsets, lengths = files.columns([wrap(body) for body in BODIES * 5])
     for rows, body_bytes, expected in (
         (4, 0, 4),
         (0, 1, 1),
@@ -79,7 +74,7 @@ def test_a_call_ends_behind_the_unit_that_reaches_a_bound(protocol: str) -> None
 def test_hashes_are_left_out_when_they_are_not_wanted(protocol: str) -> None:
     codec, wrap = CODECS[protocol]
     decoder = codec.Decoder(b"")
-    units = columns([wrap(body) for body in BODIES])
+    units = files.columns([wrap(body) for body in BODIES])
     whole = decoder.decode(*units)
     assert whole.hash.tolist() == [files.xxh64(body) for body in BODIES]
     decoder.limit(0, 1 << 20, hashes=False)
@@ -97,7 +92,7 @@ def test_a_rejected_sync_keeps_nothing() -> None:
     decoder.limit(0, 1 << 20)
     good = b'["sync",1,%b,{"id":[1,0],"time":1}]' % BODIES[1]
     bad = good[:-1] + b',7,{"id":[2,0],"time":1}]'
-    found = decoder.decode(*columns([bad, good]))
+    found = decoder.decode(*files.columns([bad, good]))
     assert bytes(found.bodies) == BODIES[1]
     assert bytes(found.own_ids) == OWN.encode()
 

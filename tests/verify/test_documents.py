@@ -135,6 +135,7 @@ BODIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", oracle.RULES)
 @given(bodies=st.lists(BODIES | st.binary(max_size=30), min_size=1, max_size=6), cut=st.integers(0, 6))
 def test_any_documents_equal_the_reference(protocol: str, bodies: list[bytes], cut: int) -> None:
@@ -191,6 +192,7 @@ def test_hostile_documents_cost_no_more_than_their_size(protocol: str, kind: str
         assert message == "x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", oracle.RULES)
 def test_damaged_documents_are_read_without_a_fault(protocol: str) -> None:
     """Nothing is said about the columns; whatever they have is valid text."""

@@ -14,16 +14,16 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Scene
 from tests.verify.histories import World
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 pa = support.need("pyarrow")
 support.need("pyspark")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
 sources = pytest.importorskip("logclient.verify.dataframes.sources")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 WORDS = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
 KINDS: dict[str, dict[str, Any]] = {
@@ -47,6 +47,7 @@ def rows_of(source: Any, **options: Any) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", ["1", "20k", "64m"])
 def test_words_are_those_of_the_verdict(

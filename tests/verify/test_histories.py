@@ -8,6 +8,8 @@ import pytest
 
 from tests.verify.random_histories import differences, make
 
+pytestmark = pytest.mark.slow
+
 SHORT, LONG, STEP = 150, 3000, 50
 
 

@@ -13,9 +13,9 @@ from logclient import verify
 from logclient.errors import ConfigError
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.histories import World
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
@@ -23,7 +23,7 @@ job = pytest.importorskip("logclient.verify.job")
 pytest.importorskip("logclient.verify.dataframes.ledgers")
 AnalysisException = pytest.importorskip("pyspark.errors").AnalysisException
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 WORDS = (
     "ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending",

@@ -13,14 +13,12 @@ import pytest
 
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.support.s3 import Bucket
+from tests.support.verify_scene import P, Scene
 from tests.verify import log_captures
-from tests.verify.log_captures import Row
-from tests.verify.test_log_streams import rows_of, stream
-from tests.verify.test_logs import assert_equal, read
-from tests.verify_scene import P, Scene
+from tests.verify.log_captures import Row, assert_equal, read, rows_of, stream
 
 support.need("numpy")
 support.need("pyarrow")
@@ -52,6 +50,7 @@ def two_folders(tmp_path: Path) -> tuple[list[Row], list[Row]]:
 # -- several folders
 
 
+@pytest.mark.slow
 def test_several_folders_and_patterns_have_all_rows(tmp_path: Path) -> None:
     one, two = two_folders(tmp_path)
     found = read(tmp_path)
@@ -90,10 +89,9 @@ def test_wrong_places_are_named(tmp_path: Path, bucket: Bucket) -> None:
 # -- URLs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_bytes", [1 << 26, 2000])
-def test_capture_in_a_bucket_has_the_same_rows(
-    tmp_path: Path, bucket: Bucket, partition_bytes: int
-) -> None:
+def test_capture_in_a_bucket_has_the_same_rows(tmp_path: Path, bucket: Bucket, partition_bytes: int) -> None:
     expected = log_captures.make(tmp_path / "capture", 33, 10, 12)
     url = bucket.upload(tmp_path / "capture", "run/capture")
     assert_equal(read(url, maxPartitionBytes=partition_bytes), expected)  # type: ignore[arg-type]
@@ -102,6 +100,7 @@ def test_capture_in_a_bucket_has_the_same_rows(
     assert_equal(found, [row for row in expected if row["listener"] in ("l00004", "l00009")])
 
 
+@pytest.mark.slow
 def test_stream_of_a_bucket_has_each_row_once(tmp_path: Path, bucket: Bucket) -> None:
     expected = log_captures.make(tmp_path / "capture", 34, 5, 10, damage=False)
     url = bucket.upload(tmp_path / "capture", "capture")

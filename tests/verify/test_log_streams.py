@@ -19,12 +19,11 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.verify import log_captures
 from tests.verify.datagrams import document, write_datagrams
-from tests.verify.log_captures import Row
-from tests.verify.test_logs import P, assert_equal, plain
+from tests.verify.log_captures import Row, assert_equal, plain, rows_of, stream
 
 np = support.need("numpy")
 support.need("pyarrow")
@@ -33,19 +32,7 @@ dataframes = pytest.importorskip("logclient.verify.dataframes")
 streams = pytest.importorskip("logclient.verify.dataframes.streams")
 limits = pytest.importorskip("pyspark.sql.streaming.datasource")
 
-
-def stream(folder: Path, **options: Any) -> Any:
-    source = dataframes.LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
-    return source.streamReader(None)
-
-
-def rows_of(reader: Any, start: Any, end: Any) -> list[Row]:
-    return [
-        row
-        for part in reader.partitions(start, end)
-        for batch in reader.read(part)
-        for row in batch.to_pylist()
-    ]
+P = "ab" * 10
 
 
 def taken(capture: Path, offset: Any) -> int:
@@ -174,6 +161,7 @@ def test_segments_may_come_in_any_order(tmp_path: Path) -> None:
     assert start == {"main": {"read": [[1, 9]]}}
 
 
+@pytest.mark.slow
 def test_many_segments_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trigger lists names and opens new segments only. The offset does not grow with their number."""
     capture = tmp_path / "capture"
@@ -241,6 +229,7 @@ def test_damage_is_a_row_of_its_batch(tmp_path: Path) -> None:
     assert "damage" in [row["error"] for row in second]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [400, 3000])
 def test_messages_of_several_units_in_bounded_batches(tmp_path: Path, limit: int) -> None:
     sent = {seq: document(P, seq, 100 * seq) for seq in range(1, 31)}
@@ -296,9 +285,7 @@ writer.trigger(**how).start().awaitTermination()
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("source", ["logclient", "logclient-capture"])
-def test_killed_queries_write_each_row_once(
-    spark: Any, tmp_path: Path, source: str, kills: int = 5
-) -> None:
+def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, source: str, kills: int = 5) -> None:
     """At seeded points: when an offset is written, or a batch is complete."""
     rng = random.Random(source)
     capture, out, check = (tmp_path / name for name in ("capture", "out", "check"))

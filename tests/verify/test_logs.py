@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import pytest
 
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.verify import log_captures
-from tests.verify.log_captures import Row
+from tests.verify.log_captures import EPOCH, Row, assert_equal, plain, read
 
 np = support.need("numpy")
 pa = support.need("pyarrow")
@@ -23,7 +22,6 @@ support.need("pyspark")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
 filters = pytest.importorskip("pyspark.sql.datasource")
 
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 P = "ab" * 10
 
 
@@ -31,44 +29,7 @@ def at(us: int) -> datetime.datetime:
     return EPOCH + datetime.timedelta(microseconds=us)
 
 
-def plain(row: Row) -> Row:
-    """Return a row with times in microseconds."""
-    made = dict(row)
-    for name in ("time", "received"):
-        if isinstance(made.get(name), datetime.datetime):
-            stamp = made[name].replace(tzinfo=made[name].tzinfo or datetime.UTC)
-            made[name] = (stamp - EPOCH) // datetime.timedelta(microseconds=1)
-    if made.get("fields") is not None:
-        made["fields"] = sorted(dict(made["fields"]).items())  # a map has no order
-    if made.get("body") is not None:
-        made["body"] = bytes(made["body"])
-    return made
-
-
-def counted(rows: list[Row]) -> Counter[str]:
-    return Counter(repr(sorted(plain(row).items())) for row in rows)
-
-
-def assert_equal(found: list[Row], expected: list[Row]) -> None:
-    ours, theirs = counted(found), counted(expected)
-    assert sorted((ours - theirs).elements())[:3] == sorted((theirs - ours).elements())[:3] == []
-
-
-def read(folder: Path, pushed: tuple[Any, ...] = (), schema: Any = None, **options: Any) -> list[Row]:
-    """Read a capture as a task of Spark does, without Spark."""
-    if pushed:
-        options["pushFilters"] = True
-    source = dataframes.LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
-    reader = source.reader(schema)
-    assert list(reader.pushFilters(list(pushed))) == list(pushed)
-    rows: list[Row] = []
-    for part in reader.partitions():
-        for batch in reader.read(part):
-            batch.validate(full=True)
-            rows += batch.to_pylist()
-    return rows
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "units", "partition_bytes"),
     [(0, 25, 1 << 26), (1, 25, 3000), (2, 25, 500), (3, 25, 200), (4, 4, 1), (5, 4, 3)],
@@ -242,6 +203,7 @@ def test_only_what_is_asked_for_is_computed(tmp_path: Path, monkeypatch: pytest.
         assert asked == [needs], name
 
 
+@pytest.mark.slow
 def test_imports_are_exempt_from_garbage_collection_in_tasks_only(tmp_path: Path) -> None:
     files.write_segments(tmp_path, "a", [(files.window([files.body(None, "x")]), 0, 1)])
     script = """if True:
@@ -451,6 +413,7 @@ def test_pushed_filters_open_and_decode_less(tmp_path: Path, monkeypatch: pytest
 # -- Spark
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("listeners", [200, pytest.param(2000, marks=pytest.mark.long)])
 def test_spark_finds_the_source_and_reads_every_row(spark: Any, tmp_path: Path, listeners: int) -> None:
@@ -466,6 +429,7 @@ def test_spark_finds_the_source_and_reads_every_row(spark: Any, tmp_path: Path, 
     assert_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("enabled", ["true", "false"])
 def test_filters_give_the_same_rows_pushed_or_not(spark: Any, tmp_path: Path, enabled: str) -> None:
@@ -497,6 +461,7 @@ def test_filters_give_the_same_rows_pushed_or_not(spark: Any, tmp_path: Path, en
         spark.conf.set(name, before)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_sql_reads_a_capture(spark: Any, tmp_path: Path) -> None:
     expected = log_captures.make(tmp_path / "capture", 13, 10, 20)

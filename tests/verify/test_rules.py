@@ -1,4 +1,4 @@
-"""The rules of the verdict, for each combination of marks: as the table of docs/verify.md has them."""
+"""The rules of the verdict, for each combination of marks: as the table of docs/verify-rules.md has them."""
 
 from __future__ import annotations
 

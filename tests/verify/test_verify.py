@@ -22,15 +22,15 @@ from logclient.cli.verify import print_verdict
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.failing_spark import fail_on_spark
-from tests.verify_scene import P, Q, Scene
 
 np = support.need("numpy")
 pa = support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
 verdicts = pytest.importorskip("logclient.verify.verdict")
 
@@ -703,22 +703,6 @@ def test_other_files_in_the_out_folder_stay(scene: Scene, run: Run) -> None:
     assert list(verify.violation_ids(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
-@pytest.mark.parametrize("option", ["work", "keep_work"])
-def test_error_says_why_there_is_no_work_folder(
-    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
-    scene.write_ledger().write_capture()
-    why = "there is no work folder any more: Spark shuffles the rows, and its own scratch folder is spark"
-    with pytest.raises(ConfigError, match=f"^{option}: {why}"):
-        verify.run(scene.ledger, scene.capture, out=scene.out, **{option: str(tmp_path)})
-    if option == "work":
-        command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
-        assert cli.main([*command, "--out", str(scene.out), "--work", str(tmp_path)]) == ExitCode.USAGE
-        said = capsys.readouterr()
-        assert (said.out, said.err.startswith(f"logclient: work: {why}")) == ("", True)
-    assert not scene.out.exists()
-
-
 def test_unknown_option_is_a_type_error(scene: Scene) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'worl'"):
         verify.run(scene.ledger, scene.capture, worl=1)
@@ -749,7 +733,7 @@ def test_local_runner_needs_no_session(scene: Scene) -> None:
 
 @pytest.mark.tree
 def test_every_field_of_the_json_is_documented() -> None:
-    text = (support.ROOT / "docs" / "verify.md").read_text()
+    text = (support.ROOT / "docs" / "verify-rules.md").read_text()
     fields = [*verdicts.Verdict._fields, *verdicts.Counts._fields, *verdicts.ProducerVerdict._fields]
     fields += [*verdicts.Timeline._fields, *verdicts.Map._fields]
     fields += [*verdicts.Listener._fields, *verdicts.Destination._fields, *verdicts.LeftOut._fields]
@@ -826,6 +810,7 @@ def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.Mo
 # -- Spark itself
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_gives_the_same_counts(spark: Any, scene: Scene) -> None:
     scene.write_ledger().write_capture(
@@ -839,6 +824,7 @@ def test_spark_gives_the_same_counts(spark: Any, scene: Scene) -> None:
     assert (scene.out / "report.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_error_in_a_spark_worker_is_one_line(spark: Any, scene: Scene) -> None:
     scene.write_ledger()
@@ -858,6 +844,7 @@ sys.exit(print_verdict(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_command_is_quiet_and_leaves_no_files(scene: Scene, tmp_path: Path, spark: Any) -> None:
     scene.write_ledger().write_capture(range(1, 20))

@@ -17,18 +17,16 @@ from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.testing import lumberjack as lumberjack
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
+from tests.support.kafka_fixture import Record, create_topic
 from tests.support.patience import PATIENCE
-from tests.verify.test_verify_records import Record, broker, create_topic, nonzero
-from tests.verify_scene import P, Q, Scene
-
-__all__ = ["broker"]  # a fixture
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 pa = support.need("pyarrow")
 parquet = support.need("pyarrow.parquet")
 report = pytest.importorskip("logclient.verify.report")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 BAD = files.body(files.event_id(P, 5), "event V")
 FAULTS = {"events": 20, "ok": 18, "lost": 1, "corrupted": 1, "duplicated": 1, "reordered": 1}
@@ -78,18 +76,19 @@ def frame(request: pytest.FixtureRequest, spark: Any, scene: Scene, tmp_path: Pa
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_every_dataframe_gives_the_verdict_of_its_rows(scene: Scene, frame: Any) -> None:
     columns = {name.lower(): name for name in frame.columns}
     given = {"body": columns["raw"], "arrival": columns["n"], "received": columns["at"]}
     verdict = verify.run(scene.ledger, arrived=frame, columns=given, out=scene.out, tuning=Tuning(3))
-    assert nonzero(verdict.counts) == FAULTS
+    assert inprocess.counts(verdict) == FAULTS
     assert verdict.latency is not None and verdict.order == "checked"
     assert verdict.capture["folder"] == "DataFrame"
     assert [row["body"] for row in verdict.examples["corrupted"]] == [BAD.decode()]
     del given["arrival"], given["received"]
     verdict = verify.run(scene.ledger, arrived=frame, columns=given, out=scene.out, tuning=Tuning(3))
-    assert nonzero(verdict.counts) == {word: n for word, n in FAULTS.items() if word != "reordered"}
+    assert inprocess.counts(verdict) == {word: n for word, n in FAULTS.items() if word != "reordered"}
     assert verdict.latency is None and verdict.order == "not checked"
     # However Spark distributes its rows, the examples are found in a second reading.
     assert [row["body"] for row in verdict.examples["corrupted"]] == [BAD.decode()]
@@ -99,6 +98,7 @@ def test_every_dataframe_gives_the_verdict_of_its_rows(scene: Scene, frame: Any)
     assert ", record " not in (scene.out / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_column_may_be_a_field_of_another_one(spark: Any, scene: Scene) -> None:
     made = spark.createDataFrame(
@@ -113,6 +113,7 @@ def test_a_column_may_be_a_field_of_another_one(spark: Any, scene: Scene) -> Non
         verify.run(scene.ledger, arrived=made, columns={"body": "event"})
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_listeners_without_an_order_are_told_apart(spark: Any, scene: Scene) -> None:
     rows = [(body.decode(), "ab"[i % 2]) for i, body in enumerate(arrivals(scene))]
@@ -132,6 +133,7 @@ def test_rows_that_come_later_are_an_error(spark: Any, scene: Scene) -> None:
         verify.run(scene.ledger, arrived=made, columns={"listener": "server"})
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_table_of_the_catalogue_comes_before_a_folder(
     spark: Any, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +179,7 @@ def test_a_capture_of_changed_bodies_is_judged_by_id(
     foreign = files.body(files.event_id(Q, 1), "of another producer")
     scene.write_capture([changed(body) for body in (*(scene.bodies[seq] for seq in order), foreign)])
     verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=3, match="id")
-    assert nonzero(verdict.counts) == {
+    assert inprocess.counts(verdict) == {
         "events": 20, "ok": 13, "lost": 2, "missing": 3, "recovered": 2, "duplicated": 3, "unexpected": 1,
     }  # fmt: skip
     assert verdict.exit_code == ExitCode.BROKEN
@@ -218,6 +220,7 @@ def test_events_without_an_id_of_their_own_are_not_judged_by_id(
 OWN = ["plain", "0" * 32, "with space", 'a"b\\c', "é 😀", "/x", "\u2028", "f" * 31, "F" * 32]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_ids_come_from_a_column(spark: Any, tmp_path: Path) -> None:
     """Ours, and those that an application chose, without a body."""
@@ -237,7 +240,7 @@ def test_ids_come_from_a_column(spark: Any, tmp_path: Path) -> None:
     verdict = verify.run(
         tmp_path / "ledger", arrived=made, columns={"id": "_id"}, match="id", out=out, tuning=Tuning(3)
     )
-    assert nonzero(verdict.counts) == {
+    assert inprocess.counts(verdict) == {
         "events": 14, "ok": 12, "lost": 2, "duplicated": 1, "unexpected": 2
     }  # fmt: skip
     assert verdict.undecodable == {"no_value": 2}
@@ -249,6 +252,7 @@ def test_ids_come_from_a_column(spark: Any, tmp_path: Path) -> None:
         verify.run(tmp_path / "ledger", arrived=made, columns={"id": "n"}, match="id")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_keys_of_a_topic_are_its_ids(spark: Any, scene: Scene, broker: str) -> None:
     ids = [files.event_id(P, seq).encode() for seq in (*range(1, 20), 3)]
@@ -256,7 +260,7 @@ def test_keys_of_a_topic_are_its_ids(spark: Any, scene: Scene, broker: str) -> N
     verdict = verify.run(
         scene.ledger, kafka=f"{broker}/{topic}", columns={"id": "key"}, match="id", spark=spark
     )
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 19, "lost": 1, "duplicated": 1}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 19, "lost": 1, "duplicated": 1}
     assert verdict.capture["listeners"] == [f"{topic}[0]", f"{topic}[1]"]
 
 
@@ -292,7 +296,7 @@ class Stored:
                 self.documents[f"{name}-again"] = document
 
     def check(self, verdict: Any, out: Path) -> None:
-        assert nonzero(verdict.counts) == {
+        assert inprocess.counts(verdict) == {
             "events": 1000, "ok": 980, "lost": 20, "duplicated": 10, "unexpected": 10
         }  # fmt: skip
         assert verdict.exit_code == ExitCode.BROKEN
@@ -304,6 +308,7 @@ class Stored:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_export_of_a_store_is_judged_by_id(spark: Any, tmp_path: Path) -> None:
     """As files of Parquet with whole documents, whose ids are fields of an object."""

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
 from tests import support
-from tests import verify_files as files
-from tests.verify.histories import World
-from tests.verify.test_verify_random import assert_equals_reference
-from tests.verify_scene import P, Scene
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Scene
+from tests.verify.histories import World, assert_equals_reference
 
 np = support.need("numpy")
 support.need("pyarrow")
 arrays = pytest.importorskip("logclient.evidence.arrays")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 ledger_buckets = pytest.importorskip("logclient.verify.ledger_buckets")
 ledgers = pytest.importorskip("tests.verify.ledgers")
 plan = pytest.importorskip("logclient.verify.plan")
@@ -123,6 +122,7 @@ def plain(verdict: Any) -> dict[str, Any]:
     return fields
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [{}, {"anonymous": 0.2, "users": 0.1}, {"logjam": 0.5, "unclosed": "a"}])
 def test_verdict_is_the_same_for_all_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]
@@ -142,6 +142,7 @@ def test_verdict_is_the_same_for_all_sizes(
         assert found[1] == expected[1]
 
 
+@pytest.mark.slow
 def test_units_are_numbered_over_many_segments(tmp_path: Path) -> None:
     world = World(5, 200)
     ledger, capture = world.write(tmp_path, segments=400)

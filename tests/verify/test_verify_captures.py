@@ -13,13 +13,13 @@ import pytest
 
 from logclient.errors import ExitCode, LedgerError
 from tests import support
-from tests import verify_files as files
 from tests.damage.damages import records_of
-from tests.verify_scene import P, Q, Scene
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 captures = pytest.importorskip("logclient.evidence.captures")
 endpoints = pytest.importorskip("logclient.verify.endpoints")
 
@@ -171,9 +171,7 @@ def test_renamed_segment_is_not_compared(scene: Scene, run: Run, name: str) -> N
     (scene.capture / "main-000001.cap").rename(scene.capture / name)
     verdict = run()
     assert_unknown(verdict, 20)
-    assert has_problem(
-        verdict, f"{name}: misnamed: its header names it main-000001.cap", "<host>.main"
-    )
+    assert has_problem(verdict, f"{name}: misnamed: its header names it main-000001.cap", "<host>.main")
 
 
 def test_renamed_segment_beside_another_makes_events_unknown(scene: Scene, run: Run, tmp_path: Path) -> None:
@@ -459,6 +457,7 @@ def header(text: bytes) -> bytes:
     return files.record(HEADER + text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "evil",
     [

@@ -16,16 +16,16 @@ import pytest
 from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import P, Scene
 from tests.verify.cluster import Cluster, can_mount
 from tests.verify.histories import World
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -15,19 +15,19 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from tests import support
-from tests import verify_files as files
-from tests.kafka_fixture import connector
+from tests.support import verify_files as files
+from tests.support.kafka_fixture import Record, connector, create_topic
+from tests.support.leftovers import environment, remaining_files
 from tests.support.patience import PATIENCE, assert_returns
+from tests.support.verify_scene import P, Scene
 from tests.verify.connect_server import ConnectServer
 from tests.verify.histories import World
-from tests.verify.test_verify_records import Record, create_topic, nonzero
-from tests.verify.test_verify_session import environment, remaining_files
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 for module in ("pandas", "grpc", "grpc_status", "zstandard"):
     support.need(module)
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 sessions = pytest.importorskip("logclient.verify.spark")
 watching = pytest.importorskip("logclient.verify.watch")
@@ -157,7 +157,7 @@ def test_tables_and_dataframes(remote: Any, scene: Scene, tmp_path: Path) -> Non
     frame = remote.createDataFrame(rows, "value binary, server string, n int").repartition(3)
     columns = {"listener": "server", "arrival": "n"}
     verdict = verify.run(scene.ledger, arrived=frame, columns=columns, tuning=job.Tuning(3))
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 2}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 20, "reordered": 2}
     assert [row["seq"] for row in verdict.examples["reordered"]] == [6, 7]
     with pytest.raises(ConfigError, match=r"^columns: DataFrame has no column none"):
         verify.run(scene.ledger, arrived=frame, columns={"id": "none"}, match="id")
@@ -173,13 +173,13 @@ def test_kafka(remote: Any, scene: Scene, kafka: str) -> None:
     scene.write_ledger(created=lambda seq: 10_000_000 + seq)
     name = create_topic(kafka, 2, [Record(body, at_ms=11_000) for body in scene.bodies.values()])
     verdict = verify.run(scene.ledger, kafka=f"{kafka}/{name}", spark=remote)
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 20}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 20}
     assert verdict.capture["listeners"] == [f"{name}[0]", f"{name}[1]"]
     asks = admin.AdminClient({"bootstrap.servers": kafka})
     for gone in asks.delete_records([client.TopicPartition(name, 0, 5)]).values():
         gone.result(PATIENCE)
     verdict = verify.run(scene.ledger, kafka=f"{kafka}/{name}", spark=remote)
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 15, "unknown": 5}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 15, "unknown": 5}
     assert verdict.problems == (f"capture: {name}[0]: gap: records before offset 5 are deleted",)
     for _ in range(2):  # it is not created
         with pytest.raises(LedgerError, match=r"^kafka: .* has no topic nowhere$"):

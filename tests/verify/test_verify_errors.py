@@ -19,11 +19,11 @@ import pytest
 from logclient import cli
 from logclient.errors import ConfigError, ExitCode
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.s3 import CREDENTIALS, Bucket, serve
 from tests.support.tmpfs import mounted
+from tests.support.verify_scene import P, Scene
 from tests.verify.failing_spark import fail_on_spark
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
@@ -94,6 +94,7 @@ REASONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["ledger", "capture", "out"])
 @pytest.mark.parametrize("how", REASONS)
 def test_url_that_cannot_be_used_is_named_in_one_line(
@@ -200,6 +201,7 @@ def pages(*paths: Path) -> int:
     return sum(-(-path.stat().st_size // 4096) * 4 for path in paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("written", [(), ("violations",), ("violations", "report.html")], ids=len)
 def test_full_disk_for_the_verdict_costs_only_the_files(

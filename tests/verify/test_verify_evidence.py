@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests import support
-from tests import verify_files as files
-from tests.verify_scene import P, Q, Scene
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 counts = inprocess.counts
 tallies = pytest.importorskip("logclient.verify.tally")
 

@@ -11,12 +11,12 @@ import pytest
 
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
-from tests.verify_scene import P, Q, Scene
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ import pytest
 
 from logclient.errors import ConfigError, LedgerError
 from tests import support
-from tests import verify_files as files
 from tests.oracle import plog as oracle
+from tests.support import verify_files as files
+from tests.support.verify_scene import Scene
 from tests.verify.datagrams import document, write_datagrams
-from tests.verify_scene import Scene
+
+pytestmark = pytest.mark.slow
 
 np = support.need("numpy")
 pa = support.need("pyarrow")

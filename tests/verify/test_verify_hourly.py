@@ -17,10 +17,12 @@ import pytest
 from logclient import cli, verify
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.s3 import Bucket
 from tests.support.tmpfs import mounted
-from tests.verify_scene import P, Scene
+from tests.support.verify_scene import P, Scene
+
+pytestmark = pytest.mark.slow
 
 support.need("numpy")
 support.need("pyarrow")
@@ -250,9 +252,7 @@ def command(scene: Scene, table: Any, *more: str) -> list[str]:
     return ["verify", *places, "--local", "--since", SPAN["since"], "--until", SPAN["until"], *more]
 
 
-def test_command_prints_each_hour(
-    scene: Scene, table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_each_hour(scene: Scene, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(scene, range(2, 21))
     assert cli.main(command(scene, table, "--json")) == ExitCode.BROKEN
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -307,7 +307,7 @@ def test_table_that_is_a_file_is_an_error(scene: Scene, table: Path) -> None:
 
 def sample(language: str) -> str:
     """Return the sample of the documentation in a language."""
-    text = (support.ROOT / "docs" / "verify-hourly.md").read_text()
+    text = (support.ROOT / "docs" / "verify.md").read_text()
     [found] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     return str(found)
 

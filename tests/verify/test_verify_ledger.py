@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 
 Selection = pytest.importorskip("logclient.evidence.selection").Selection
 np = support.need("numpy")

@@ -11,15 +11,15 @@ import pytest
 
 from logclient.errors import ExitCode
 from tests import support
-from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.verify import Published, gaps_of
+from tests.support import verify_files as files
 from tests.verify.histories import compressions
 
 support.need("numpy")
 support.need("pyarrow")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 P = "0a" * 10
 SUB = "logjam-sub"
@@ -66,9 +66,7 @@ class Run:
         return self
 
     def verdict(self, bits: int = 4, units: int = 7) -> Any:
-        return inprocess.run(
-            self.ledger, self.capture, out=self.out, bits=bits, units=units
-        )
+        return inprocess.run(self.ledger, self.capture, out=self.out, bits=bits, units=units)
 
     def found(self) -> dict[str, set[int]]:
         return {word: {seq for _, seq in rows} for word, rows in inprocess.found(self.out).items()}
@@ -86,6 +84,7 @@ def nonzero(verdict: Any) -> dict[str, int]:
 # -- what arrives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", [True, False], ids=["request", "async"])
 @pytest.mark.parametrize("compression", METHODS)
 @pytest.mark.parametrize("topic", [files.TOPIC, "events.shop.production", "frontend.page"])
@@ -520,6 +519,7 @@ def test_each_damaged_message_is_one_row(run: Run, seed: int) -> None:
     assert found - verdict.undecodable.get("not_json", 0) + verdict.capture["heartbeats"] == 300
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_finds_the_same_gap(spark: Any, run: Run) -> None:
     from pyspark.sql import functions as f

@@ -15,16 +15,16 @@ from logclient import verify
 from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
-from tests.verify_scene import P, Q, Scene
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 support.need("websockets")
 job = pytest.importorskip("logclient.verify.job")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 from logclient.testing.logux import Collector  # noqa: E402
 
@@ -78,9 +78,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, units: int) -> None:
     sent += [sync([action(Q, 7)]), b'["sync",1,{"type":"log/add","length":5},{"id":1,"time":1}]', b"[1,",
              b'["ready",0]', sync([])[:-1] + b',{"type":"x"}]', CONNECT[:-1] + b",1]"]  # fmt: skip
     write(scene.capture, sent, 11)
-    verdict = inprocess.run(
-        scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
-    )
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096)
     found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
     found.pop("reordered", None)  # order is not promised
     assert found == {

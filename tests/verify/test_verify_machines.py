@@ -24,16 +24,17 @@ from logclient.errors import ExitCode
 from tests import support
 from tests.support.patience import PATIENCE
 from tests.support.s3 import CREDENTIALS, Bucket
+from tests.support.verify_scene import Scene
 from tests.verify.cluster import Cluster, can_mount
 from tests.verify.connect_server import ConnectServer
 from tests.verify.histories import World
-from tests.verify_scene import Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.skipif(not can_mount() and not support.REQUIRE_ALL, reason="no unshare -m and mount here"),
 ]

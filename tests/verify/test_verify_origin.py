@@ -10,13 +10,13 @@ import pytest
 
 from logclient.errors import ExitCode
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.page import Page, read_page
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
 summaries = pytest.importorskip("logclient.verify.summary")
 
@@ -246,9 +246,7 @@ def test_missing_listener_is_named(scene: Scene, run: Run) -> None:
         "the capture is incomplete",
         "10.0.0.2:5044 (no listener in this capture",
     )
-    assert_contains(
-        page.text.partition("Endpoints")[2], "10.0.0.2:5044 no listener in this capture"
-    )
+    assert_contains(page.text.partition("Endpoints")[2], "10.0.0.2:5044 no listener in this capture")
     assert P not in producer_sections(page)
 
 

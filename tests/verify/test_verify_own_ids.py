@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests import support
-from tests import verify_files as files
-from tests.verify_scene import P, Q, Scene
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 counts = inprocess.counts
 job = pytest.importorskip("logclient.verify.job")
 
@@ -118,7 +118,7 @@ class TestHalves:
 
 
 class TestChecks:
-    """Events of `logclient doctor` have ids that begin with c4ec0000."""
+    """Events of `logclient check` have ids that begin with c4ec0000."""
 
     @pytest.mark.parametrize("identity", ["id", "none"])
     def test_checks_are_counted_and_ignored(
@@ -166,6 +166,7 @@ class TestChecks:
         verdict = verify()
         assert (verdict.exit_code, verdict.problems, verdict.capture["checks"]) == (0, (), 1)
 
+    @pytest.mark.slow
     @pytest.mark.spark
     def test_checks_in_a_table(self, scene: Scene, spark: Any, tmp_path: Any) -> None:
         check = files.body(files.event_id(CHECK, 1), "test")

@@ -11,15 +11,15 @@ import pytest
 from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
 from tests.oracle import plog as oracle
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.datagrams import Datagram, document, write_datagrams
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 
 @pytest.mark.parametrize("units", [1, 7, 1 << 18])
@@ -49,9 +49,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, units: int) -> None:
         stream = rng.choice([stream for stream, some in queues.items() if some])
         sent.append((stream, queues[stream].pop(0)))
     write_datagrams(scene.capture, sent, 37)
-    verdict = inprocess.run(
-        scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
-    )
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096)
     found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
     found.pop("reordered", None)  # order is not promised
     assert found == {
@@ -84,6 +82,7 @@ def test_each_tcp_line_is_a_body(scene: Scene) -> None:
     assert verdict.counts.ok == 3
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_messages_may_span_segments_of_two_listeners(spark: Any, scene: Scene) -> None:
     scene.bodies = {seq: document(P, seq, 3_000) for seq in range(1, 101)}

@@ -1,4 +1,4 @@
-"""``logclient evidence push``: copies of ledgers and captures that are still being written."""
+"""``logclient push``: copies of ledgers and captures that are still being written."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 from logclient import cli
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.support.s3 import Bucket
-from tests.verify_scene import P, Q, Scene
+from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 evidence = pytest.importorskip("logclient.evidence.push")
 
 LEDGER = f"ledger/{P}-0001.ledger"
@@ -131,10 +131,8 @@ def test_shorter_ledger_does_not_replace_its_copy(host: Scene, bucket: Bucket) -
     assert bucket.get(f"run/{LEDGER}") == whole
 
 
-def test_command_says_what_it_did(
-    host: Scene, bucket: Bucket, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["evidence", "push", str(host.ledger.parent), bucket.url("run")]
+def test_command_says_what_it_did(host: Scene, bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["push", str(host.ledger.parent), bucket.url("run")]
     assert cli.main(command) == ExitCode.OK
     assert capsys.readouterr().out.splitlines()[-1] == "copied 4, unchanged 0, still open 0"
     assert cli.main([*command, "--json"]) == ExitCode.OK
@@ -165,7 +163,7 @@ def test_command_needs_neither_spark_nor_numpy(host: Scene, bucket: Bucket, tmp_
     site = tmp_path / "site"
     site.mkdir()
     (site / "pyarrow").symlink_to(Path(pyarrow.__file__).parent)
-    command = [sys.executable, "-S", "-m", "logclient", "evidence", "push"]
+    command = [sys.executable, "-S", "-m", "logclient", "push"]
     missing = 'logclient: pyarrow is not installed: pip install "logclient[verify]"'
     for paths, code, out, err in (
         ([site], ExitCode.OK, "copied 4, unchanged 0, still open 0", ""),

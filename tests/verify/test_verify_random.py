@@ -15,13 +15,13 @@ import pytest
 
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests.verify.histories import World, differences, overview_differences
+from tests.verify.histories import World, assert_equals_reference
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 summaries = pytest.importorskip("logclient.verify.summary")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -34,30 +34,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "whole": {"whole": True, "anonymous": 0.1},
     "whole users": {"whole": True, "users": 0.2},
 }
-
-
-def assert_equals_reference(world: World, verdict: Any, out: Path, **options: Any) -> None:
-    expected = world.expected(**options)
-    found = {
-        word: {event for event in events if event[0] in expected.counts}
-        for word, events in inprocess.found(out).items()
-    }
-    wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
-    devices = {
-        (x.listener, x.device): (
-            x.received, x.heartbeats, x.first, x.last, x.missing_at_least, x.gaps,
-            x.restarts_at_least, x.wraps
-        )
-        for x in verdict.devices
-    }  # fmt: skip
-    if devices != world.gaps():
-        wrong.append(f"devices: {devices}, the reference has {world.gaps()}")
-    assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
-    # Each sequence is counted under exactly one word; events beyond all sequences come on top.
-    for x in verdict.producers:
-        c = x.counts
-        judged = c.ok + c.lost + c.missing + c.recovered + c.corrupted + c.dropped
-        assert judged + c.unexpected + c.unknown + c.pending >= c.events
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,9 +55,7 @@ def test_random_histories_equal_the_reference(
     verdict = inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, units=units)
     assert_equals_reference(world, verdict, out)
     if bits == 3:
-        verdict = inprocess.run(
-            ledger, capture, out=out, bits=bits, tail=tail, allow_open=True
-        )
+        verdict = inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, allow_open=True)
         assert_equals_reference(world, verdict, out, allow_open=True)
         return
     # Tails of one or two arrivals are cut in nearly every bucket: the second pass has work to do.
@@ -91,6 +65,7 @@ def test_random_histories_equal_the_reference(
         assert verdict.seconds["second_passes"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "histories", "bits", "tail"),

@@ -17,7 +17,7 @@ from tests.support import recordings
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 EVIDENCE = recordings.OWN / "evidence"
 EVENTS = 60

@@ -25,11 +25,11 @@ from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.testing import lumberjack as lumberjack
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
-from tests.kafka_fixture import connector
+from tests.support import verify_files as files
+from tests.support.kafka_fixture import Record, connector, create_topic
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.histories import ENDPOINTS, World, differences, overview_differences
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 pa = support.need("pyarrow")
@@ -37,52 +37,9 @@ parquet = support.need("pyarrow.parquet")
 job = pytest.importorskip("logclient.verify.job")
 readers = pytest.importorskip("logclient.verify.readers")
 report = pytest.importorskip("logclient.verify.report")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 pytestmark = pytest.mark.spark
-
-
-class Record:
-    """A record for a topic."""
-
-    def __init__(
-        self, value: bytes | None, partition: int = 0, at_ms: int = 50, key: bytes | None = None
-    ) -> None:
-        self.value = value
-        self.partition = partition
-        self.at_ms = at_ms
-        self.key = key
-
-
-def create_topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config: str) -> str:
-    """Create a topic with these records in this order."""
-    client = support.need("confluent_kafka")
-    admin = support.need("confluent_kafka.admin")
-    name = f"t-{os.urandom(6).hex()}"
-    new = admin.NewTopic(name, num_partitions=partitions, config=config)
-    asks = admin.AdminClient({"bootstrap.servers": bootstrap})
-    for made in asks.create_topics([new]).values():
-        made.result(PATIENCE)
-    wrong = []
-    # While a leader is elected the producer retries, and keeps the order.
-    producer = client.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
-    for record in some:
-        producer.produce(
-            name, record.value, record.key, record.partition, timestamp=record.at_ms,
-            on_delivery=lambda error, _: wrong.append(error) if error else None,
-        )  # fmt: skip
-        producer.poll(0)
-    assert producer.flush(2 * PATIENCE) == 0
-    assert not wrong
-    return name
-
-
-@pytest.fixture
-def broker(kafka: str, spark: Any) -> str:
-    jars, why = connector()
-    if not jars:
-        support.missing(why)
-    return kafka
 
 
 def verify_topic(spark: Any, scene: Scene, broker: str, some: Iterable[Record], partitions: int = 1) -> Any:
@@ -92,10 +49,6 @@ def verify_topic(spark: Any, scene: Scene, broker: str, some: Iterable[Record], 
 
 def records_of(scene: Scene, seqs: Iterable[int]) -> list[Record]:
     return [Record(scene.bodies[seq]) for seq in seqs]
-
-
-def nonzero(counts: Any) -> dict[str, int]:
-    return {word: n for word, n in counts._asdict().items() if n}
 
 
 # -- random histories
@@ -112,6 +65,7 @@ def records_of_world(world: World) -> list[Record]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -155,6 +109,7 @@ def document(ident: str, data: bytes) -> bytes:
     return b'{"type":"log","uuid":"%b","host":"h","timestamp":1,"data":"%b"}' % (ident.encode(), data)
 
 
+@pytest.mark.slow
 def test_plog_events_are_found_by_id_or_hash(spark: Any, broker: str, scene: Scene) -> None:
     """Documents, a user's own uuid, and bytes that are no document."""
     rng = random.Random(20)
@@ -197,6 +152,7 @@ def test_plog_events_are_found_by_id_or_hash(spark: Any, broker: str, scene: Sce
 # -- Kafka
 
 
+@pytest.mark.slow
 def test_partitions_are_listeners_and_keys_are_kept(spark: Any, broker: str, scene: Scene) -> None:
     """A fault is shown with its bytes."""
     scene.write_ledger()
@@ -205,7 +161,7 @@ def test_partitions_are_listeners_and_keys_are_kept(spark: Any, broker: str, sce
     some += [Record(bad, 1, 90, b"<\x1b[31m\xff"), Record(scene.bodies[7], 1, 91)]
     verdict = verify_topic(spark, scene, broker, some, partitions=3)
     assert verdict.exit_code == ExitCode.BROKEN
-    assert nonzero(verdict.counts) == {
+    assert inprocess.counts(verdict) == {
         "events": 20, "ok": 18, "lost": 1, "corrupted": 1, "duplicated": 2
     }  # fmt: skip
     assert verdict.order == "checked"
@@ -231,11 +187,12 @@ def test_partitions_are_listeners_and_keys_are_kept(spark: Any, broker: str, sce
     assert "\x1b" not in page
 
 
+@pytest.mark.slow
 def test_order_is_judged_per_partition(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger()
     order = [1, 2, 4, 3, *range(5, 21)]
     verdict = verify_topic(spark, scene, broker, [Record(scene.bodies[seq]) for seq in order])
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 1}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 20, "reordered": 1}
     apart = [Record(scene.bodies[seq], seq % 2) for seq in sorted(order, key=lambda seq: (seq % 2, seq))]
     assert verify_topic(spark, scene, broker, apart, partitions=2).ok
 
@@ -243,7 +200,7 @@ def test_order_is_judged_per_partition(spark: Any, broker: str, scene: Scene) ->
 def test_empty_topic_loses_all_acknowledged_events(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger(outcomes={"acked": range(1, 16), "handed": range(16, 21)})
     verdict = verify_topic(spark, scene, broker, [], partitions=2)
-    assert nonzero(verdict.counts) == {"events": 20, "lost": 15, "missing": 5}
+    assert inprocess.counts(verdict) == {"events": 20, "lost": 15, "missing": 5}
     assert len(verdict.capture["listeners"]) == 2
     assert verdict.capture["complete"]
 
@@ -254,15 +211,16 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_hostile_values_change_no_event(spark: Any, broker: str, scene: Scene) -> None:
     """A topic is open to other writers: values that are no event are counted by reason."""
     scene.write_ledger()
-    some = [Record(None, key=b"tombstone")]
+    some, keys = [Record(None, key=b"tombstone")], random.Random(1)
     for seq, raw in scene.bodies.items():
-        some += [Record(raw), Record(HOSTILE[seq % len(HOSTILE)], key=os.urandom(9))]
+        some += [Record(raw), Record(HOSTILE[seq % len(HOSTILE)], key=keys.randbytes(9))]
     some += [Record(raw) for raw in HOSTILE] + [Record(None)]
     verdict = verify_topic(spark, scene, broker, some)
-    counts = nonzero(verdict.counts)
+    counts = inprocess.counts(verdict)
     assert counts.pop("unexpected") == 3  # two bodies without an id, known by their hash, and a foreign id
     assert counts == {"events": 20, "ok": 20}
     assert verdict.undecodable["no_value"] == 2
@@ -288,12 +246,12 @@ def test_events_deleted_by_retention_are_unknown(spark: Any, broker: str, scene:
             gone.result(PATIENCE)
         return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark)
 
-    assert nonzero(without(2).counts) == {"events": 20, "ok": 18, "unexpected": 1, "lost": 2}
+    assert inprocess.counts(without(2)) == {"events": 20, "ok": 18, "unexpected": 1, "lost": 2}
     verdict = without(5)
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 16, "unknown": 4}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 16, "unknown": 4}
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert verdict.problems == (f"capture: {name}[0]: gap: records before offset 5 are deleted",)
-    assert nonzero(without(21).counts) == {"events": 20, "unknown": 20}
+    assert inprocess.counts(without(21)) == {"events": 20, "unknown": 20}
 
 
 def test_offset_without_a_record_is_a_gap(spark: Any, broker: str, scene: Scene) -> None:
@@ -357,10 +315,11 @@ def test_ledger_lines_after_the_listing_are_not_read(
 
     monkeypatch.setattr(readers, "_offsets", asked)
     verdict = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, tuning=Tuning(3))
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unknown": 8}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 20, "unknown": 8}
     assert verdict.exit_code == ExitCode.UNREACHABLE
 
 
+@pytest.mark.slow
 def test_several_topics_are_one_verdict(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger()
     names = [create_topic(broker, 1, records_of(scene, range(1 + i, 21, 2))) for i in range(2)]
@@ -394,6 +353,7 @@ def test_wrong_kafka_address_is_a_config_error(scene: Scene, address: str) -> No
     assert "secret" not in str(failed.value)
 
 
+@pytest.mark.slow
 def test_kafka_config_file_sets_the_consumer(spark: Any, broker: str, scene: Scene, tmp_path: Path) -> None:
     scene.write_ledger()
     name = create_topic(broker, 1, records_of(scene, range(1, 21)))
@@ -421,6 +381,7 @@ def test_exactly_one_source_of_arrivals_is_given(scene: Scene) -> None:
             job.run(scene.ledger, **given)
 
 
+@pytest.mark.slow
 def test_command_starts_a_session_with_the_connector(broker: str, scene: Scene, tmp_path: Path) -> None:
     """The connector is taken from a folder of jars."""
     scene.write_ledger()
@@ -446,6 +407,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in names) for row in frame.collect()), key=repr)
 
 
+@pytest.mark.slow
 def test_topic_decodes_alike_in_batch_and_stream(
     spark: Any, broker: str, scene: Scene, tmp_path: Path
 ) -> None:
@@ -485,6 +447,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
+@pytest.mark.slow
 def test_frame_without_a_body_column_is_refused(spark: Any) -> None:
     frame = spark.createDataFrame([(1, "{}", None)], "n int, value string, hash int")
     for column in ("n", "none"):
@@ -517,13 +480,14 @@ def table(spark: Any, scene: Scene, tmp_path: Path) -> Any:
     return go
 
 
+@pytest.mark.slow
 def test_table_needs_neither_arrival_nor_time(scene: Scene, table: Any) -> None:
     """Without an arrival number there is no order, without a time no latency."""
     scene.write_ledger()
     bad = files.body(files.event_id(P, 5), "event V")
     rows = [{"value": scene.bodies[seq]} for seq in (3, 2, 1, *range(6, 20), 7, 7)]
     verdict = table([*rows, {"value": bad}, {"value": None}, {"value": b"nothing"}])
-    assert nonzero(verdict.counts) == {
+    assert inprocess.counts(verdict) == {
         "events": 20, "ok": 17, "lost": 2, "corrupted": 1, "duplicated": 2
     }  # fmt: skip
     assert verdict.order == verdict.producers[0].order == "not checked"
@@ -556,10 +520,11 @@ def test_events_of_a_producer_that_began_after_the_listing_are_unknown(scene: Sc
     columns = Columns({"body": "value"}, lambda: scene.write_ledger(producer=Q, bodies=bodies))
     rows = [{"value": raw} for raw in [*scene.bodies.values(), *bodies.values()]]
     verdict = table(rows, columns=columns)
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unknown": 3}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 20, "unknown": 3}
     assert verdict.exit_code == ExitCode.UNREACHABLE
 
 
+@pytest.mark.slow
 def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, table: Any) -> None:
     """No event is taken for another one, and the problem gives the reason."""
     with lumberjack.Collector(keep=True) as server:
@@ -590,7 +555,7 @@ def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, tabl
 
     # Events without an id, and the two whose ids they carried, have only their bodies, which differ.
     verdict = table(rows)
-    assert nonzero(verdict.counts) == {"events": 24, "corrupted": 19, "lost": 5, "unexpected": 5}
+    assert inprocess.counts(verdict) == {"events": 24, "corrupted": 19, "lost": 5, "unexpected": 5}
     assert {json.loads(x["body"])["n"] for x in verdict.examples["corrupted"] if x["seq"] > 5} == {
         x["seq"] for x in verdict.examples["corrupted"] if x["seq"] > 5
     }
@@ -601,6 +566,7 @@ def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, tabl
     assert "arrived at the table (19)" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["metadata kept", "metadata gone"])
 def test_raw_bytes_with_two_ids_are_never_mixed_up(scene: Scene, table: Any, kept: bool) -> None:
     """No event is taken for another one, whichever of its ids the store keeps."""
@@ -620,14 +586,15 @@ def test_raw_bytes_with_two_ids_are_never_mixed_up(scene: Scene, table: Any, kep
     # Without `@metadata` every body differs from what was sent; two of the events share one id.
     whole, gone = (table([{"value": value} for value in some]) for some in (values, values[1:]))
     if kept:
-        assert nonzero(whole.counts) == {"events": 4, "ok": 4}
-        assert nonzero(gone.counts) == {"events": 4, "ok": 3, "lost": 1}
+        assert inprocess.counts(whole) == {"events": 4, "ok": 4}
+        assert inprocess.counts(gone) == {"events": 4, "ok": 3, "lost": 1}
     else:
-        assert nonzero(whole.counts) == {"events": 4, "corrupted": 2, "lost": 2, "unexpected": 2}
-        assert nonzero(gone.counts) == {"events": 4, "corrupted": 2, "lost": 2, "unexpected": 1}
+        assert inprocess.counts(whole) == {"events": 4, "corrupted": 2, "lost": 2, "unexpected": 2}
+        assert inprocess.counts(gone) == {"events": 4, "corrupted": 2, "lost": 2, "unexpected": 1}
         assert {x["seq"] for x in whole.examples["corrupted"]} == {2, 4}
 
 
+@pytest.mark.slow
 def test_columns_give_order_listener_time_and_key(scene: Scene, table: Any) -> None:
     """Order is that of arrival at each listener, wherever the rows are."""
     scene.bodies = {seq: files.body(files.event_id(P, seq), f"é {seq}") for seq in range(1, 21)}
@@ -642,7 +609,7 @@ def test_columns_give_order_listener_time_and_key(scene: Scene, table: Any) -> N
     ]  # fmt: skip
     columns = {"body": "text", "arrival": "n", "listener": "server", "received": "seen at", "key": "k"}
     verdict = table(rows[::-1], columns=columns)
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 2}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 20, "reordered": 2}
     assert verdict.order == "checked"
     assert verdict.capture["listeners"] == ["0", "1"]
     assert verdict.latency.max == 9
@@ -651,6 +618,7 @@ def test_columns_give_order_listener_time_and_key(scene: Scene, table: Any) -> N
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_table_may_be_named_or_have_a_format(spark: Any, scene: Scene, table: Any, tmp_path: Path) -> None:
     scene.write_ledger()
     spark.createDataFrame(
@@ -665,6 +633,7 @@ def test_table_may_be_named_or_have_a_format(spark: Any, scene: Scene, table: An
     assert table([], name=f"text:{lines}").counts.lost == 1
 
 
+@pytest.mark.slow
 def test_wrong_column_or_table_is_named(scene: Scene, table: Any) -> None:
     scene.write_ledger()
     rows = [{"value": b"{}", "n": 1.5}]
@@ -716,6 +685,7 @@ def test_arrival_number_in_two_files_is_refused(spark: Any, scene: Scene, table:
         spark.conf.set("spark.sql.files.openCostInBytes", before)
 
 
+@pytest.mark.slow
 def test_arrival_numbers_may_begin_anywhere(scene: Scene, table: Any) -> None:
     """They count from the lowest of each listener, which may be negative."""
     scene.write_ledger()
@@ -726,12 +696,13 @@ def test_arrival_numbers_may_begin_anywhere(scene: Scene, table: Any) -> None:
     ]
     rows[4]["n"], rows[6]["n"] = rows[6]["n"], rows[4]["n"]
     verdict = table(rows, columns={"arrival": "n", "listener": "server"})
-    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 1}
+    assert inprocess.counts(verdict) == {"events": 20, "ok": 20, "reordered": 1}
     [example] = verdict.examples["reordered"]
     assert (example["seq"], example["arrival"]) == (5, began["b"] + 7_000_000_000)
     assert verdict.problems == ()
 
 
+@pytest.mark.slow
 def test_wrong_time_is_named(scene: Scene, table: Any, capfd: pytest.CaptureFixture[str]) -> None:
     scene.write_ledger()
     rows = [{"value": scene.bodies[seq], "at": f"2024-01-01 00:00:{seq:02}"} for seq in range(1, 21)]

@@ -20,10 +20,10 @@ from logclient.cli.verify import print_verdict
 from logclient.errors import ExitCode
 from logclient.testing.lumberjack import Collector
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
+from tests.support.verify_scene import P, Scene
 from tests.verify.page import HIDDEN, Page, read_page
-from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
@@ -376,6 +376,7 @@ def test_report_without_events_has_no_timeline(scene: Scene, run: Run) -> None:
     assert "Over time" not in read_page(scene).text
 
 
+@pytest.mark.slow
 def test_page_of_many_producers_is_bounded(scene: Scene) -> None:
     n = 5000
     long_ = "lumberjack://" + "a-very-long-name." * 40

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from logclient import verify
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
+from tests.support import verify_files as files
 from tests.verify.histories import World
 
 np = support.need("numpy")
 support.need("pyarrow")
 arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")
 comparison = pytest.importorskip("logclient.verify.comparison")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 ledger_rows = pytest.importorskip("logclient.verify.ledger_rows")
 ledgers = pytest.importorskip("tests.verify.ledgers")
@@ -144,9 +144,7 @@ def test_rows_have_each_event_that_is_compared_by_hash_once(
 steps = st.one_of(st.integers(0, 9), st.sampled_from([(1 << 32) - 1, 1 << 32, (1 << 32) + 1, 1 << 50]))
 
 
-@given(
-    st.lists(st.lists(steps, min_size=1, max_size=6), min_size=1, max_size=6), st.integers(0, 1 << 60)
-)
+@given(st.lists(st.lists(steps, min_size=1, max_size=6), min_size=1, max_size=6), st.integers(0, 1 << 60))
 def test_positions_are_those_that_were_packed(slices: list[list[int]], begin: int) -> None:
     """Also where a distance needs more than 32 bits; between two rows it may fall."""
     expected = [(begin // (i + 1) + np.cumsum(np.array(some, np.int64))) for i, some in enumerate(slices)]
@@ -203,6 +201,7 @@ def test_order_of_rows_and_second_attempts_change_nothing(
     assert faults[0] == faults[1]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "seeds", [(1, 30), *(pytest.param((n, n + 99), marks=pytest.mark.long) for n in range(31, 531, 100))]

@@ -11,15 +11,15 @@ import pytest
 from logclient.errors import ConfigError
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests import verify_files as files
 from tests.damage.damages import records_of
+from tests.support import verify_files as files
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.histories import World, differences, overview_differences
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 counts = inprocess.counts
 report = pytest.importorskip("logclient.verify.report")
 arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")
@@ -530,6 +530,7 @@ def assert_equals_reference(world: World, verdict: Any, out: Path, options: dict
     assert verdict.counts.events and left_out["events"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selection: str) -> None:
@@ -545,6 +546,7 @@ def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selecti
     assert_equals_reference(world, verdict, out, options)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("selection", ["both", "run and time"])
 def test_random_histories_on_spark_equal_the_reference(spark: Any, tmp_path: Path, selection: str) -> None:

@@ -11,9 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,10 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, ExitCode
 from tests import support
-from tests import verify_files as files
-from tests.support.patience import PATIENCE
-from tests.verify_scene import Scene
+from tests.support import verify_files as files
+from tests.support.leftovers import environment, processes_of, remaining_files
+from tests.support.patience import PATIENCE, wait_until
+from tests.support.verify_scene import Scene
 
 support.need("numpy")
 support.need("pyarrow")
@@ -38,19 +37,6 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path).write_ledger().write_capture()
-
-
-def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
-    """The environment of a fresh process with a temporary folder of its own."""
-    temporary = tmp_path / "tmp"
-    temporary.mkdir(exist_ok=True)
-    paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
-    return support.clean_environment(PYTHONPATH=paths, TMPDIR=str(temporary), **extra)
-
-
-def remaining_files(tmp_path: Path) -> list[str]:
-    """What is in that temporary folder, without the JVM's own statistics."""
-    return sorted(x.name for x in (tmp_path / "tmp").iterdir() if not x.name.startswith("hsperfdata_"))
 
 
 def read_event_log(folder: Path) -> dict[str, str]:
@@ -77,6 +63,7 @@ sys.exit(verify.run(sys.argv[1], sys.argv[2]).exit_code)
 """
 
 
+@pytest.mark.slow
 def test_settings_of_spark_submit_win(scene: Scene, tmp_path: Path) -> None:
     home = Path(support.need("pyspark").__file__).parent
     script = tmp_path / "sub.py"
@@ -179,7 +166,7 @@ def test_stop_cancels_jobs_and_keeps_the_session(
     with pytest.raises(sessions.VerifyError, match=r"^stopped$"):
         verify.run(scene.ledger, scene.capture, progress=progress, stop=stop)
     tracker = spark.sparkContext.statusTracker()
-    wait_until(lambda: not tracker.getActiveJobsIds(), "a job goes on")
+    wait_until(lambda: not tracker.getActiveJobsIds(), "a job goes on", 4 * PATIENCE)
     assert spark.range(3).count() == 3
 
 
@@ -199,7 +186,6 @@ def test_settings_for_an_active_session_are_refused(spark: Any, scene: Scene, la
         (["--conf", "executor.cores=2"], "must be as spark.executor.cores=2"),
         (["--conf", "spark.x"], "must be as spark.executor.cores=2"),
         (["--heap", "lots"], "must be a size such as 700m or 2g"),
-        (["--work", "/no/where"], "work: there is no work folder any more"),
         (["--packages", "."], "packages: . has no jar"),
     ],
 )
@@ -220,31 +206,13 @@ def test_wrong_option_is_named(
 # -- signals
 
 
-def processes_of(tmp_path: Path) -> list[int]:
-    """Processes that have this temporary folder in their environment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"TMPDIR={tmp_path / 'tmp'}\0".encode() in path.read_bytes() + b"\0":
-                found.append(int(path.parent.name))
-        except OSError:
-            continue  # it has ended, or another user owns it
-    return found
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 4 * PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.005)
-
-
 def read_all(descriptor: int, into: list[bytes]) -> None:
     with contextlib.suppress(OSError):  # a terminal without a program behind it
         while data := os.read(descriptor, 4096):
             into.append(data)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
 @pytest.mark.parametrize(
     ("number", "moment"),
@@ -272,7 +240,7 @@ def test_signal_leaves_one_line_and_no_files(
     reader = threading.Thread(target=read_all, args=(terminal, screen))
     reader.start()
     try:
-        wait_until(lambda: list((tmp_path / "tmp").glob(moment)), f"it never came to {moment}")
+        wait_until(lambda: list((tmp_path / "tmp").glob(moment)), f"it never came to {moment}", 4 * PATIENCE)
         # A terminal's Ctrl-C goes to the JVM and the workers too.
         (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
         out, _ = running.communicate(timeout=4 * PATIENCE)
@@ -288,7 +256,7 @@ def test_signal_leaves_one_line_and_no_files(
     assert all(re.fullmatch(r"([a-zS ]+( \d+%)?, \d+ s)? *", line) for line in shown[:-1]), shown
     assert remaining_files(tmp_path) == []
     assert not (tmp_path / "out").exists()
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)
 
 
 @pytest.mark.long
@@ -316,7 +284,7 @@ except KeyboardInterrupt:
     )  # fmt: skip
     assert (done.stdout.split(" ")[0], done.stderr) == ("interrupted", "")
     assert remaining_files(tmp_path) == []
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)
 
 
 # -- many producers

@@ -17,14 +17,15 @@ from logclient import verify
 from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests.support.patience import PATIENCE
-from tests.verify.test_verify_session import environment, processes_of, remaining_files, wait_until
-from tests.verify_scene import Scene
+from tests.support.leftovers import environment, processes_of, remaining_files
+from tests.support.patience import PATIENCE, wait_until
+from tests.support.verify_scene import Scene
 
 support.need("numpy")
 support.need("pyarrow")
 
 pytestmark = pytest.mark.spark
+
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
@@ -52,14 +53,14 @@ def test_interrupt_ends_a_jvm_that_does_not_answer(scene: Scene, tmp_path: Path)
         start_new_session=True, env=silent_java(tmp_path),
     )  # fmt: skip
     try:
-        wait_until((tmp_path / "started").exists, "the JVM was not started")
+        wait_until((tmp_path / "started").exists, "the JVM was not started", 4 * PATIENCE)
         os.killpg(running.pid, signal.SIGINT)
         out, error = running.communicate(timeout=4 * PATIENCE)
     finally:
         running.kill()
     assert (running.returncode, out, error) == (ExitCode.INTERRUPTED, "", "logclient: interrupted\n")
     assert remaining_files(tmp_path) == []
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,7 @@ def test_missing_evidence_is_named_without_spark(scene: Scene, tmp_path: Path) -
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.slow
 def test_events_of_spark_are_logged_to_their_end(scene: Scene, tmp_path: Path) -> None:
     """The JVM ends by itself, and leaves nothing else."""
     events = tmp_path / "events"
@@ -111,7 +113,7 @@ def test_events_of_spark_are_logged_to_their_end(scene: Scene, tmp_path: Path) -
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (ExitCode.OK, "")
     assert remaining_files(tmp_path) == []
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)
     [finished] = [path.name for path in events.rglob("appstatus_*")]
     assert not finished.endswith(".inprogress")
 
@@ -142,9 +144,7 @@ def printed_by(script: str) -> str:
     variables = support.clean_environment(
         PYTHONPATH=os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=variables
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables)
     assert done.stderr == ""
     return done.stdout
 
@@ -195,4 +195,4 @@ for _ in range(2):
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("True None\nTrue None\n", "")
     assert remaining_files(tmp_path) == []
-    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left", 4 * PATIENCE)

@@ -19,17 +19,17 @@ import pytest
 
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
-from tests import verify_files as files
 from tests.oracle import plog as oracle
+from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.support.s3 import CREDENTIALS, Bucket, gateway
+from tests.support.verify_scene import P, Q, Scene
 from tests.verify.failing_spark import fail_on_spark
 from tests.verify.histories import World
-from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
+inprocess = pytest.importorskip("tests.support.verify_inprocess")
 captures = pytest.importorskip("logclient.evidence.captures")
 job = pytest.importorskip("logclient.verify.job")
 storage = pytest.importorskip("logclient.evidence.storage")
@@ -181,6 +181,7 @@ def test_pattern_without_a_folder_is_an_error(scene: Scene, verify: Run, tmp_pat
 # -- S3
 
 
+@pytest.mark.slow
 def test_evidence_is_read_from_a_bucket(scene: Scene, bucket: Bucket, verify: Run) -> None:
     scene.write_ledger().write_capture(per_segment=3)
     ledger, capture = bucket.upload(scene.ledger, "run/ledger"), bucket.upload(scene.capture, "run/capture")
@@ -239,9 +240,7 @@ def test_folder_and_bucket_are_one_evidence(scene: Scene, bucket: Bucket, verify
         ("gopher://b/c", "cannot open"),
     ],
 )
-def test_url_with_a_secret_or_an_error_is_refused(
-    scene: Scene, verify: Run, url: str, words: str
-) -> None:
+def test_url_with_a_secret_or_an_error_is_refused(scene: Scene, verify: Run, url: str, words: str) -> None:
     scene.write_ledger().write_capture()
     for places in ((url, scene.capture), (scene.ledger, url)):
         with pytest.raises(ConfigError, match=words) as caught:
@@ -286,7 +285,8 @@ def test_pattern_of_a_url_lists_only_folders_that_may_lead_to_a_match(
         found = storage.expand(bucket.url("run/*/capture"), "capture")
         assert found == [bucket.url(f"run/{name}/capture") for name in ("a%3F", "a", "b")]
         assert {name for name in listed if ".logclient" not in name} == {
-            "run/", *(f"run/{name}/" for name in ("a", "a?", "b", "c", "capture", "[x]"))
+            "run/",
+            *(f"run/{name}/" for name in ("a", "a?", "b", "c", "capture", "[x]")),
         }
         for pattern, names in {
             "run/[ab]/capture": ["run/a/capture", "run/b/capture"],
@@ -304,6 +304,7 @@ def test_pattern_of_a_url_lists_only_folders_that_may_lead_to_a_match(
             storage.expand("s3://*/run", "capture")
 
 
+@pytest.mark.slow
 def test_headers_are_read_at_the_same_time(
     scene: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +356,7 @@ def rows_of(out: Any) -> list[tuple[str, str]]:
     return sorted(inprocess.violation_ids(out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["plain", "anonymous", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("logjam", "unclosed"))],
@@ -384,6 +386,7 @@ def test_verdict_from_a_bucket_equals_that_of_folders(
     assert said["capture"]["folder"] == bucket.url("run/capture")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
 def test_each_protocol_is_judged_from_a_bucket(
     tmp_path: Path, bucket: Bucket, verify: Run, protocol: str
@@ -450,6 +453,7 @@ def test_folders_of_a_bucket_that_are_not_read(scene: Scene, bucket: Bucket, ver
     assert (verdict.ledger["unread"], verdict.capture["listeners"]) == (1, ["main"])
 
 
+@pytest.mark.slow
 def test_selection_from_a_bucket_equals_that_of_folders(tmp_path: Path, bucket: Bucket, verify: Run) -> None:
     world = World(5, 12, anonymous=0.3, users=0.2, runs=("one", "two"))
     ledger, capture = world.write(tmp_path)
@@ -473,6 +477,7 @@ def test_failed_verification_leaves_nothing(
     assert bucket.objects() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_command_runs_in_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) -> None:
     """Everything is behind URLs, and Spark's workers read the evidence themselves."""
@@ -516,6 +521,7 @@ def test_empty_prefix_is_one_line(scene: Scene, bucket: Bucket, verify: Run, wha
     assert_one_line(caught, f"{what}: {bucket.url('none')}: there is nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["ledger", "capture", "out"])
 def test_server_that_does_not_answer_is_one_line(
     scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch, what: str

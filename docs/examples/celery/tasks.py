@@ -1,6 +1,6 @@
 """Celery tasks whose log records are shipped. Run a worker with the prefork pool::
 
-    LOG_URL=lumberjack://127.0.0.1:5044 celery --app tasks worker --concurrency 3
+LOG_URL=lumberjack://127.0.0.1:5044 celery --app tasks worker --concurrency 3
 """
 
 import logging

@@ -1,6 +1,6 @@
 """A FastAPI application, each of whose requests becomes one document in Logjam. Run it under uvicorn::
 
-    LOG_URL=logjam://127.0.0.1:9604/stock-production uvicorn app:app --port 8001
+LOG_URL=logjam://127.0.0.1:9604/stock-production uvicorn app:app --port 8001
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger("stock")
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     yield
     # uvicorn ends itself by the signal it got, and then no exit handler of Python's runs.
-    await asyncio.to_thread(client.flush)
+    await asyncio.to_thread(client.close, 5)
 
 
 api = FastAPI(lifespan=lifespan)

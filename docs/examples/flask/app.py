@@ -1,6 +1,6 @@
 """A Flask application, each of whose requests becomes one document in Logjam. Run it under gunicorn::
 
-    LOG_URL=logjam://127.0.0.1:9604/shop-production gunicorn --config gunicorn.conf.py app:app
+LOG_URL=logjam://127.0.0.1:9604/shop-production gunicorn --config gunicorn.conf.py app:app
 """
 
 import json

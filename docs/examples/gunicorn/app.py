@@ -1,6 +1,6 @@
 """A Flask application whose log records are shipped. Run it under gunicorn::
 
-    LOG_URL=lumberjack://127.0.0.1:5044 gunicorn --config gunicorn.conf.py app:app
+LOG_URL=lumberjack://127.0.0.1:5044 gunicorn --config gunicorn.conf.py app:app
 """
 
 import logging

@@ -1,6 +1,6 @@
 """A WSGI application whose log records are shipped. Run it under uwsgi::
 
-    LOG_URL=lumberjack://127.0.0.1:5044 uwsgi --ini uwsgi.ini
+LOG_URL=lumberjack://127.0.0.1:5044 uwsgi --ini uwsgi.ini
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Captures and ledgers as DataFrames, see ``docs/dataframes.md``.
+"""Captures and ledgers as DataFrames, see ``docs/verify-spark.md``.
 
 ``columns.py`` has the columns of captures, which ``pieces.py`` reads; ``ledgers.py`` reads ledgers;
 ``sources.py`` and ``streams.py`` offer them to Spark.

@@ -56,7 +56,7 @@ def arrivals(spark: SparkSession, capture: Folder | Sequence[Folder], *, rows: s
         rows: ``events`` for a row per event or undecoded unit; ``units`` for a row per wire unit.
 
     Returns:
-        A DataFrame with the columns of docs/dataframes.md.
+        A DataFrame with the columns of docs/verify-spark.md.
 
     Raises:
         LedgerError: the folders hold no capture.
@@ -132,6 +132,7 @@ def events(
 
 # -- options
 
+
 def _as_option(folders: Folder | Sequence[Folder], what: str) -> str:
     return json.dumps(storage.resolve_all(folders, what))
 
@@ -169,7 +170,7 @@ _OPTIONS = ("path", "protocol", "columns", "mode", "maxPartitionBytes", "maxByte
 
 
 class LogSource(_Table):
-    """The data source ``logclient``: a row for each event. Its options are in docs/dataframes.md."""
+    """The data source ``logclient``: a row for each event. Its options are in docs/verify-spark.md."""
 
     _name = "logclient"
     _quiet = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import verify_files as files
+from tests.support import verify_files as files
 
 P, Q = "0a" * 10, "0b" * 10
 

@@ -1,4 +1,4 @@
-"""``logclient doctor``: which step fails, and the advice for it."""
+"""``logclient check``: which step fails, and the advice for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from logclient import cli
-from logclient.cli import doctor
+from logclient.cli import examination
 from logclient.testing.logux import Collector as LoguxServer
 from logclient.testing.lumberjack import Collector
 from logclient.testing.plog import Collector as PlogServer
 from tests import support
-from tests.cli.test_cli_unreachable import banner, black_hole, closes, dead, never_reads, serve_each, tls, web
+from tests.support.wrong_servers import banner, black_hole, closes, dead, never_reads, serve_each, tls, web
 
 FINE = {"ok", "warning", "skipped"}
 
@@ -28,12 +28,12 @@ FINE = {"ok", "warning", "skipped"}
 @pytest.fixture(autouse=True)
 def synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test cannot know the state of this machine's clock."""
-    monkeypatch.setattr(doctor, "_synchronized", lambda: True)
+    monkeypatch.setattr(examination, "_synchronized", lambda: True)
 
 
 def examine(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Run ``doctor --json`` on one endpoint; return the finding of each step."""
-    assert cli.main(["doctor", *arguments, "--timeout", "1s", "--json"]) == code
+    """Run ``check --json`` on one endpoint; return the finding of each step."""
+    assert cli.main(["check", *arguments, "--timeout", "1s", "--json"]) == code
     out, err = capsys.readouterr()
     assert err == ""
     found = json.loads(out)
@@ -54,7 +54,7 @@ def test_lines_are_wrapped_to_the_terminal(tmp_path: Path) -> None:
     from tests.cli.terminal import Terminal
 
     with dead() as port:
-        command = [sys.executable, "-m", "logclient", "doctor", f"lumberjack://127.0.0.1:{port}"]
+        command = [sys.executable, "-m", "logclient", "check", f"lumberjack://127.0.0.1:{port}"]
         environment = support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path), COLUMNS="70")
         with Terminal(*command, environment=environment, folder=tmp_path) as terminal:
             found = terminal.until(r"(?s)  FAILED .*there\s")
@@ -71,7 +71,9 @@ class TestHealthyServers:
             found = examine(capsys, server.url)
             [event] = server.events(1)
         assert statuses(found) == WELL
-        assert event["tags"] == "logclient-ping"
+        assert event["message"].startswith("logclient check from ")
+        assert event["tags"] == "logclient-check"
+        assert event["@timestamp"].endswith("Z")
         assert found["connect"]["found"].startswith(f"127.0.0.1:{server.port} in ")
         assert found["protocol"]["found"].startswith("lumberjack answers in ")
         assert found["event"]["found"].startswith("acknowledged in ")
@@ -93,9 +95,7 @@ class TestHealthyServers:
             r"ours is synchronized; the server's differs by -?\d+ ms", found["clock"]["found"]
         )
 
-    def test_plog_skips_the_connection(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_plog_skips_the_connection(self, capsys: pytest.CaptureFixture[str]) -> None:
         with PlogServer() as server:
             found = examine(capsys, server.url)
         assert statuses(found) == WELL | {"connect": "skipped"}
@@ -109,7 +109,7 @@ class TestHealthyServers:
 
     def test_text_output_names_steps_and_advice(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as server, dead() as port:
-            assert cli.main(["doctor", f"lumberjack://127.0.0.1:{server.port},127.0.0.1:{port}"]) == 3
+            assert cli.main(["check", f"lumberjack://127.0.0.1:{server.port},127.0.0.1:{port}"]) == 3
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == f"lumberjack://127.0.0.1:{server.port}"
         assert [line.split()[:2] for line in lines[1:6]] == [["ok", step] for step in WELL]
@@ -174,18 +174,21 @@ class TestBrokenServers:
         assert statuses(found) == {"name": "failed"}
         assert found["name"]["mend"]
 
+    @pytest.mark.slow
     def test_a_slow_look_up_times_out(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from threading import Event
 
         end = Event()
-        monkeypatch.setattr(doctor, "resolve", lambda *_: end.wait() and (b"", []))
+        monkeypatch.setattr(examination, "resolve", lambda *_: end.wait() and (b"", []))
         found = examine(capsys, "lumberjack://h", code=3)
         end.set()
         assert found["name"]["found"] == "h: no answer to the look-up in 1 s"
 
-    def test_a_server_that_answers_events_only_passes(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_server_that_answers_events_only_needs_the_event(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """As go-lumber's does."""
 
         def serve(sock: socket.socket) -> None:
@@ -196,7 +199,9 @@ class TestBrokenServers:
 
         with serve_each(serve) as port:
             found = examine(capsys, f"lumberjack://127.0.0.1:{port}")
+            silent = examine(capsys, f"lumberjack://127.0.0.1:{port}", "--no-event", code=3)["protocol"]
         assert statuses(found) == WELL | {"protocol": "skipped"}
+        assert "answers only events, as go-lumber's does: leave out --no-event" in silent["found"]
 
     def test_one_dead_address_of_several_is_a_warning(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -204,7 +209,7 @@ class TestBrokenServers:
         with Collector() as server, dead() as port:
             places = [("127.0.0.1", port), ("127.0.0.1", server.port)]
             rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
-            for module in ("logclient.cli.doctor.resolve", "logclient.transports.tcp.resolve"):
+            for module in ("logclient.cli.examination.resolve", "logclient.transports.tcp_link.resolve"):
                 monkeypatch.setattr(module, lambda *_: (b"h", rows))
             found = examine(capsys, "lumberjack://h:5044")
         assert statuses(found) == WELL | {"connect": "warning"}
@@ -215,13 +220,13 @@ class TestBrokenServers:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         support.need("websockets")
-        monkeypatch.setattr(doctor, "_CLOCK_MS", -1)
+        monkeypatch.setattr(examination, "_CLOCK_MS", -1)
         with LoguxServer() as server:
             found = examine(capsys, server.url, "--no-event")
             assert found["clock"]["status"] == "warning"
             assert "0.0 s" in found["clock"]["found"]
             monkeypatch.undo()
-            monkeypatch.setattr(doctor, "_synchronized", lambda: False)
+            monkeypatch.setattr(examination, "_synchronized", lambda: False)
             found = examine(capsys, server.url, "--no-event")
         assert found["clock"]["found"].startswith("ours is not synchronized; the server's differs by ")
         assert "NTP" in found["clock"]["mend"]
@@ -254,7 +259,7 @@ class TestTls:
     ) -> None:
         from tests.support.tls import context
 
-        monkeypatch.setattr(doctor, "_FEW_DAYS", 1_000_000)
+        monkeypatch.setattr(examination, "_FEW_DAYS", 1_000_000)
         with Collector(tls=context("1.3", ours.issue("server"))) as server:
             found = examine(capsys, f"{server.url}?ca={ours.ca}")
         assert (found["TLS"]["status"], found["TLS"]["mend"]) == (
@@ -266,25 +271,26 @@ class TestTls:
         with Collector() as server:
             found = examine(capsys, f"lumberjack+tls://127.0.0.1:{server.port}", code=3)
         assert (list(found)[-1], found["TLS"]["status"]) == ("TLS", "failed")
-        assert (
-            found["TLS"]["mend"] == "if the server has no TLS on this port, use lumberjack://"
-        )
+        assert found["TLS"]["mend"] == "if the server has no TLS on this port, use lumberjack://"
 
     def test_plain_to_a_tls_server_is_explained(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
-        with tls(tmp_path) as port:
+        with tls() as port:
             found = examine(capsys, f"lumberjack://127.0.0.1:{port}", code=3)
         assert found["protocol"]["status"] == "failed"
         assert found["protocol"]["found"].startswith("a TLS server answers")
         assert found["protocol"]["mend"] == "use lumberjack+tls://"
 
 
-def test_wrong_doctor_usage_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, says in (
-        (["doctor"], "URL: give the servers, or --logging MODULE:NAME"),
-        (["doctor", "http://h"], "scheme: 'http' is none of"),
-        (["doctor", "lumberjack://h?windw=5"], "windw: unknown option; did you mean window?"),
+        (["check"], "one of the arguments --logging URL is required"),
+        (["check", "lumberjack://h", "--logging", "shop:LOGGING"], "not allowed with argument URL"),
+        (["check", "lumberjack://h", "--timeout", "x"], "--timeout: must be a duration"),
+        (["check", "lumberjack://h", "--timeout", "0"], "--timeout: must be a duration above 0"),
+        (["check", "http://h"], "scheme: 'http' is none of"),
+        (["check", "lumberjack://h?windw=5"], "windw: unknown option; did you mean window?"),
     ):
         assert cli.main(arguments) == 2
         assert says in capsys.readouterr().err
@@ -317,9 +323,7 @@ class TestSpool:
             found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}", code=3)
         assert found["spool"]["status"] == "failed" and "nfs4 may be shared" in found["spool"]["found"]
 
-    def test_too_little_space_is_a_warning(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
-    ) -> None:
+    def test_too_little_space_is_a_warning(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
         with Collector(keep=True) as server:
             found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}&spool_bytes={free * 2}")

@@ -16,6 +16,7 @@ from typing import Any
 
 import xxhash
 
+from tests import support
 from tests.oracle import logjam as oracle
 
 
@@ -54,6 +55,13 @@ def window(bodies: Sequence[bytes], *, compress: bool = False) -> bytes:
         packed = zlib.compress(frames)
         frames = b"2C" + struct.pack(">I", len(packed)) + packed
     return b"2W" + struct.pack(">I", len(bodies)) + frames
+
+
+def columns(units: Sequence[bytes]) -> tuple[bytes, Any, Any]:
+    """Return units as decoders take them: their bytes, offsets and lengths."""
+    np = support.need("numpy")
+    lengths = np.array([len(unit) for unit in units], np.int64)
+    return b"".join(units), np.cumsum(lengths) - lengths, lengths
 
 
 # -- Logjam

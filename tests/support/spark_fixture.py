@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import support
-from tests.kafka_fixture import connector
+from tests.support.kafka_fixture import connector
 
 
 @cache

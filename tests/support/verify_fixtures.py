@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import support
+from tests.support.kafka_fixture import connector
+
 if TYPE_CHECKING:
-    from tests.verify_scene import Scene
+    from tests.support.verify_scene import Scene
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    from tests.verify_scene import Scene  # it needs xxhash, which the tests of a wheel do without
+    from tests.support.verify_scene import Scene  # it needs xxhash, which the tests of a wheel do without
 
     return Scene(tmp_path)
 
@@ -22,10 +25,19 @@ def scene(tmp_path: Path) -> Scene:
 @pytest.fixture
 def run(scene: Scene) -> Callable[..., Any]:
     """The verdict on the scene, without Spark."""
-    inprocess = pytest.importorskip("tests.verify_inprocess")
+    inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
     def go(**options: Any) -> Any:
         options = {"bits": 3, "out": scene.out, **options}
         return inprocess.run(scene.ledger, scene.capture, **options)
 
     return go
+
+
+@pytest.fixture
+def broker(kafka: str, spark: Any) -> str:
+    """Where a broker is that Spark has the connector to read."""
+    jars, why = connector()
+    if not jars:
+        support.missing(why)
+    return kafka

@@ -1,0 +1,211 @@
+"""TCP: connects within a deadline, and moves bytes over a non-blocking socket."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from logclient.config import dns_name
+from logclient.delivery.attempt import Attempt
+from logclient.delivery.contract import FOREVER, Link
+from logclient.errors import CredentialError
+from logclient.threads import original
+
+Endpoint = tuple[str, int]
+L = TypeVar("L")
+
+Connect = Callable[[], socket.socket]
+"""Makes a connection to one address."""
+
+MakeLink = Callable[[Connect, bytes, float], L]
+"""Makes a link: see `connect_any`."""
+
+RECEIVE = 65536
+
+# SO_NOSIGPIPE of macOS: no SIGPIPE from this socket, however the application handles that signal. Not every
+# Python names the option.
+NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
+
+COUNTS_RECEIVED = sys.platform == "linux"
+"""Whether the kernel reports how many bytes a connection has received: see `bytes_received`."""
+
+_BYTES_RECEIVED = 128  # where Linux's struct tcp_info has tcpi_bytes_received, a u64
+
+
+class TcpLink(Link):
+    """One connected stream socket."""
+
+    hint = "does the server want TLS?"
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.peer = peer
+        self._socket = sock
+        self._unsent = memoryview(b"")
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        """Take these bytes; return whether the kernel has all of them and of the calls before."""
+        # A copy: the core may reuse its buffer after `sent`.
+        self._unsent = memoryview(b"".join((self._unsent, *buffers)))
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Write the rest of earlier ``send`` calls; return whether nothing is left."""
+        while self._unsent:
+            written = self._write(self._unsent)
+            if not written:
+                return False
+            self._unsent = self._unsent[written:]
+        return True
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the kernel has not taken."""
+        return len(self._unsent)
+
+    def _write(self, data: memoryview) -> int:
+        """Return how many bytes were taken; 0: the socket is full."""
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def receive(self) -> bytes | None:
+        """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
+        try:
+            return self._socket.recv(RECEIVE)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Return what to wait for: see `Link`."""
+        fds = [self._socket.fileno()]
+        return fds, fds if writable else [], FOREVER
+
+    def close(self, flush_for: float = 0.0) -> None:
+        """Close the socket; the kernel goes on sending the bytes it has."""
+        self._socket.close()
+
+    def detach(self) -> socket.socket:
+        """Give the socket to the caller; the link cannot be used any more."""
+        sock: socket.socket = original(socket, "socket")(fileno=self._socket.detach())
+        sock.setblocking(False)
+        return sock
+
+    def abandon(self) -> None:
+        """In a forked child, close the descriptor without sending anything to the peer."""
+        self._socket.close()
+
+    def __del__(self) -> None:
+        # The engine keeps its link to the end of the process, so that there is no leak to warn of.
+        self._socket.close()
+
+
+def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
+    """Look a host up; return its name as it was looked up, and the entries of ``socket.getaddrinfo``.
+
+    Raises:
+        OSError: the host has no address, or its name is not valid.
+    """
+    name = encode_hostname(host)
+    try:
+        return name, original(socket, "getaddrinfo")(name, port, type=kind)
+    except UnicodeError:
+        raise OSError(f"{host!r} is no host name") from None
+
+
+def encode_hostname(host: str) -> bytes:
+    """Return the name of a host as it is looked up; OSError: it is not valid."""
+    try:
+        # As bytes: for a str Python would import its IDNA codec here, in the sender's thread; a child that
+        # is forked in the middle of an import can never import that module.
+        return dns_name(host)
+    except ValueError as error:
+        raise OSError(str(error)) from None
+
+
+def first_address(endpoint: Endpoint, kind: socket.SocketKind, make: Callable[..., L]) -> L:
+    """Return what `make` makes of the first address of an endpoint with which it succeeds.
+
+    It gets the host's name as it was looked up, the arguments of ``socket.socket``, and the address.
+
+    Raises:
+        OSError: it fails with every address, or the name is unknown.
+    """
+    host, port = endpoint
+    failure: OSError | None = None
+    name, found = resolve(host, port, kind)
+    for *arguments, _, address in found:
+        try:
+            return make(name, *arguments, address)
+        except InterruptedError:
+            raise
+        except OSError as error:
+            # Prefer an error that a person has to correct to a passing one.
+            if not isinstance(failure, CredentialError):
+                failure = error
+    raise failure or OSError(f"{host} has no address")
+
+
+def connect_any(endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
+    """Connect to the first address of an endpoint that works, with so many seconds for each.
+
+    `link` makes the result. It gets a function that connects to one address, the host's name as it was looked
+    up, and the deadline in monotonic seconds.
+
+    Raises:
+        OSError: no address answers in time, or the name is unknown.
+    """
+
+    def make(name: bytes, *address: Any) -> L:
+        deadline = time.monotonic() + timeout
+        return link(partial(_connect, attempt, deadline, *address), name, deadline)
+
+    return first_address(endpoint, socket.SOCK_STREAM, make)
+
+
+def _connect(
+    attempt: Attempt, deadline: float, family: int, kind: int, number: int, address: Any
+) -> socket.socket:
+    sock: socket.socket = original(socket, "socket")(family, kind, number)
+    try:
+        sock.setblocking(False)
+        error = sock.connect_ex(address)
+        if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+            raise OSError(error, os.strerror(error))
+        while not attempt.wait([], [sock.fileno()], deadline, "no answer to the connection attempt in time"):
+            pass
+        if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error, os.strerror(error))
+        if sock.getsockname() == sock.getpeername():
+            # The system gave this socket the very port it connects to: no server listens there.
+            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if NO_SIGPIPE:
+            sock.setsockopt(socket.SOL_SOCKET, NO_SIGPIPE, 1)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def bytes_received(tcp: int) -> int:
+    """Return the bytes that the TCP connection of this descriptor has received; 0: unknown."""
+    if tcp < 0 or not COUNTS_RECEIVED:
+        return 0
+    try:
+        with original(socket, "socket")(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp)) as sock:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
+    except OSError:
+        return 0  # the connection is gone
+    return int.from_bytes(info[_BYTES_RECEIVED : _BYTES_RECEIVED + 8], sys.byteorder)
