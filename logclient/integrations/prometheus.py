@@ -67,6 +67,7 @@ class _Files(lifecycle.Observer):
         }
         lifecycle.observe(self)
         self.after_fork()
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._in_parent)
 
     def process_ends(self) -> None:
         self.update()
@@ -89,9 +90,20 @@ class _Files(lifecycle.Observer):
         while not stop.wait(EVERY):
             self.update()
 
+    def _before_fork(self) -> None:
+        """Let an update end: the child would find the locks of ``prometheus_client`` held for ever."""
+        if self._lock.acquire(timeout=EVERY):
+            self._forking = threading.get_ident()
+
+    def _in_parent(self) -> None:
+        if self._forking == threading.get_ident():
+            self._forking = 0
+            self._lock.release()
+
     def after_fork(self) -> None:
         """Write for the child; its counts begin at 0."""
         self._lock = threading.Lock()
+        self._forking = 0
         self._written: Counts = {}
         threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
 

@@ -315,3 +315,50 @@ def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
 
         wait_until(lambda: sent() == 7, "the counts are in the files")
         process.kill()
+
+
+def test_a_fork_during_an_update_leaves_the_child_no_held_lock(tmp_path: Path) -> None:
+    program = (
+        "import logclient, os, signal, sys, threading\n"
+        "from prometheus_client.mmap_dict import MmapedDict\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 3600.0\n"
+        "files = prometheus.register()\n"
+        "client = logclient.connect(sys.argv[1])\n"
+        "client.send({'n': 1})\n"
+        "assert client.flush(20) == 0\n"
+        "writes, forked = threading.Event(), threading.Event()\n"
+        "write = MmapedDict.write_value\n"
+        "def slow(*arguments):\n"
+        "    if not writes.is_set():\n"
+        "        writes.set()\n"
+        "        forked.wait(0.5)\n"  # a fork that does not wait for it comes now
+        "    write(*arguments)\n"
+        "MmapedDict.write_value = slow\n"
+        "updater = threading.Thread(target=files.update)\n"
+        "updater.start()\n"
+        "writes.wait()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    signal.alarm(20)\n"
+        "    client.send({'n': 2})\n"
+        "    client.flush(20)\n"
+        "    forked.set()\n"
+        "    files.update()\n"
+        "    os._exit(0)\n"
+        "forked.set()\n"
+        "updater.join()\n"
+        "files.update()\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    environment = clean_environment(
+        PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(tmp_path)
+    )
+    with Collector() as server:
+        command = [sys.executable, "-W", "ignore", "-c", program, server.url]
+        subprocess.run(command, env=environment, timeout=2 * PATIENCE, check=True)
+    registry = prometheus_client.CollectorRegistry()
+    from prometheus_client import multiprocess
+
+    multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
+    assert _samples(registry)["events_sent_total", ""] == 2
