@@ -219,6 +219,7 @@ def way(name: str, events: int, run: Run, sink: Sink) -> Way:
 def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
     from logclient.logjam.config import LogjamConfig
 
+    stack.callback(setattr, LogjamConfig, "compress_over", LogjamConfig.compress_over)
     LogjamConfig.compress_over = 0  # the bodies are shorter than those that are compressed
     body, sockets, loop = event(), Sockets(sink.port, stack), Loop()
     full = carried(body)
