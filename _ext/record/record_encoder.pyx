@@ -459,7 +459,7 @@ cdef class Encoder:
                     i += 1               # as a formatter leaves it
             at = before = i
         if at == PyDict_GET_SIZE(d):
-            return                       # nobody has added anything
+            return                       # there are no other attributes
         while PyDict_Next(d, &at, &k, &v):
             if i < self.count and k == self.names[i]:
                 s.values[self.slots[i]] = v

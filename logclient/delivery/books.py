@@ -177,7 +177,7 @@ class Books:
         self.diagnostics.last_error = ""
         self._saves_later = False
         self._dropped = 0
-        self._look_at = self._say_at = 0.0
+        self._look_at = 0.0
         self.submissions.begin(pump.poke)
         if self.watcher is not None:
             self.watcher.begin()
@@ -241,17 +241,18 @@ class Books:
         if self.watcher is not None:
             self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
 
-    def _report_dropped(self, when: str = "so far") -> None:
+    def _report_dropped(self, at_end: bool = False) -> None:
         """Report how many events found no room, from time to time and at the end."""
         now, log = time.monotonic(), self.diagnostics.log
-        if when == "so far" and now < self._look_at:
+        if now < self._look_at and not at_end:
             return
-        self._look_at = now + 1.0
         counts = self._in_flight.queue.counters()["dropped"]
         dropped = sum(counts.get(reason, 0) for reason in NO_ROOM)
-        if dropped == self._dropped or (when == "so far" and now < self._say_at):
+        if dropped == self._dropped:
+            self._look_at = now + 1.0
             return
-        self._dropped, self._say_at = dropped, now + log.every
+        self._dropped, self._look_at = dropped, now + log.every
+        when = "in all" if at_end else "so far"
         what = error_log.counted(dropped, "event")
         hint = "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
         text = f"{self.diagnostics.url}: {what} dropped {when}: the queue was full{hint}"
@@ -350,7 +351,7 @@ class Books:
 
     def close(self) -> None:
         """Write the totals and close the ledger."""
-        self._report_dropped("in all")
+        self._report_dropped(at_end=True)
         self.write_totals()
         if self.ledger is not None:
             self._in_flight.set_ledger(-1)

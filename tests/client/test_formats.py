@@ -140,7 +140,7 @@ class TestForms:
 
     def test_an_unknown_form_is_named(self) -> None:
         with pytest.raises(
-            ConfigError, match="form: must be ecs, ecs_dotted, logstash, otel, gelf or json, got"
+            ConfigError, match="form: must be ecs, ecs_dotted, logstash, otel, gelf or json, got 'xml'"
         ):
             DocumentFormatter("xml")
 

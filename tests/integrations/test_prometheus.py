@@ -262,6 +262,24 @@ def test_counters_of_gunicorn_never_go_back(kill: signal.Signals, preload: bool,
             assert listed <= final["events_acked_total", ""] <= arrived
 
 
+def _environment(folder: Path) -> dict[str, str]:
+    return clean_environment(PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(folder))
+
+
+def _run(program: str, url: str, folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", program, url]
+    subprocess.run(command, env=_environment(folder), timeout=2 * PATIENCE, check=True)
+
+
+def _written(folder: Path) -> Samples:
+    """Return what the files of all processes say."""
+    from prometheus_client import multiprocess
+
+    registry = prometheus_client.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, path=str(folder))
+    return _samples(registry)
+
+
 def test_the_end_of_a_process_writes_its_last_counts(tmp_path: Path) -> None:
     program = (
         "import logclient, sys\n"
@@ -271,17 +289,9 @@ def test_the_end_of_a_process_writes_its_last_counts(tmp_path: Path) -> None:
         "client = logclient.connect(sys.argv[1])\n"
         "for n in range(7): client.send({'n': n})\n"
     )
-    from prometheus_client import multiprocess
-
-    environment = clean_environment(
-        PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(tmp_path)
-    )
     with Collector() as server:
-        command = [sys.executable, "-c", program, server.url]
-        subprocess.run(command, env=environment, timeout=2 * PATIENCE, check=True)
-    registry = prometheus_client.CollectorRegistry()
-    multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
-    assert _samples(registry)["events_sent_total", ""] == 7
+        _run(program, server.url, tmp_path)
+    assert _written(tmp_path)["events_sent_total", ""] == 7
 
 
 @pytest.mark.slow
@@ -295,21 +305,17 @@ def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
         "print('sent', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    from prometheus_client import multiprocess
-
-    environment = clean_environment(
-        PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(tmp_path)
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=_environment(tmp_path),
     ) as process:
         assert process.stdout is not None and process.stdout.readline()
 
         def sent() -> float:
-            registry = prometheus_client.CollectorRegistry()
-            multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
             try:
-                return _samples(registry).get(("events_sent_total", ""), 0.0)
+                return _written(tmp_path).get(("events_sent_total", ""), 0.0)
             except struct.error:  # prometheus_client has made a file, and not filled it yet
                 return 0.0
 
@@ -351,14 +357,6 @@ def test_a_fork_during_an_update_leaves_the_child_no_held_lock(tmp_path: Path) -
         "files.update()\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    environment = clean_environment(
-        PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(tmp_path)
-    )
     with Collector() as server:
-        command = [sys.executable, "-W", "ignore", "-c", program, server.url]
-        subprocess.run(command, env=environment, timeout=2 * PATIENCE, check=True)
-    registry = prometheus_client.CollectorRegistry()
-    from prometheus_client import multiprocess
-
-    multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
-    assert _samples(registry)["events_sent_total", ""] == 2
+        _run(program, server.url, tmp_path)
+    assert _written(tmp_path)["events_sent_total", ""] == 2
