@@ -273,7 +273,17 @@ def _written(folder: Path) -> Samples:
 
     registry = prometheus_client.CollectorRegistry()
     multiprocess.MultiProcessCollector(registry, path=str(folder))
-    return _samples(registry)
+    found: list[Samples] = []
+
+    def read() -> bool:
+        try:
+            found.append(_samples(registry))
+        except struct.error:  # prometheus_client has made a file, and not filled it yet
+            return False
+        return True
+
+    wait_until(read, "every file has its first bytes")
+    return found[0]
 
 
 def test_the_end_of_a_process_writes_its_last_counts(tmp_path: Path) -> None:
@@ -308,14 +318,9 @@ def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
         env=_environment(tmp_path),
     ) as process:
         assert process.stdout is not None and process.stdout.readline()
-
-        def sent() -> float:
-            try:
-                return _written(tmp_path).get(("events_sent_total", ""), 0.0)
-            except struct.error:  # prometheus_client has made a file, and not filled it yet
-                return 0.0
-
-        wait_until(lambda: sent() == 7, "the counts are in the files")
+        wait_until(
+            lambda: _written(tmp_path).get(("events_sent_total", "")) == 7, "the counts are in the files"
+        )
         process.kill()
 
 
