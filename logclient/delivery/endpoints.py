@@ -51,11 +51,18 @@ class Endpoints:
         """Whether the last attempt to connect failed."""
         self.attempt_at = 0.0
         """The monotonic second at which the attempt under way began; 0: there is none."""
+        self._away_since = 0.0  # since a failure that the error log has a line for
 
     @property
     def current(self) -> Any:
         """The endpoint that is connected, or to be tried next."""
         return self._endpoints[self._index % len(self._endpoints)]
+
+    @property
+    def peer(self) -> str:
+        """The name of `current` in reports."""
+        endpoint = self.current
+        return ":".join(map(str, endpoint)) if isinstance(endpoint, tuple) else str(endpoint)
 
     @property
     def hopeful(self) -> bool:
@@ -87,6 +94,7 @@ class Endpoints:
         self.backoff.reset()
         self.not_before = 0.0
         self.failing = False
+        self._away_since = 0.0
 
     def advance(self) -> None:
         """Go on to the next endpoint."""
@@ -102,13 +110,23 @@ class Endpoints:
 
     def acknowledged(self) -> None:
         """Reset all back-off of the current endpoint: it has acknowledged something."""
-        self.backoff.reset()
+        self.recovered()
         self._refused.pop(self._index % len(self._endpoints), None)
+
+    def recovered(self) -> None:
+        """Reset the back-off, and report the end of a failure that was reported."""
+        self.backoff.reset()
+        if self._away_since:
+            seconds = time.monotonic() - self._away_since
+            self._away_since = 0.0
+            self._diagnostics.recovered(f"delivers to {self.peer}, after {seconds:.1f} s without a server")
 
     def failed(self, text: str, kind: str) -> None:
         """Report a failure that another attempt may overcome, and set the next attempt."""
-        self.not_before = time.monotonic() + self.backoff.delay()
-        self._diagnostics.warn_limited(kind, text)
+        now = time.monotonic()
+        self.not_before = now + self.backoff.delay()
+        if self._diagnostics.warn_limited(kind, text) and kind == "connect":
+            self._away_since = self._away_since or now
 
     def refused(self, peer: str, error: CredentialError) -> None:
         """Report refused credentials once, and try this endpoint at the slow pace.

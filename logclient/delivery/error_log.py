@@ -155,11 +155,20 @@ class Diagnostics:
         self.on_error: Callable[[str], object] = lambda text: None
         self._queue = queue
 
-    def warn_limited(self, kind: str, text: str) -> None:
-        """Remember the error, and write a line unless one of its kind was written lately."""
+    def warn_limited(self, kind: str, text: str) -> bool:
+        """Remember the error, and write a line unless one of its kind was written lately; return whether."""
         self.last_error = text
         self.on_error(text)
-        self.log.warn_limited(kind, text)
+        written = self.log.warn_limited(kind, text)
+        self._have_deferred_written()
+        return written
+
+    def recovered(self, text: str) -> None:
+        """Write that an error which has a line is over; there are no more of these than of those."""
+        _write(f"{self.url}: {text}", logging.INFO)
+        self._have_deferred_written()
+
+    def _have_deferred_written(self) -> None:
         if _deferred:
             self._queue.needs_sender = True
 

@@ -231,8 +231,7 @@ class Lane:
 
     def _try(self, attempt: LaneAttempt) -> Link | None:
         """Take the connection of an attempt that is over; report a failure."""
-        endpoint = self.endpoints.current
-        peer = ":".join(map(str, endpoint)) if isinstance(endpoint, tuple) else str(endpoint)
+        peer = self.endpoints.peer
         try:
             return attempt.take()
         except CredentialError as error:
@@ -320,7 +319,7 @@ class Lane:
             self._progress = self.pump.progress
             self.endpoints.acknowledged()
         elif backoff.attempts and self.connection.proven(self.keeps_connected, backoff.bound):
-            backoff.reset()
+            self.endpoints.recovered()
         if end not in GOES_ON:
             self.lost(link, end)
         elif self.in_flight.drained:

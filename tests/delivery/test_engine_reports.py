@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import re
 import stat
 import sys
 import threading
@@ -164,6 +165,9 @@ def test_own_errors_reach_only_foreign_handlers(server: MemoryServer, capsys: An
         assert stats.sent == 1 and stats.ignored == 1
         assert seen[0] == f"{URL}:1: cannot connect to server:1: connection refused"
         assert len(seen) == 2
+        server.up()
+        assert ours.client.close(PATIENCE) == 0
+        assert seen[2].startswith(f"{URL}:1: delivers to server:1, after ")
     finally:
         logger.removeHandler(ours)
         logger.removeHandler(theirs)
@@ -181,15 +185,23 @@ def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert ErrorLog().warn_limited("kind", "text")
 
 
-def test_a_dead_server_is_reported_in_one_line(build: Callable[..., Rig], capsys: Any) -> None:
+def test_a_dead_server_is_one_line_and_its_return_another(build: Callable[..., Rig], capsys: Any) -> None:
     rig = build(FIFO, reporter=ErrorLog(), backoff_max=0.002)
-    rig.server.down()
-    rig.many(5)
-    rig.server.wait(lambda: rig.server.attempts > 20)
-    rig.server.up()
-    rig.settle()
-    assert (
-        capsys.readouterr().err == "logclient: test://server: cannot connect to test:1: connection refused\n"
+    for outage in range(3):  # the second one of a minute has no line, nor has its end
+        rig.server.down()
+        for peer in rig.server.peers:
+            peer.cut()
+        rig.until(lambda stats, ended=outage: stats.disconnects == ended)
+        rig.many(5)
+        seen = rig.server.attempts
+        rig.server.wait(lambda seen=seen: rig.server.attempts > seen + 20)
+        rig.server.up()
+        rig.settle()
+    rig.engine.close(PATIENCE)
+    away, back = capsys.readouterr().err.splitlines()
+    assert away == "logclient: test://server: cannot connect to test:1: connection refused"
+    assert re.fullmatch(
+        r"logclient: test://server: delivers to test:1, after \d+\.\d s without a server", back
     )
 
 

@@ -314,6 +314,15 @@ def test_examples_come_from_many_producers(scene: Scene, run: Run) -> None:
     assert found == [(f"{i:020x}", seq) for i in range(5) for seq in ((1, 2) if i < 2 else (1,))]
 
 
+def test_events_that_never_arrived_are_named_by_id(scene: Scene, run: Run) -> None:
+    """By what can be searched for in the store: the first id of each range."""
+    scene.write_ledger().write_capture([seq for seq in range(1, 21) if seq not in (4, 5, 6, 9)])
+    run()
+    page = read_page(scene)
+    named = [seq for seq in range(1, 21) if files.event_id(P, seq) in page.text]
+    assert named == [4, 9]
+
+
 def test_charts_show_faults_by_time_and_sequence(scene: Scene, run: Run) -> None:
     day = 1_763_596_800_000_000
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 1001)}

@@ -185,7 +185,7 @@ def unseen(verdict: Verdict, word: str) -> Table:
     ends = [(group[0], group[-1]) for group in groups]
     times: list[Any] = [(x.get("created_us"), y.get("created_us", x.get("created_us"))) for x, y in ends]
     columns = {
-        "producer": [x["producer"] or f"hash {x.get('hash', '')}" for x, _ in ends],
+        "first id": [x["id"] or f"hash {x.get('hash', '')}" for x, _ in ends],
         "process": [words.process_line(x.get("host", ""), x.get("pid", 0)) for x, _ in ends],
         "sequence": ["" if x["seq"] is None else words.numbers(x["seq"], y["seq"]) for x, y in ends],
         "outcome in the ledger": [words.outcome(x) for x, _ in ends],
