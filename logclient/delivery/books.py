@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient.delivery import error_log
+from logclient.delivery import error_log, lifecycle
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.contract import Core, CoreEvent, Reply
 from logclient.delivery.fallback import Fallback
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from logclient.config import Config
 
 
-NO_ROOM = frozenset({"overflow", "spool_full"})
-"""The reasons of events that are dropped at a bound."""
+NO_ROOM = {"overflow": "queue", "spool_full": "spool"}
+"""What was full, by the reason of a drop."""
 
 
 class Request:
@@ -217,7 +217,7 @@ class Books:
         for event in self._pump.drain_events():
             self.requests.received(event)
         self._record_outcomes()
-        self._report_dropped()
+        self.report_dropped()
         self.save_lost()
         self.submissions.notify_watchers()
 
@@ -241,22 +241,28 @@ class Books:
         if self.watcher is not None:
             self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
 
-    def _report_dropped(self, at_end: bool = False) -> None:
+    def report_dropped(self, at_end: bool = False) -> None:
         """Report how many events found no room, from time to time and at the end."""
         now, log = time.monotonic(), self.diagnostics.log
         if now < self._look_at and not at_end:
             return
         counts = self._in_flight.queue.counters()["dropped"]
-        dropped = sum(counts.get(reason, 0) for reason in NO_ROOM)
+        full = [reason for reason in NO_ROOM if counts.get(reason)]
+        dropped = sum(counts[reason] for reason in full)
         if dropped == self._dropped:
             self._look_at = now + 1.0
             return
-        self._dropped, self._look_at = dropped, now + log.every
+        self._look_at = now + log.every
         when = "in all" if at_end else "so far"
         what = error_log.counted(dropped, "event")
+        places = " and the ".join(NO_ROOM[reason] for reason in full)
         hint = "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
-        text = f"{self.diagnostics.url}: {what} dropped {when}: the queue was full{hint}"
-        log.warn_limited(f"dropped {when}", text)
+        text = f"{self.diagnostics.url}: {what} dropped {when}: no room in the {places}{hint}"
+        if at_end:
+            lifecycle.given_up(log, dropped - self._dropped, text, "dropped")
+            self._dropped = dropped
+        elif log.warn_limited("dropped so far", text):
+            self._dropped = dropped
 
     def save_lost(self) -> None:
         """Hand lost events to the fallback and to `on_drop`; not in a log call, because it writes."""
@@ -351,7 +357,7 @@ class Books:
 
     def close(self) -> None:
         """Write the totals and close the ledger."""
-        self._report_dropped(at_end=True)
+        self.report_dropped(at_end=True)
         self.write_totals()
         if self.ledger is not None:
             self._in_flight.set_ledger(-1)

@@ -51,7 +51,8 @@ class Endpoints:
         """Whether the last attempt to connect failed."""
         self.attempt_at = 0.0
         """The monotonic second at which the attempt under way began; 0: there is none."""
-        self._away_since = 0.0  # since a failure that the error log has a line for
+        self._away_since = 0.0  # the first failure to connect, and whether the error log has a line of one
+        self._away_said = False
 
     @property
     def current(self) -> Any:
@@ -95,6 +96,7 @@ class Endpoints:
         self.not_before = 0.0
         self.failing = False
         self._away_since = 0.0
+        self._away_said = False
 
     def advance(self) -> None:
         """Go on to the next endpoint."""
@@ -116,17 +118,19 @@ class Endpoints:
     def recovered(self) -> None:
         """Reset the back-off, and report the end of a failure that was reported."""
         self.backoff.reset()
-        if self._away_since:
+        if self._away_said:
             seconds = time.monotonic() - self._away_since
-            self._away_since = 0.0
             self._diagnostics.recovered(f"delivers to {self.peer}, after {seconds:.1f} s without a server")
+        self._away_since, self._away_said = 0.0, False
 
     def failed(self, text: str, kind: str) -> None:
         """Report a failure that another attempt may overcome, and set the next attempt."""
         now = time.monotonic()
         self.not_before = now + self.backoff.delay()
-        if self._diagnostics.warn_limited(kind, text) and kind == "connect":
+        said = self._diagnostics.warn_limited(kind, text)
+        if kind == "connect":
             self._away_since = self._away_since or now
+            self._away_said = self._away_said or said
 
     def refused(self, peer: str, error: CredentialError) -> None:
         """Report refused credentials once, and try this endpoint at the slow pace.

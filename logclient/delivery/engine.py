@@ -44,9 +44,6 @@ TURN = 1.0
 CHECK = 1.0
 """Seconds after which a caller that waits checks whether there is still a sender."""
 
-GRACE = 0.1
-"""Seconds that callbacks have to run in when `close` has used up its time."""
-
 ORPHAN_TIMEOUT = 50.0
 """Seconds in which a client without references, or with a closed handler, delivers its events."""
 
@@ -665,7 +662,7 @@ class Engine:
             if not lifecycle.cannot_wait(self.sender.ident):
                 deadline = self.ending.deadline
                 self.wait_left(deadline, OVERTIME)
-                self.drain_callbacks(max(deadline, time.monotonic() + GRACE), "when close() ended")
+                self.drain_callbacks(max(deadline, time.monotonic() + OVERTIME), "when close() ended")
         return self.remaining
 
     @property
@@ -875,6 +872,7 @@ class Engine:
 
     def undelivered(self, before: int) -> int:
         """Return how many events were given up since `given_up` was `before`, after the wait at exit."""
+        self.books.report_dropped(at_end=True)
         if not self.ending.is_open:
             return self.given_up - before
         # Its thread is stuck in a name look-up. Later events are delivered in the call that logs them.

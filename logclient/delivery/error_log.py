@@ -12,9 +12,10 @@ import math
 import sys
 import time
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logclient import threads
+from logclient.delivery import stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,7 @@ class ErrorLog:
         now = time.monotonic()
         # Do not wait: a log call in a signal handler may find the lock held by its own thread.
         if not self._lock.acquire(blocking=False):
+            self._forgotten += 1
             return False
         try:
             last, held = self._kinds.get(kind, (-math.inf, 0))
@@ -81,9 +83,7 @@ class ErrorLog:
             text = f"{text} ({held} more of this kind held back)"
         _write(text, level)
         if forgotten:
-            _write(
-                f"{counted(forgotten, 'line')} held back, of kinds too many to tell apart", logging.WARNING
-            )
+            _write(f"{counted(forgotten, 'line')} held back, of other kinds", logging.WARNING)
         return True
 
     def _forget(self, now: float) -> int:
@@ -133,9 +133,20 @@ def _write(text: str, level: int) -> None:
                 if level >= handler.level:
                     handler.handle(record)
         elif sys.stderr is not None:
-            sys.stderr.write(f"logclient: {line}\n")
-    except Exception:  # a closed stderr, a user's handler: no place is left for the line
+            line = f"logclient: {line}\n"
+            if _is_descriptor_2(sys.stderr):
+                stderr.process.write(line.encode(errors="backslashreplace"))
+            else:
+                sys.stderr.write(line)
+    except Exception:  # a stderr that is closed or not read, a user's handler: the line has no place
         pass
+
+
+def _is_descriptor_2(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() == 2)
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 class Diagnostics:

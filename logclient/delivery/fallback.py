@@ -8,26 +8,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import select
-import stat
-import time
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
+from logclient.delivery import stderr
 from logclient.errors import ConfigError
+from logclient.files import open_regular
 
 if TYPE_CHECKING:
     from logclient.delivery.watching import Settlement
 
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
 ROTATE_AT = 64 << 20
 """Bytes of the file after which it becomes ``FILE.1``, in place of an older one."""
 
-STDERR_S = 0.5
-"""Seconds in which stderr must take what is written; then it gets nothing for `STDERR_PAUSE_S`."""
+_WRITTEN_AT_ONCE = 512  # events: the lines of all would take several times as much memory as their bodies
 
-STDERR_PAUSE_S = 10.0
+_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Fallback:
@@ -42,7 +38,6 @@ class Fallback:
         folder = os.path.dirname(self.target)
         if folder and not os.path.isdir(folder):
             raise ConfigError(f"fallback: no such folder: {folder}")
-        self._not_before = 0.0
         # Now, in the caller's thread: a child forked while the sender imports never gets that module.
         import json
 
@@ -61,19 +56,16 @@ class Fallback:
                 told["text"] = lost.body.decode()
             except UnicodeDecodeError:
                 told["base64"] = b64encode(lost.body).decode()
-        line = self._dumps(told)
+        line = self._json.dumps(told, separators=(",", ":")).encode()
         return line if event is None else b'%s,"event":%s}' % (line[:-1], event)
 
     def _event(self, body: bytes) -> bytes | None:
         """Return a body as JSON in one line; None: it is none."""
         try:
-            value = self._json.loads(body.decode(), parse_constant=_refuse)
+            self._json.loads(body.decode(), parse_constant=_refuse)
         except (ValueError, RecursionError):
             return None
-        return self._dumps(value) if b"\n" in body or b"\r" in body else body
-
-    def _dumps(self, value: Any) -> bytes:
-        return self._json.dumps(value, separators=(",", ":")).encode()
+        return body.translate(_TO_SPACES)  # strings have no line breaks
 
     def write(self, lost: list[Settlement], omitted: int) -> None:
         """Append lines, and rotate the file if it would have more than `ROTATE_AT` bytes.
@@ -85,25 +77,27 @@ class Fallback:
         Raises:
             OSError: the rest was not written.
         """
-        lines = [self._line(one) for one in lost]
+        for i in range(0, len(lost), _WRITTEN_AT_ONCE):
+            self._write(b"".join(self._line(one) + b"\n" for one in lost[i : i + _WRITTEN_AT_ONCE]))
         if omitted:
-            lines.append(self._dumps({"omitted": omitted}))
-        data = b"\n".join([*lines, b""])
+            self._write(b'{"omitted":%d}\n' % omitted)
+
+    def _write(self, data: bytes) -> None:
         if self.target == "stderr":
-            self._write_stderr(data)
+            stderr.process.write(data)
         else:
             while not self._append(data):
                 pass
 
     def _append(self, data: bytes) -> bool:
         """Append to the file; return False if it has been moved away instead."""
-        fd = os.open(self.target, _FLAGS, 0o600)
+        fd = open_regular(self.target, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "is not a regular file", self.target)
             if found.st_uid != os.geteuid():
                 raise OSError(errno.EPERM, "belongs to another user", self.target)
+            if found.st_mode & 0o022:
+                raise OSError(errno.EPERM, "others may write to it", self.target)
             size = found.st_size
             if size and size + len(data) > ROTATE_AT and _lock(fd):
                 try:
@@ -120,20 +114,6 @@ class Fallback:
             return True
         finally:
             os.close(fd)
-
-    def _write_stderr(self, data: bytes) -> None:
-        """Write as long as somebody reads: the sender must not wait for a terminal that is stopped."""
-        end = time.monotonic() + STDERR_S
-        if end < self._not_before:
-            raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
-        poll = select.poll()
-        poll.register(2, select.POLLOUT)
-        rest = memoryview(data)
-        while rest:
-            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                self._not_before = end + STDERR_PAUSE_S
-                raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
-            rest = rest[os.write(2, rest[: select.PIPE_BUF]) :]  # what a pipe takes at once
 
 
 def _refuse(constant: str) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient.delivery import error_log
+from logclient.errors import described
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
@@ -85,7 +86,8 @@ PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
 
 OVERTIME = 0.5
-"""Seconds beyond the deadline at exit, in which senders record the events that they give up."""
+"""Seconds beyond the deadline at exit, in which senders record the events that they give up; then callbacks
+are told of them for as long."""
 
 
 def watch(engine: _Engine) -> None:
@@ -121,13 +123,13 @@ def _alive() -> list[Observer]:
     return [observer for reference in tuple(_observers) if (observer := reference()) is not None]
 
 
-def given_up(log: error_log.ErrorLog, events: int, text: str) -> None:
+def given_up(log: error_log.ErrorLog, events: int, text: str, kind: str = "given up") -> None:
     """Report that a client ended before all of its events were delivered.
 
     If the line is held back, because another client has reported that in this minute, its events are counted
     in a line at exit.
     """
-    if log.warn_limited("given up", text):
+    if log.warn_limited(kind, text):
         return
     _registered["unsaid"] = _registered.get("unsaid", 0) + events
 
@@ -148,18 +150,31 @@ def engines() -> list[_Engine]:
 
 def at_exit() -> None:
     """Deliver the queued events of all engines at the same time; each has its own deadline."""
+    begin = time.monotonic()
+    _end_process(lambda engine: begin + engine.limits.atexit_timeout)
+
+
+def _end_process(deadline: Callable[[_Engine], float]) -> None:
     with _undisturbed():
-        begin = time.monotonic()
         found = engines()
-        finish(found, lambda engine: begin + engine.limits.atexit_timeout)
+        finish(found, deadline)
+        soon = time.monotonic() + OVERTIME
         for engine in found:
-            engine.drain_callbacks(begin + engine.limits.atexit_timeout)
+            engine.drain_callbacks(max(deadline(engine), soon))
         unsaid = _registered.pop("unsaid", 0)
         if unsaid:
             what = error_log.counted(unsaid, "more event")
-            error_log.process.warn_limited("unsaid", f"{what} given up by closed clients")
-        for observer in _alive():
-            observer.process_ends()
+            error_log.process.warn_limited("unsaid", f"{what} given up or dropped by other clients")
+        _tell(lambda observer: observer.process_ends())
+
+
+def _tell(call: Callable[[Observer], object]) -> None:
+    """Call each observer; one that fails is reported, and the others are called."""
+    for observer in _alive():
+        try:
+            call(observer)
+        except Exception as error:
+            error_log.process.warn_limited("observer", f"{type(observer).__name__}: {described(error)}")
 
 
 def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
@@ -192,9 +207,11 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
         more = len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
         text = f"{left[0][0].url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
-        kept = {engine.limits.fallback or "" for engine, _ in left if engine.settled_all}
-        named = ", ".join(sorted(kept - {""}))
-        text += f"; see {named}" if named else "; fallback=FILE, or stderr, would keep them"
+        kept = {engine: n for engine, n in left if engine.limits.fallback and engine.settled_all}
+        named = ", ".join(sorted({str(engine.limits.fallback) for engine in kept}))
+        some = sum(kept.values())
+        which = "" if some == total else f" for {some} of them"
+        text += f"; see {named}{which}" if kept else "; fallback=FILE, or stderr, would keep them"
         left[0][0].error_log.warn_limited("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt
@@ -274,8 +291,7 @@ def start_next() -> None:
 
 
 def _in_child() -> None:
-    for observer in _alive():
-        observer.after_fork()
+    _tell(lambda observer: observer.after_fork())
     for engine in engines():
         if engine.queue.forked:
             engine.after_fork()
@@ -394,10 +410,10 @@ def flush_on_sigterm(timeout: float = 2.0) -> None:
             return
         deadline = time.monotonic() + timeout
         ends = not callable(previous) and previous != signal.SIG_IGN
-        with _undisturbed():
-            if ends:
-                finish(engines(), lambda engine: deadline)
-            else:
+        if ends:
+            _end_process(lambda engine: deadline)
+        else:
+            with _undisturbed():
                 for engine in engines():
                     engine.flush(max(0.0, deadline - time.monotonic()))
         if callable(previous):

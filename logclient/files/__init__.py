@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 from logclient.errors import LedgerError
 
@@ -23,14 +24,18 @@ _KINDS = {
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Open a regular file, and return its descriptor. No link is followed, and a FIFO is not waited for.
 
+    With ``O_CREAT`` it is made if need be; only its owner may read it.
+
     Raises:
         OSError: it cannot be opened, or is not a regular file; ``strerror`` has the reason.
     """
-    kind = stat.S_IFMT(os.lstat(path).st_mode)
+    kind = 0
+    with suppress(FileNotFoundError):  # os.open says so
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
     if kind in _KINDS:
         raise OSError(errno.EINVAL, f"is {_KINDS[kind]}, not a regular file", os.fspath(path))
     # A file that was replaced meanwhile is refused as well.
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))

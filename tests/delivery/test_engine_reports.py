@@ -18,13 +18,16 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.delivery.error_log import KINDS, ErrorLog
+from logclient._ext.queue import EventQueue
+from logclient.delivery.endpoints import Endpoints
+from logclient.delivery.error_log import KINDS, Diagnostics, ErrorLog
 from logclient.errors import LedgerError
 from logclient.files import ledger as ledger_module
 from logclient.files import private_directory
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, acknowledge, silent
+from tests.support.configs import config_for
 from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
@@ -126,7 +129,7 @@ def test_lines_that_were_held_back_are_reported_when_their_kind_is_forgotten(
         reporter.warn_limited(kind, "again")
     lines = capsys.readouterr().err.splitlines()
     alone = sum("(1 more of this kind held back)" in line for line in lines)
-    summaries = [line for line in lines if line.endswith("held back, of kinds too many to tell apart")]
+    summaries = [line for line in lines if line.endswith("held back, of other kinds")]
     assert alone == KINDS, "what is remembered keeps its own number"
     assert len(summaries) == 2, "one a minute"
     assert sum(int(line.split()[1]) for line in summaries) == 2 * KINDS
@@ -203,6 +206,21 @@ def test_a_dead_server_is_one_line_and_its_return_another(build: Callable[..., R
     assert re.fullmatch(
         r"logclient: test://server: delivers to test:1, after \d+\.\d s without a server", back
     )
+
+
+def test_an_outage_counts_from_its_first_failure(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Also where the line of that one was held back."""
+    clock = Clock(monkeypatch)
+    reporter = ErrorLog()
+    reporter.warn_limited("connect", "another client")
+    diagnostics = Diagnostics(URL, reporter, EventQueue())
+    endpoints = Endpoints((("server", 1),), config_for("lumberjack"), diagnostics)
+    for _ in range(13):
+        endpoints.failed("cannot connect", "connect")
+        clock.now += 5
+    endpoints.recovered()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"logclient: {URL}: delivers to server:1, after 65.0 s without a server"
 
 
 def test_records_logged_by_the_sender_are_not_shipped(server: MemoryServer) -> None:

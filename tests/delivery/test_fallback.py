@@ -6,8 +6,10 @@ import fcntl
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +90,11 @@ def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
     ("plog", "text\u20ac".encode(), {"text": "text\u20ac"}),
     ("plog", b'{"a":\n1}', {"event": {"a": 1}}),
     ("plog", b'{"a":\r1}', {"event": {"a": 1}}),
+    ("plog", b'{"a":\n1e999, "a":2}', {"event": {"a": 2}}),
     ("lumberjack", b'{"a" : 1 }', {"event": {"a": 1}}),
     ("plog", b'{"a":NaN}', {"text": '{"a":NaN}'}),
     ("plog", '{"a":1}'.encode("utf-16"), {"base64": "//57ACIAYQAiADoAMQB9AA=="}),
-], ids=["bytes", "text", "lines", "returns", "object", "no number", "utf-16"])  # fmt: skip
+], ids=["bytes", "text", "lines", "returns", "names twice", "object", "no number", "utf-16"])  # fmt: skip
 def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "lost"
     client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, timeout=0)
@@ -101,6 +104,7 @@ def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_p
     client.close()
     wait_until(lambda: bool(_lines(file)))
     found = _lines(file)[0]
+    assert "event" not in line or body.replace(b"\n", b" ").replace(b"\r", b" ") in file.read_bytes()
     assert {name: found[name] for name in found if name not in ("id", "status", "reason")} == line
 
 
@@ -169,6 +173,17 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     assert not file.stat().st_size
 
 
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    """Its lines are sent again later."""
+    file, errors = tmp_path / "lost", list[str]()
+    file.touch()
+    file.chmod(0o620)
+    with logclient.connect(NOBODY, fallback=file, timeout=0, on_error=errors.append) as client:
+        client.send({"n": 0})
+    wait_until(lambda: any("others may write to it" in text for text in errors))
+    assert not file.stat().st_size
+
+
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(logclient.ConfigError, match=f"^fallback: no such folder: {tmp_path}/no$"):
         logclient.connect(NOBODY, fallback=tmp_path / "no" / "lost")
@@ -199,30 +214,40 @@ def test_a_lock_that_another_process_holds_delays_nothing(
     assert _numbers(_lines(file)) == [3] and len(_lines(tmp_path / "lost.1")) == 2
 
 
-def test_stderr_that_nobody_reads_delays_no_end() -> None:
-    """Neither the sender nor the end of the process waits for its reader."""
-    program = (
-        "import logging, logclient\n"
-        "logging.getLogger('logclient').propagate = False  # or its own lines would wait\n"
-        "logging.getLogger('logclient').addHandler(logging.NullHandler())\n"
-        f"client = logclient.connect({NOBODY!r}, fallback='stderr', timeout=0)\n"
-        "for n in range(5000): client.send({'text': 'x' * 1000})\n"
-        "client.close()\n"
-        "client.send({'text': 'late' * 1000})\n"
-        "print(client.stats().failed)\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline() == "{'closed': 5000}\n"
-        errors = process.stderr.read()
-        assert process.wait(PATIENCE) == 0
-    assert errors.startswith('{"status":"failed","reason":"closed"')
+END = f"""
+client = logclient.connect({NOBODY!r}, fallback='stderr', timeout=0)
+for n in range(5000): client.send({{'text': 'x' * 1000}})
+client.close()
+client.send({{'text': 'late' * 1000}})
+print(client.stats().failed)
+"""
+
+DELIVERY = """
+client = logclient.connect(sys.argv[1], fallback='stderr', max_event_bytes=100)
+with client._engine.sender.role(20):  # all at once
+    for n in range(3000):
+        with contextlib.suppress(logclient.EncodeError): client.send({'text': 'x' * 1000})
+client.send({'n': 1})
+print(client.flush(20))
+"""
+
+
+@pytest.mark.parametrize("make", [os.pipe, os.openpty])
+@pytest.mark.parametrize(
+    "program, said", [(END, "{'closed': 5000}\n"), (DELIVERY, "0\n")], ids=["end", "delivery"]
+)
+def test_stderr_that_nobody_reads_delays_nothing(
+    program: str, said: str, make: Callable[[], tuple[int, int]]
+) -> None:
+    """The sender and the end of the process wait for no reader, with their own lines neither."""
+    reader, writer = make()
+    with Collector() as server, os.fdopen(reader, "rb", 0) as reading, os.fdopen(writer, "wb", 0) as writing:
+        done = subprocess.run(
+            [sys.executable, "-c", "import contextlib, logclient, sys" + program, server.url],
+            env=clean_environment(), stdout=subprocess.PIPE, stderr=writing, timeout=2 * PATIENCE, check=True,
+        )  # fmt: skip
+        assert done.stdout.decode() == said
+        assert b'{"status":"failed","reason":"' in reading.read(65536)
 
 
 def test_the_file_is_rotated_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -296,7 +321,7 @@ def test_events_without_room_are_reported(capsys: pytest.CaptureFixture[str]) ->
             client.send({"n": n})
     (line,) = _dropped(capsys)
     assert line.replace("so far", "in all") == (
-        f"logclient: {NOBODY}: 6 events were dropped in all: the queue was full; "
+        f"logclient: {NOBODY}: 6 events were dropped in all: no room in the queue; "
         "fallback=FILE, or stderr, would keep them"
     )
 
@@ -311,9 +336,45 @@ def test_the_end_reports_what_was_dropped_since(capsys: pytest.CaptureFixture[st
         for n in range(5):
             client.send({"n": n})
     assert [*said, *_dropped(capsys)] == [
-        f"logclient: {NOBODY}: 1 event was dropped so far: the queue was full",
-        f"logclient: {NOBODY}: 6 events were dropped in all: the queue was full",
+        f"logclient: {NOBODY}: 1 event was dropped so far: no room in the queue",
+        f"logclient: {NOBODY}: 6 events were dropped in all: no room in the queue",
     ]
+
+
+def test_what_clients_drop_at_the_end_of_the_process_is_reported() -> None:
+    """One line a minute for all of them; the rest is counted in one more."""
+    program = (
+        "import logclient\n"
+        "clients = [\n"
+        "    logclient.connect(f'lumberjack://127.0.0.1:{port}', max_events=1, atexit_timeout=0)\n"
+        "    for port in (9, 10, 11)\n"
+        "]\n"
+        "for client in clients:\n"
+        "    for n in range(5): client.send({'n': n})\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=clean_environment(), timeout=PATIENCE, check=True
+    )
+    said = re.findall(r"logclient: (?:(lumber.*?): )?(\d+) .* dropped", done.stderr)
+    assert sum(int(n) for n in dict(said).values()) == 3 * 4, done.stderr
+    assert "more events were given up or dropped by other clients" in done.stderr
+
+
+def test_the_end_says_for_how_many_events_there_is_a_line(tmp_path: Path) -> None:
+    program = (
+        "import logclient, sys\n"
+        f"kept = logclient.connect({NOBODY!r}, atexit_timeout=0.01, fallback=sys.argv[1])\n"
+        f"other = logclient.connect({NOBODY!r}, atexit_timeout=0.01)\n"
+        "for client in (kept, other, other): client.send({'n': 1})\n"
+    )
+    file = tmp_path / "lost"
+    command = [sys.executable, "-c", program, str(file)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=clean_environment(), timeout=PATIENCE, check=True
+    )
+    assert f"3 events were not delivered before exit; see {file} for 1 of them\n" in done.stderr
+    assert len(_lines(file)) == 1
 
 
 def _dropped(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -372,6 +372,67 @@ time.sleep(60)
     run_under_each_python(text, check, tmp_path, peer=peer)
 
 
+@pytest.mark.parametrize("last", ["", "os.kill(os.getpid(), signal.SIGTERM)"], ids=["exit", "term"])
+def test_callbacks_are_told_of_what_the_end_gave_up(last: str) -> None:
+    text = f"""
+import logclient, os, signal, threading
+from logclient.delivery import lifecycle
+
+class Seen(lifecycle.Observer):
+    def process_ends(self): print("ends", flush=True)
+
+def lost(some):
+    threading.Event().wait(0.1)
+    print("lost", len(some), flush=True)
+
+seen = Seen()
+lifecycle.observe(seen)
+client = logclient.connect("lumberjack://127.0.0.1:9", on_drop=lost, atexit_timeout=0.01)
+logclient.flush_on_sigterm(0.01)
+client.send({{"n": 1}})
+{last}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        env=clean_environment(),
+    )  # fmt: skip
+    assert done.stdout.startswith("lost 1\nends\n"), done.stderr
+    assert done.returncode == (-signal.SIGTERM if last else 0)
+
+
+def test_an_observer_that_fails_keeps_nothing_from_a_forked_child() -> None:
+    text = """
+import logclient, os, sys
+from logclient.delivery import lifecycle
+
+class Broken(lifecycle.Observer):
+    def after_fork(self): raise RuntimeError("no")
+    def process_ends(self): raise RuntimeError("no")
+
+broken = Broken()
+lifecycle.observe(broken)
+client = logclient.connect(sys.argv[1])
+client.send({"n": 1})
+assert client.flush(20) == 0
+child = os.fork()
+client.send({"n": 2})
+assert client.flush(20) == 0
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    from logclient.testing.lumberjack import Collector
+
+    with Collector(keep=True) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", text, server.url], capture_output=True, text=True, timeout=LIMIT_S,
+            check=False, env=clean_environment(),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert sorted(event["n"] for event in server.events(3, PATIENCE)) == [1, 2, 2]
+    assert done.stderr == 2 * "logclient: Broken: RuntimeError: no\n"
+
+
 def test_flush_on_sigterm_ends_process_1() -> None:
     """The program of a container is process 1, which SIGTERM's default action does not end."""
     from logclient.testing.lumberjack import Collector
