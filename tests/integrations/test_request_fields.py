@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -305,6 +305,39 @@ class TestFlask:
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "HTTP_X_REQUEST_ID": "r"}
         assert RequestContext(app)(environ, lambda *given: calls.append(given)) == [b"oops"]
         assert calls == [("500 Oops", [(REQUEST_ID, "r")], error)]
+
+    @pytest.mark.parametrize("where", ["call", "first chunk", "second chunk", "refused", "nowhere"])
+    def test_the_status_is_what_the_client_got(self, where: str, caplog: pytest.LogCaptureFixture) -> None:
+        from logclient.integrations.flask import RequestContext
+
+        def chunks(start_response: Any) -> Iterator[bytes]:
+            for name in ("first chunk", "second chunk"):
+                if where == name:
+                    raise LookupError
+                yield b"x"
+            if where == "refused":  # by the server: it has sent the first status
+                start_response("418 Oops", [], (LookupError, LookupError(), None))
+
+        def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+            start_response("200 OK", [])
+            if where == "call":
+                raise LookupError
+            return chunks(start_response)
+
+        def start_response(status: str, headers: Any, exc_info: Any = None) -> None:
+            if exc_info is not None:
+                raise exc_info[1]
+
+        run = RequestContext(app, logger=web_apps.FINISHED)
+        with (
+            caplog.at_level("INFO", web_apps.FINISHED),
+            suppress(LookupError),
+            closing(run({"REQUEST_METHOD": "GET"}, start_response)) as response,  # type: ignore[type-var]
+        ):
+            assert list(response) == [b"x", b"x"]
+        (found,) = caplog.records
+        status = 500 if where in ("call", "first chunk") else 200
+        assert vars(found)["http.response.status_code"] == status
 
     def test_files_are_left_to_the_server(self) -> None:
         from logclient.integrations.flask import RequestContext
