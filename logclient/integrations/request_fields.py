@@ -12,6 +12,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
+from logclient import readable
 from logclient.records import context
 
 REQUEST_ID = "X-Request-Id"  # header of the request and of its response
@@ -50,7 +51,7 @@ class RequestFields:
     ) -> None:
         self._logger = logger
         self._begun = time.perf_counter()
-        self._shown = f"{method or 'request'} {path or '/'}"
+        self._shown = readable.escape(f"{method or 'request'} {path or '/'}")
         self.id = sane_id(given_id) or secrets.token_hex(16)
         fields = {"http.request.id": self.id, "url.path": path or "/"}
         if method:

@@ -560,6 +560,20 @@ class TestArguments:
         assert done.stderr.endswith(f"MissingExtra: {module} is not installed: pip install {module}\n")
 
 
+def test_a_path_adds_no_line_to_the_record_of_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    from logclient.integrations.flask import RequestContext
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        assert logclient.bound()["url.path"] == environ["PATH_INFO"]
+        return []
+
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/x\nERROR root: forged\x1b[2J"}
+    with caplog.at_level("INFO", web_apps.FINISHED):
+        RequestContext(app, logger=web_apps.FINISHED)(environ, lambda *_: None)
+    (found,) = caplog.records
+    assert found.getMessage().startswith(r"GET /x\x0aERROR root: forged\x1b[2J: 500 in ")
+
+
 class TestHeaders:
     @pytest.mark.parametrize("given", ["x", "x" * 128, "7c9e-~/+=:!#(a,b)", "[`{|}]"])
     def test_sane_ids_are_taken(self, given: str) -> None:
