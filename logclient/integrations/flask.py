@@ -78,11 +78,8 @@ class RequestContext:
             code = int(status[:3]) if status[:3].isdecimal() else 0
             return write
 
-        def facts() -> tuple[object, object]:
-            return rule, environ.get("REMOTE_USER")
-
         def log(failed: bool) -> None:
-            fields.log(500 if failed else code, facts)
+            fields.log(500 if failed else code, lambda: rule, lambda: environ.get("REMOTE_USER"))
 
         file_wrapper = environ.get("wsgi.file_wrapper")
         whole = failed = True

@@ -501,8 +501,11 @@ class TestStarlette:
             def display_name(self) -> str:
                 raise NotImplementedError
 
+        class Route:
+            path = "/{name}"
+
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            scope["user"] = User()
+            scope |= {"user": User(), "route": Route()}
             for message in messages:
                 await send(message)
             web_apps.log.warning("goes on")  # as a background task does
@@ -519,6 +522,7 @@ class TestStarlette:
             asyncio.run(run)
         (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
         assert vars(found)["http.response.status_code"] == status
+        assert vars(found)["http.route"] == "/{name}" and "user.name" not in vars(found)
         if status == 204:
             assert [record.name for record in caplog.records] == [web_apps.FINISHED, "shop"]
 
@@ -558,6 +562,42 @@ class TestArguments:
             text=True,
         )
         assert done.stderr.endswith(f"MissingExtra: {module} is not installed: pip install {module}\n")
+
+
+@pytest.fixture
+def filter_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    def fails(record: logging.LogRecord) -> bool:
+        raise ValueError("of the filter")
+
+    logger = logging.getLogger(web_apps.FINISHED)
+    logger.addFilter(fails)
+    with caplog.at_level("INFO", web_apps.FINISHED):
+        yield
+    logger.removeFilter(fails)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_filter_that_fails_changes_no_request(
+    framework: str, arrived: Any, filter_fails: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with web_apps.serving(framework) as port:
+        for path, status in (("/pool/a", 200), ("/fail/b", 500), ("/nowhere", 404)):
+            with _connected(port) as get:
+                assert get(path).status == status
+    errors = [event["error.type"] for event in arrived() if "error.type" in event]
+    assert errors == ["LookupError"]
+    text = "logclient: a request has no record, logger 'finished' raised ValueError: of the filter\n"
+    assert capsys.readouterr().err.count(text) == 1
+
+
+def test_fields_end_although_a_filter_fails(arrived: Any, filter_fails: None) -> None:
+    web_apps.set_up_django()
+    from django.test import Client
+
+    for client in web_apps.flask_app().test_client(), Client(raise_request_exception=False):
+        for path, status in (("/pool/a", 200), ("/fail/a", 500)):
+            assert client.get(path).status_code == status
+            assert logclient.bound() == {}
 
 
 def test_a_path_adds_no_line_to_the_record_of_its_request(caplog: pytest.LogCaptureFixture) -> None:
