@@ -258,6 +258,9 @@ def test_counters_of_gunicorn_never_go_back(kill: signal.Signals, preload: bool,
             assert listed <= final["events_acked_total", ""] <= arrived
 
 
+NOT_WRITTEN = "logclient: the counts for Prometheus are not written: no such file or directory\n"
+
+
 def _environment(folder: Path) -> dict[str, str]:
     return clean_environment(PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(folder))
 
@@ -322,6 +325,77 @@ def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
             lambda: _written(tmp_path).get(("events_sent_total", "")) == 7, "the counts are in the files"
         )
         process.kill()
+
+
+def test_a_failed_update_is_reported_and_made_later(tmp_path: Path) -> None:
+    program = (
+        "import logclient, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 0.01\n"
+        "prometheus.register()\n"
+        "client = logclient.connect(sys.argv[1])\n"
+        "for n in range(7): client.send({'n': n})\n"
+        "sys.stdin.read()\n"
+    )
+    folder = tmp_path / "later"
+    with (
+        Collector() as server,
+        subprocess.Popen(
+            [sys.executable, "-c", program, server.url],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=_environment(folder),
+        ) as process,
+    ):
+        assert process.stderr is not None
+        assert process.stderr.readline() == NOT_WRITTEN
+        folder.mkdir()
+        wait_until(
+            lambda: _written(folder).get(("events_sent_total", "")) == 7, "the counts are in the files"
+        )
+        process.kill()
+
+
+def test_the_end_of_a_process_reports_that_its_counts_are_lost(tmp_path: Path) -> None:
+    program = (
+        "import logclient, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 3600.0\n"
+        "prometheus.register()\n"
+        "logclient.connect(sys.argv[1]).send({'n': 1})\n"
+    )
+    with Collector() as server:
+        command = [sys.executable, "-c", program, server.url]
+        done = subprocess.run(
+            command, env=_environment(tmp_path / "missing"), stderr=subprocess.PIPE, text=True, check=True
+        )
+    assert done.stderr == NOT_WRITTEN
+
+
+def test_a_child_writes_after_its_first_update_has_failed(tmp_path: Path) -> None:
+    program = (
+        "import logclient, os, resource, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 3600.0\n"
+        "files = prometheus.register()\n"
+        "client = logclient.connect(sys.argv[1])\n"
+        "client.send({'n': 1})\n"
+        "files.update()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    client.send({'n': 2})\n"
+        "    before = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))\n"
+        "    try: files.update()\n"
+        "    except OSError: resource.setrlimit(resource.RLIMIT_NOFILE, before)\n"
+        "    files.update()\n"
+        "    os._exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    with Collector() as server:
+        _run(program, server.url, tmp_path)
+    assert _written(tmp_path)["events_sent_total", ""] == 2
 
 
 def test_a_fork_during_an_update_leaves_the_child_no_held_lock(tmp_path: Path) -> None:
