@@ -9,6 +9,7 @@ and the end of the process does. docs/metrics.md describes the metrics.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -116,6 +117,9 @@ class _Files(lifecycle.Observer):
         threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
 
 
+_files = functools.cache(_Files)  # one for the process
+
+
 def register(registry: Any = None) -> Any:
     """Have Prometheus see the counts of all clients of this process: those there are, and those to come.
 
@@ -125,7 +129,7 @@ def register(registry: Any = None) -> Any:
 
     Returns:
         The collector that was registered; with ``PROMETHEUS_MULTIPROC_DIR`` an object whose ``update()``
-        writes the files at once.
+        writes the files at once, the same one for each call.
 
     Raises:
         MissingExtra: ``prometheus_client`` is not installed.
@@ -135,7 +139,7 @@ def register(registry: Any = None) -> Any:
     except ImportError:
         raise MissingExtra("prometheus_client", "prometheus") from None
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        return _Files()
+        return _files()
     collector = Collector()
     (prometheus_client.REGISTRY if registry is None else registry).register(collector)
     return collector

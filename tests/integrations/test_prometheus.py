@@ -398,6 +398,25 @@ def test_a_child_writes_after_its_first_update_has_failed(tmp_path: Path) -> Non
     assert _written(tmp_path)["events_sent_total", ""] == 2
 
 
+def test_registering_again_adds_nothing(tmp_path: Path) -> None:
+    """As in the module of an application, and in gunicorn's post_fork."""
+    program = (
+        "import logclient, os, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "files = prometheus.register()\n"
+        "child = os.fork()\n"
+        "prometheus.register()\n"
+        "with logclient.connect(sys.argv[1]) as client:\n"
+        "    client.send({'n': 1})\n"
+        "files.update()\n"
+        "if child:\n"
+        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    with Collector() as server:
+        _run(program, server.url, tmp_path)
+    assert _written(tmp_path)["events_sent_total", ""] == 2
+
+
 def test_a_fork_during_an_update_leaves_the_child_no_held_lock(tmp_path: Path) -> None:
     program = (
         "import logclient, os, signal, sys, threading\n"
