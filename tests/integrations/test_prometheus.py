@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import logclient
+from logclient.delivery.stats import Stats
 from logclient.integrations import prometheus
 from logclient.testing.lumberjack import Collector
 from tests.support import ROOT, clean_environment
@@ -153,6 +154,31 @@ class TestOneProcess:
             if pid == 0:
                 os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def test_a_fork_during_a_scrape_leaves_the_child_its_clients(
+        self, registry: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reads, forked = threading.Event(), threading.Event()
+        with Collector() as server, logclient.connect(server.url) as client:
+            stats = client._engine.stats
+
+            def slow() -> Stats:
+                if threading.current_thread() is scraper:
+                    reads.set()
+                    forked.wait(PATIENCE)
+                return stats()
+
+            monkeypatch.setattr(client._engine, "stats", slow)
+            scraper = threading.Thread(target=_samples, args=(registry,))
+            scraper.start()
+            assert reads.wait(PATIENCE)
+            pid = os.fork()
+            if pid == 0:
+                client.send({"n": 1})
+                os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
+            forked.set()
+            scraper.join(PATIENCE)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
     def test_scrapes_from_many_threads_agree(self, registry: object) -> None:
         wrong: list[str] = []
