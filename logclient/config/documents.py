@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from logclient.config import readers
 from logclient.config.common import Config
 from logclient.config.option import option
 from logclient.errors import ConfigError
+
+proxy_option = partial(
+    option,
+    # The value is not shown: it may be a proxy with its password.
+    readers.choice("env", "none", instead="the environment names it, as in https_proxy"),
+    help="env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
+)
 
 
 class DocumentConfig(Config):

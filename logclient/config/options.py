@@ -77,7 +77,7 @@ class Options(TypedDict, total=False):
     strict_spec: bool | None
     timestamp: bool | None
     balance: bool | None
-    proxy: Literal["none", "env"] | Literal["env", "none"] | None
+    proxy: Literal["env", "none"] | None
     trust: Literal["none", "metadata"] | None
     mode: Literal["request", "async"] | None
     topic: str | None

@@ -62,18 +62,17 @@ def install(app: web.Application, *, client_ip: bool = True, logger: str | None 
         )
         request[_KEY] = fields.id
 
-        def facts() -> tuple[object, object]:
-            resource = request.match_info.route.resource
-            return None if resource is None else resource.canonical, None
+        def route() -> object:
+            return getattr(request.match_info.route.resource, "canonical", None)
 
         try:
             response = await handler(request)
         except BaseException as error:
             gone = isinstance(error, (asyncio.CancelledError, ConnectionResetError))
             status = getattr(error, "status", CLIENT_CLOSED if gone else 500)
-            fields.log(request.get(_STATUS) or status, facts)
+            fields.log(request.get(_STATUS) or status, route)
             raise
-        fields.log(response.status, facts)
+        fields.log(response.status, route)
         return response
 
     app.middlewares.insert(0, request_context)

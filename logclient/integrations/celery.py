@@ -51,15 +51,21 @@ def install(app: Any, *, logger: str | None = None) -> None:
 
 def _send_request(headers: dict[str, Any], **_: Any) -> None:
     fields = bound()
-    headers.update({header: fields[name] for name, header in _HEADERS.items() if name in fields})
+    for name, header in _HEADERS.items():
+        if _is_fit(name, given := fields.get(name)):
+            headers[header] = given
+
+
+def _is_fit(name: str, given: object) -> bool:
+    """Return whether an id goes with a message: a broker may refuse others."""
+    return isinstance(given, str) and bool(sane_id(given) if name != "trace.id" else _TRACE.fullmatch(given))
 
 
 def _begin(task_id: str, task: Any, **_: Any) -> None:
     fields: dict[str, Any] = {"celery.task.name": task.name, "celery.task.id": task_id}
     request = task.request
     for name, header in _HEADERS.items():
-        given = request.get(header)
-        if isinstance(given, str) and (sane_id(given) if name != "trace.id" else _TRACE.fullmatch(given)):
+        if _is_fit(name, given := request.get(header)):
             fields[name] = given
     # There is one request for each run of a task, also of tasks that run within another one.
     setattr(request, _BINDING, bind(fields))

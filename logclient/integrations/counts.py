@@ -66,6 +66,7 @@ class Totals(lifecycle.Observer):
     def after_fork(self) -> None:
         """Forget the counts of the parent."""
         self._lock = threading.RLock()
+        self._live = lifecycle.engines()  # another thread may have been reading them
         self._ended, self._gone = [], {}
 
     def read(self) -> tuple[Counts, Counts]:

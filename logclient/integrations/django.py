@@ -68,7 +68,7 @@ class RequestContext:
             yield fields
         except BaseException as error:
             status = CLIENT_CLOSED if isinstance(error, asyncio.CancelledError) else 500
-            fields.log(status, partial(_facts, request))
+            fields.log(status, partial(_route, request), partial(_user, request))
             fields.end()
             raise
 
@@ -80,15 +80,18 @@ class RequestContext:
             try:
                 close()
             finally:
-                fields.log(response.status_code, partial(_facts, request))
+                fields.log(response.status_code, partial(_route, request), partial(_user, request))
                 fields.end()
 
         response.close = close_and_end
         return response
 
 
-def _facts(request: Any) -> tuple[object, object]:
-    """Return the route and the user, whom only the program looks up: that is a query."""
+def _route(request: Any) -> object:
+    return getattr(request.resolver_match, "route", None)
+
+
+def _user(request: Any) -> object:
+    """Return the name of the user, whom only the program looks up: that is a query."""
     user: Any = getattr(request, "_cached_user", None)
-    named = user is not None and user.is_authenticated
-    return getattr(request.resolver_match, "route", None), user.get_username() if named else None
+    return user.get_username() if user is not None and user.is_authenticated else None

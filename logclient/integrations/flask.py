@@ -68,24 +68,24 @@ class RequestContext:
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             nonlocal code, rule
             rule = getattr(environ.get("werkzeug.request"), "url_rule", None)  # Flask removes it at the end
-            code = int(status[:3]) if status[:3].isdecimal() else 0
             others = [pair for pair in headers if pair[0].lower() != "x-request-id"]
             shown = [*others, (REQUEST_ID, fields.id)]
             try:
-                return start_response(status, shown, *(() if exc_info is None else (exc_info,)))
+                write = start_response(status, shown, *(() if exc_info is None else (exc_info,)))
             finally:
                 exc_info = None  # PEP 3333: avoid a reference cycle through the traceback
+            # Afterwards: a status that the server refuses is not sent.
+            code = int(status[:3]) if status[:3].isdecimal() else 0
+            return write
 
-        def facts() -> tuple[object, object]:
-            return rule, environ.get("REMOTE_USER")
-
-        def log() -> None:
-            fields.log(code, facts)
+        def log(failed: bool) -> None:
+            fields.log(500 if failed else code, lambda: rule, lambda: environ.get("REMOTE_USER"))
 
         file_wrapper = environ.get("wsgi.file_wrapper")
-        whole = True
+        whole = failed = True
         try:
             chunks = self.app(environ, start)
+            failed = False
             inside = context.current.get()
             # Servers derive Content-Length from a list of one chunk, and have the kernel send a file.
             whole = isinstance(chunks, (list, tuple)) or (
@@ -93,7 +93,7 @@ class RequestContext:
             )
         finally:
             if whole:
-                log()
+                log(failed)
             fields.end()
         return chunks if whole else _Chunks(chunks, inside, log)
 
@@ -102,20 +102,27 @@ class _Chunks:
     """The chunks of a response: each is made, and the response closed, with the fields of the request."""
 
     def __init__(
-        self, chunks: Iterable[bytes], inside: context.Fields | None, log: Callable[[], None]
+        self, chunks: Iterable[bytes], inside: context.Fields | None, log: Callable[[bool], None]
     ) -> None:
         self._chunks = chunks
         self._inside = inside
         self._log = log
         self._iterator: Iterator[bytes] | None = None
+        self._begun = False  # the server got a chunk, so it has sent the status
+        self._failed = False  # before that
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        if self._iterator is None:
-            self._iterator = self._call(iter, self._chunks)
-        chunk: bytes = self._call(next, self._iterator)
+        try:
+            if self._iterator is None:
+                self._iterator = self._call(iter, self._chunks)
+            chunk: bytes = self._call(next, self._iterator)
+        except BaseException as error:
+            self._failed = not self._begun and not isinstance(error, StopIteration)
+            raise
+        self._begun = True
         return chunk
 
     def close(self) -> None:
@@ -124,7 +131,7 @@ class _Chunks:
             if close is not None:
                 self._call(close)
         finally:
-            self._call(self._log)
+            self._call(self._log, self._failed)
 
     def _call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a function with the fields of the request, and those that it binds itself."""

@@ -9,13 +9,14 @@ and the end of the process does. docs/metrics.md describes the metrics.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-from logclient.delivery import lifecycle
-from logclient.errors import MissingExtra
+from logclient.delivery import error_log, lifecycle
+from logclient.errors import MissingExtra, describe_error
 from logclient.integrations.counts import COUNTERS, GAUGES, REASONS, Counts, Totals
 
 __all__ = ["COUNTERS", "GAUGES", "Collector", "register"]
@@ -55,22 +56,20 @@ class _Files(lifecycle.Observer):
     """Writes the counts into the files of ``prometheus_client``, from where all processes' are added up."""
 
     def __init__(self) -> None:
-        from prometheus_client import Counter, Gauge
-
         self._totals = Totals()
-        self._metrics: dict[str, Any] = {
-            name: Counter(f"logclient_{name}", text, _labels(name), registry=None)
-            for name, text in COUNTERS.items()
-        } | {
-            name: Gauge(f"logclient_{name}", text, ("url",), registry=None, multiprocess_mode="livesum")
-            for name, text in GAUGES.items()
-        }
         lifecycle.observe(self)
         self.after_fork()
         os.register_at_fork(before=self._before_fork, after_in_parent=self._in_parent)
 
     def process_ends(self) -> None:
-        self.update()
+        self._try_update()
+
+    def _try_update(self) -> None:
+        try:
+            self.update()
+        except Exception as error:
+            words = f"the counts for Prometheus are not written: {describe_error(error)}"
+            error_log.process.warn_limited("metrics", words)
 
     def update(self) -> None:
         with self._lock:
@@ -88,7 +87,7 @@ class _Files(lifecycle.Observer):
     def _run(self) -> None:
         stop = threading.Event()
         while not stop.wait(EVERY):
-            self.update()
+            self._try_update()
 
     def _before_fork(self) -> None:
         """Let an update end: the child would find the locks of ``prometheus_client`` held for ever."""
@@ -102,10 +101,23 @@ class _Files(lifecycle.Observer):
 
     def after_fork(self) -> None:
         """Write for the child; its counts begin at 0."""
+        from prometheus_client import Counter, Gauge
+
+        # The parent's would refer to its closed files for ever, if the child cannot open its own at once.
+        self._metrics: dict[str, Any] = {
+            name: Counter(f"logclient_{name}", text, _labels(name), registry=None)
+            for name, text in COUNTERS.items()
+        } | {
+            name: Gauge(f"logclient_{name}", text, ("url",), registry=None, multiprocess_mode="livesum")
+            for name, text in GAUGES.items()
+        }
         self._lock = threading.Lock()
         self._forking = 0
         self._written: Counts = {}
         threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
+
+
+_files = functools.cache(_Files)  # one for the process
 
 
 def register(registry: Any = None) -> Any:
@@ -117,7 +129,7 @@ def register(registry: Any = None) -> Any:
 
     Returns:
         The collector that was registered; with ``PROMETHEUS_MULTIPROC_DIR`` an object whose ``update()``
-        writes the files at once.
+        writes the files at once, the same one for each call.
 
     Raises:
         MissingExtra: ``prometheus_client`` is not installed.
@@ -127,7 +139,7 @@ def register(registry: Any = None) -> Any:
     except ImportError:
         raise MissingExtra("prometheus_client", "prometheus") from None
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        return _Files()
+        return _files()
     collector = Collector()
     (prometheus_client.REGISTRY if registry is None else registry).register(collector)
     return collector

@@ -12,11 +12,16 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
+from logclient import readable
+from logclient.delivery import error_log
+from logclient.errors import described
 from logclient.records import context
 
 REQUEST_ID = "X-Request-Id"  # header of the request and of its response
 KEY = "logclient.request_id"  # in what a framework keeps for a request whose fields are bound already
 CLIENT_CLOSED = 499  # status of a request whose client has gone before the response, as in nginx
+
+Fact = Callable[[], object]
 
 _NAMES = ("http.request.id", "http.request.method", "url.path", "client.ip", "trace.id")
 _SANE = re.compile(r"[!#-&(-~]{1,128}")
@@ -50,7 +55,7 @@ class RequestFields:
     ) -> None:
         self._logger = logger
         self._begun = time.perf_counter()
-        self._shown = f"{method or 'request'} {path or '/'}"
+        self._shown = readable.escape(f"{method or 'request'} {path or '/'}")
         self.id = sane_id(given_id) or secrets.token_hex(16)
         fields = {"http.request.id": self.id, "url.path": path or "/"}
         if method:
@@ -67,27 +72,32 @@ class RequestFields:
         self._fields = context.Fields({**kept, **fields})
         context.current.set(self._fields)
 
-    def log(self, status: int, facts: Callable[[], tuple[object, object]]) -> None:
-        """Log once that the request has ended.
+    def log(self, status: int, route: Fact, user: Fact = lambda: None) -> None:
+        """Log once that the request has ended. What a filter raises is reported.
 
         Args:
             status: of the response.
-            facts: returns the route and the user's name, or None for what there is not.
+            route: returns the pattern of the URL, or None: there is none.
+            user: returns the name of the user, or None: there is none.
         """
         if self._logger is None:
             return
-        name, self._logger = self._logger, None
+        logger, self._logger = self._logger, None
         took = time.perf_counter() - self._begun
         fields: dict[str, Any] = {"http.response.status_code": status, "event.duration": round(took * 1e9)}
         before = context.current.get()
         if not self._is_bound(before):  # a server may end a response in another task
             context.current.set(self._fields)
         try:
-            with suppress(Exception):  # of the application's classes
-                named = zip(("http.route", "user.name"), facts(), strict=True)
-                fields |= {key: str(value) for key, value in named if value}
+            for name, fact in (("http.route", route), ("user.name", user)):
+                with suppress(Exception):  # of the application's classes
+                    if value := fact():
+                        fields[name] = str(value)
             text = "%s: %d in %.1f ms"
-            logging.getLogger(name).info(text, self._shown, status, took * 1e3, extra=fields)
+            logging.getLogger(logger).info(text, self._shown, status, took * 1e3, extra=fields)
+        except Exception as error:
+            text = f"a request has no record, logger {logger!r} raised {described(error)}"
+            error_log.process.warn_limited("request", text)
         finally:
             context.current.set(before)
 

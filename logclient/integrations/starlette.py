@@ -80,21 +80,23 @@ class RequestContext:
                 message = {**message, "headers": [*others, shown]}
             await send(message)
             if kind in _ENDS and not message.get("more_body"):
-                fields.log(status, facts)  # background tasks may go on
+                fields.log(status, route, user)  # background tasks may go on
 
-        def facts() -> tuple[object, object]:
-            user: Any = scope.get("user")
-            named = getattr(user, "is_authenticated", False)
-            return getattr(scope.get("route"), "path", None), user.display_name if named else None
+        def route() -> object:
+            return getattr(scope.get("route"), "path", None)
+
+        def user() -> object:
+            found: Any = scope.get("user")
+            return found.display_name if getattr(found, "is_authenticated", False) else None
 
         try:
             try:
                 await self.app(scope, receive, send_with_id)
             except BaseException as error:
                 gone = isinstance(error, asyncio.CancelledError) or type(error).__name__ == "ClientDisconnect"
-                fields.log(status or (CLIENT_CLOSED if gone else 500), facts)
+                fields.log(status or (CLIENT_CLOSED if gone else 500), route, user)
                 raise
-            fields.log(status or 500, facts)
+            fields.log(status or 500, route, user)
         except Exception:
             # Servers run each request in a task of its own, and log the exception there.
             if fields.nested:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from logclient.config.documents import DocumentConfig
+from logclient.config.documents import DocumentConfig, proxy_option
 from logclient.config.hosts import echo
 from logclient.config.option import option
 from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret
@@ -179,12 +179,7 @@ class LoguxConfig(DocumentConfig):
         "unanswered actions are then treated as after a break, under a new client id.",
     )
     deflate: str = option(choice("off", "on"), "off", "Compress WebSocket messages if the server agrees.")
-    proxy: str = option(
-        # The value is not shown: it may be a proxy with its password.
-        choice("env", "none", instead="the environment names it, as in https_proxy"),
-        "env",
-        "env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
-    )
+    proxy: str = proxy_option("env")
     http_headers: tuple[tuple[str, Secret], ...] | None = option(
         Reader("headers", _http_headers, secret=True),
         None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from logclient.config.documents import DocumentConfig
+from logclient.config.documents import DocumentConfig, proxy_option
 from logclient.config.option import option
 from logclient.config.readers import boolean, choice, integer
 from logclient.errors import ConfigError
@@ -52,12 +52,7 @@ class LumberjackConfig(DocumentConfig):
         "true: connect to all servers of the URL at the same time, and send each window where the fewest "
         "bytes are in flight; see lumberjack.md. false: to one of them, and to the next one when it fails.",
     )
-    proxy: str = option(
-        # The value is not shown: it may be a proxy with its password.
-        choice("none", "env", instead="the environment names it, as in https_proxy"),
-        "none",
-        "env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
-    )
+    proxy: str = proxy_option("none")
     trust: str = option(
         choice("none", "metadata"),
         "none",

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,25 @@ def test_records_equal_those_of_ecs_logging(signals_restored: None, tmp_path: Pa
 
 def _ended(expected: Any) -> bool:
     return bool(expected.fields["log.logger"] == "celery.app.trace")
+
+
+@pytest.mark.parametrize("given", [uuid.UUID(TRACE), "a b", 5, None, object()])
+def test_ids_that_are_not_fit_are_not_sent(signals_restored: None, given: object) -> None:
+    """Brokers refuse messages with most other values."""
+    app = celery.Celery("shop", broker="memory://localhost/", set_as_current=False)
+    install(app)
+    sent: list[dict[str, Any]] = []
+
+    @celery.signals.after_task_publish.connect
+    def published(headers: dict[str, Any], **_: Any) -> None:
+        sent.append(headers)
+
+    with logclient.bind({"http.request.id": given, "trace.id": given}):
+        app.send_task("shop.task")
+    with logclient.bind({"http.request.id": "r", "trace.id": TRACE}):
+        app.send_task("shop.task")
+    ours = [{name: value for name, value in one.items() if name.startswith("logclient")} for one in sent]
+    assert ours == [{}, {"logclient_request_id": "r", "logclient_trace_id": TRACE}]
 
 
 class TestWithinAProgram:

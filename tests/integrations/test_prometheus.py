@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import logclient
+from logclient.delivery.stats import Stats
 from logclient.integrations import prometheus
 from logclient.testing.lumberjack import Collector
 from tests.support import ROOT, clean_environment
@@ -154,6 +155,31 @@ class TestOneProcess:
                 os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
+    def test_a_fork_during_a_scrape_leaves_the_child_its_clients(
+        self, registry: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reads, forked = threading.Event(), threading.Event()
+        with Collector() as server, logclient.connect(server.url) as client:
+            stats = client._engine.stats
+
+            def slow() -> Stats:
+                if threading.current_thread() is scraper:
+                    reads.set()
+                    forked.wait(PATIENCE)
+                return stats()
+
+            monkeypatch.setattr(client._engine, "stats", slow)
+            scraper = threading.Thread(target=_samples, args=(registry,))
+            scraper.start()
+            assert reads.wait(PATIENCE)
+            pid = os.fork()
+            if pid == 0:
+                client.send({"n": 1})
+                os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
+            forked.set()
+            scraper.join(PATIENCE)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
     def test_scrapes_from_many_threads_agree(self, registry: object) -> None:
         wrong: list[str] = []
         with Collector() as server:
@@ -258,6 +284,9 @@ def test_counters_of_gunicorn_never_go_back(kill: signal.Signals, preload: bool,
             assert listed <= final["events_acked_total", ""] <= arrived
 
 
+NOT_WRITTEN = "logclient: the counts for Prometheus are not written: no such file or directory\n"
+
+
 def _environment(folder: Path) -> dict[str, str]:
     return clean_environment(PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(folder))
 
@@ -322,6 +351,96 @@ def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
             lambda: _written(tmp_path).get(("events_sent_total", "")) == 7, "the counts are in the files"
         )
         process.kill()
+
+
+def test_a_failed_update_is_reported_and_made_later(tmp_path: Path) -> None:
+    program = (
+        "import logclient, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 0.01\n"
+        "prometheus.register()\n"
+        "client = logclient.connect(sys.argv[1])\n"
+        "for n in range(7): client.send({'n': n})\n"
+        "sys.stdin.read()\n"
+    )
+    folder = tmp_path / "later"
+    with (
+        Collector() as server,
+        subprocess.Popen(
+            [sys.executable, "-c", program, server.url],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=_environment(folder),
+        ) as process,
+    ):
+        assert process.stderr is not None
+        assert process.stderr.readline() == NOT_WRITTEN
+        folder.mkdir()
+        wait_until(
+            lambda: _written(folder).get(("events_sent_total", "")) == 7, "the counts are in the files"
+        )
+        process.kill()
+
+
+def test_the_end_of_a_process_reports_that_its_counts_are_lost(tmp_path: Path) -> None:
+    program = (
+        "import logclient, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 3600.0\n"
+        "prometheus.register()\n"
+        "logclient.connect(sys.argv[1]).send({'n': 1})\n"
+    )
+    with Collector() as server:
+        command = [sys.executable, "-c", program, server.url]
+        done = subprocess.run(
+            command, env=_environment(tmp_path / "missing"), stderr=subprocess.PIPE, text=True, check=True
+        )
+    assert done.stderr == NOT_WRITTEN
+
+
+def test_a_child_writes_after_its_first_update_has_failed(tmp_path: Path) -> None:
+    program = (
+        "import logclient, os, resource, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.EVERY = 3600.0\n"
+        "files = prometheus.register()\n"
+        "client = logclient.connect(sys.argv[1])\n"
+        "client.send({'n': 1})\n"
+        "files.update()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    client.send({'n': 2})\n"
+        "    before = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))\n"
+        "    try: files.update()\n"
+        "    except OSError: resource.setrlimit(resource.RLIMIT_NOFILE, before)\n"
+        "    files.update()\n"
+        "    os._exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    with Collector() as server:
+        _run(program, server.url, tmp_path)
+    assert _written(tmp_path)["events_sent_total", ""] == 2
+
+
+def test_registering_again_adds_nothing(tmp_path: Path) -> None:
+    """As in the module of an application, and in gunicorn's post_fork."""
+    program = (
+        "import logclient, os, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "files = prometheus.register()\n"
+        "child = os.fork()\n"
+        "prometheus.register()\n"
+        "with logclient.connect(sys.argv[1]) as client:\n"
+        "    client.send({'n': 1})\n"
+        "files.update()\n"
+        "if child:\n"
+        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    with Collector() as server:
+        _run(program, server.url, tmp_path)
+    assert _written(tmp_path)["events_sent_total", ""] == 2
 
 
 def test_a_fork_during_an_update_leaves_the_child_no_held_lock(tmp_path: Path) -> None:

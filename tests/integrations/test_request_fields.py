@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -306,6 +306,39 @@ class TestFlask:
         assert RequestContext(app)(environ, lambda *given: calls.append(given)) == [b"oops"]
         assert calls == [("500 Oops", [(REQUEST_ID, "r")], error)]
 
+    @pytest.mark.parametrize("where", ["call", "first chunk", "second chunk", "refused", "nowhere"])
+    def test_the_status_is_what_the_client_got(self, where: str, caplog: pytest.LogCaptureFixture) -> None:
+        from logclient.integrations.flask import RequestContext
+
+        def chunks(start_response: Any) -> Iterator[bytes]:
+            for name in ("first chunk", "second chunk"):
+                if where == name:
+                    raise LookupError
+                yield b"x"
+            if where == "refused":  # by the server: it has sent the first status
+                start_response("418 Oops", [], (LookupError, LookupError(), None))
+
+        def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+            start_response("200 OK", [])
+            if where == "call":
+                raise LookupError
+            return chunks(start_response)
+
+        def start_response(status: str, headers: Any, exc_info: Any = None) -> None:
+            if exc_info is not None:
+                raise exc_info[1]
+
+        run = RequestContext(app, logger=web_apps.FINISHED)
+        with (
+            caplog.at_level("INFO", web_apps.FINISHED),
+            suppress(LookupError),
+            closing(run({"REQUEST_METHOD": "GET"}, start_response)) as response,  # type: ignore[type-var]
+        ):
+            assert list(response) == [b"x", b"x"]
+        (found,) = caplog.records
+        status = 500 if where in ("call", "first chunk") else 200
+        assert vars(found)["http.response.status_code"] == status
+
     def test_files_are_left_to_the_server(self) -> None:
         from logclient.integrations.flask import RequestContext
 
@@ -468,8 +501,11 @@ class TestStarlette:
             def display_name(self) -> str:
                 raise NotImplementedError
 
+        class Route:
+            path = "/{name}"
+
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            scope["user"] = User()
+            scope |= {"user": User(), "route": Route()}
             for message in messages:
                 await send(message)
             web_apps.log.warning("goes on")  # as a background task does
@@ -486,6 +522,7 @@ class TestStarlette:
             asyncio.run(run)
         (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
         assert vars(found)["http.response.status_code"] == status
+        assert vars(found)["http.route"] == "/{name}" and "user.name" not in vars(found)
         if status == 204:
             assert [record.name for record in caplog.records] == [web_apps.FINISHED, "shop"]
 
@@ -525,6 +562,56 @@ class TestArguments:
             text=True,
         )
         assert done.stderr.endswith(f"MissingExtra: {module} is not installed: pip install {module}\n")
+
+
+@pytest.fixture
+def filter_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    def fails(record: logging.LogRecord) -> bool:
+        raise ValueError("of the filter")
+
+    logger = logging.getLogger(web_apps.FINISHED)
+    logger.addFilter(fails)
+    with caplog.at_level("INFO", web_apps.FINISHED):
+        yield
+    logger.removeFilter(fails)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_filter_that_fails_changes_no_request(
+    framework: str, arrived: Any, filter_fails: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with web_apps.serving(framework) as port:
+        for path, status in (("/pool/a", 200), ("/fail/b", 500), ("/nowhere", 404)):
+            with _connected(port) as get:
+                assert get(path).status == status
+    errors = [event["error.type"] for event in arrived() if "error.type" in event]
+    assert errors == ["LookupError"]
+    text = "logclient: a request has no record, logger 'finished' raised ValueError: of the filter\n"
+    assert capsys.readouterr().err.count(text) == 1
+
+
+def test_fields_end_although_a_filter_fails(arrived: Any, filter_fails: None) -> None:
+    web_apps.set_up_django()
+    from django.test import Client
+
+    for client in web_apps.flask_app().test_client(), Client(raise_request_exception=False):
+        for path, status in (("/pool/a", 200), ("/fail/a", 500)):
+            assert client.get(path).status_code == status
+            assert logclient.bound() == {}
+
+
+def test_a_path_adds_no_line_to_the_record_of_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    from logclient.integrations.flask import RequestContext
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        assert logclient.bound()["url.path"] == environ["PATH_INFO"]
+        return []
+
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/x\nERROR root: forged\x1b[2J"}
+    with caplog.at_level("INFO", web_apps.FINISHED):
+        RequestContext(app, logger=web_apps.FINISHED)(environ, lambda *_: None)
+    (found,) = caplog.records
+    assert found.getMessage().startswith(r"GET /x\x0aERROR root: forged\x1b[2J: 500 in ")
 
 
 class TestHeaders:
