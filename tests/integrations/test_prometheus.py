@@ -24,6 +24,7 @@ from logclient.integrations import prometheus
 from logclient.testing.lumberjack import Collector
 from tests.support import ROOT, clean_environment
 from tests.support.app_servers import EXAMPLES, Load, Running, Site, program, serving, wait_for
+from tests.support.forks import run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 prometheus_client = pytest.importorskip("prometheus_client")
@@ -136,10 +137,11 @@ class TestOneProcess:
             client.send({"n": 1})
             assert client.flush(PATIENCE) == 0
             assert _samples(registry)["events_sent_total", ""] >= 1
-            pid = os.fork()
-            if pid == 0:
-                os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+            def child() -> None:
+                assert not _samples(registry).get(("events_sent_total", ""))
+
+            run_in_child(child)
 
     def test_a_forked_child_counts_no_client_that_has_ended(self, registry: object) -> None:
         with Collector() as server:
@@ -150,10 +152,11 @@ class TestOneProcess:
             del client
             with logclient.connect(server.url):
                 wait_until(lambda: engine() is None)
-            pid = os.fork()
-            if pid == 0:
-                os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+            def child() -> None:
+                assert not _samples(registry).get(("events_sent_total", ""))
+
+            run_in_child(child)
 
     def test_a_fork_during_a_scrape_leaves_the_child_its_clients(
         self, registry: object, monkeypatch: pytest.MonkeyPatch
@@ -172,13 +175,14 @@ class TestOneProcess:
             scraper = threading.Thread(target=_samples, args=(registry,))
             scraper.start()
             assert reads.wait(PATIENCE)
-            pid = os.fork()
-            if pid == 0:
+
+            def child() -> None:
                 client.send({"n": 1})
-                os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
+                assert _samples(registry)["events_sent_total", ""] == 1
+
+            run_in_child(child)
             forked.set()
             scraper.join(PATIENCE)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
     def test_scrapes_from_many_threads_agree(self, registry: object) -> None:
         wrong: list[str] = []
