@@ -48,7 +48,6 @@ def statuses(found: dict[str, Any]) -> dict[str, str]:
 WELL = {"name": "ok", "connect": "ok", "protocol": "ok", "clock": "ok", "event": "ok"}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_lines_are_wrapped_to_the_terminal(tmp_path: Path) -> None:
     """Between words, and continued lines are indented. Other outputs get whole lines."""
     from tests.cli.terminal import Terminal
@@ -126,10 +125,7 @@ class TestBrokenServers:
     @pytest.mark.parametrize(
         ("bound", "found", "mend"),
         [
-            pytest.param(
-                False, "connection refused, without an answer", ": nothing listens on {port} there",
-                marks=pytest.mark.skipif(sys.platform == "win32", reason="says it in other words"),
-            ),
+            (False, "connection refused, without an answer", ": nothing listens on {port} there"),
             (True, "silence for 1 s: ", ", or check that no firewall drops UDP to it"),
         ],
         ids=["closed", "silent"],

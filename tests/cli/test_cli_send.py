@@ -570,7 +570,6 @@ class TestProcesses:
         assert (process.returncode, err) == (0, b"")
         assert json.loads(out)["acked"] == 2
 
-    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
     def test_a_named_pipe_is_read_to_its_end(self, server: Collector, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         process = subprocess.Popen(
@@ -716,7 +715,6 @@ class TestProgress:
         assert estimate.text(117.0, 20_000, 0.999) == "99%, 1,500/s, 0:00 left, "
 
     @pytest.mark.slow
-    @pytest.mark.skipif(sys.platform == "win32", reason="no such terminals")
     def test_progress_is_shown_in_a_terminal(self, server: Collector, tmp_path: Path) -> None:
         from tests.cli.terminal import Terminal
 
