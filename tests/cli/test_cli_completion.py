@@ -16,7 +16,7 @@ from logclient.cli import completion
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 
-pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="no such shells"), pytest.mark.unit]
+pytestmark = pytest.mark.unit
 
 COMMANDS = "send collect check decode verify push spool stat completion demo"
 URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"

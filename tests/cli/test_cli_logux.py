@@ -78,14 +78,17 @@ class TestCheck:
         assert said.startswith("the server speaks protocol 4 (@logux/server 0.13 and older)")
         assert said.endswith(": wrong-subprotocol: '2.x' is supported, '0.0.0' is used")
 
-    def test_closed_connection_is_broken_in_both_forms(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_closed_connection_fails_in_both_forms(self, capsys: pytest.CaptureFixture[str]) -> None:
         def end(far: ServerConnection) -> None:
             far.recv()
             far.close()
 
         with serve_library(end) as port:
-            said = self.protocol(capsys, f"logux://127.0.0.1:{port}")
-        assert said.endswith(", without an answer")
+            url = f"logux://127.0.0.1:{port}"
+            words = self.protocol(capsys, url)
+            said = self.check(capsys, ExitCode.UNREACHABLE, url)
+        assert words == "the server closed the connection: 1000 (normal closure), without an answer"
+        assert f"  FAILED   protocol  {words}\n" in said
 
     def test_check_of_the_real_server(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with LoguxServer(tmp_path, token=TOKEN, skew=60_000, subprotocol=3) as server:
@@ -129,7 +132,7 @@ class TestCheck:
         with socket.create_server(("127.0.0.1", 0)) as hole:
             url = f"logux://127.0.0.1:{hole.getsockname()[1]}"
             said = self.check(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms")
-        assert "FAILED   protocol  " in said
+        assert "FAILED   protocol  the server did not answer the HTTP request in time\n" in said
 
 
 class TestDecode:

@@ -91,11 +91,10 @@ class TestSend:
             done = command("send", url, stdin=b"a\n")
         assert done.returncode == 0
         assert "acked 1" in done.stdout
-        # It went on, so what happened on the way is told, once.
-        failed, went_on = done.stderr.splitlines()
-        assert f"cannot connect to 127.0.0.1:{port}" in failed
-        assert f"delivers to 127.0.0.1:{server.port}" in went_on
-        assert "connection refused" in done.stderr
+        # It went on, so what happened on the way is told, once, and that it is over.
+        refused, back = done.stderr.splitlines()
+        assert refused.endswith(f" cannot connect to 127.0.0.1:{port}: connection refused")
+        assert f" delivers to 127.0.0.1:{server.port}, after " in back
 
     @pytest.mark.slow
     def test_send_to_a_server_that_dies_midway_is_exit_1(self, tmp_path: Path) -> None:
@@ -121,17 +120,6 @@ def last(found: dict[str, Any]) -> tuple[str, str]:
 
 
 class TestCheck:
-    def test_no_event_is_sent_when_none_is_wanted(self) -> None:
-        with Collector(keep=True) as server:
-            for version in (1, 2):
-                (found,) = checked(f"{server.url}?version={version}", "--no-event")
-                assert (found["endpoint"], found["ok"]) == (f"127.0.0.1:{server.port}", True)
-                assert last(found) == ("event", "none was sent")
-                times = {step["step"]: step["ms"] for step in found["steps"]}
-                assert times["connect"] > 0 and times["protocol"] > 0 and times["event"] is None
-            assert server.counts.events == 0
-            assert server.counts.protocol_errors == 0
-
     def test_every_endpoint_is_needed(self) -> None:
         with (
             Collector() as server,
@@ -181,14 +169,10 @@ class TestCheck:
             ports = (nobody, silent, closing, page, server.port)
             url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in ports)
             found = checked(url, "--timeout", "500ms", "--no-event", code=3)
+        assert [one["endpoint"] for one in found] == [f"127.0.0.1:{port}" for port in ports]
         assert [one["ok"] for one in found] == [False, False, False, False, True]
         assert [last(one)[0] for one in found] == ["connect", "protocol", "protocol", "protocol", "event"]
         assert all(one["tls"] is None for one in found)
-
-    def test_an_unacknowledged_event_is_reported(self) -> None:
-        with never_reads() as port:
-            (found,) = checked(f"lumberjack://127.0.0.1:{port}", "--timeout", "400ms", code=3)
-        assert last(found)[0] == "event" and last(found)[1].startswith("not acknowledged in 0.4 s")
 
 
 class TestTls:

@@ -1189,10 +1189,8 @@ def test_killed_collectors_lose_no_acknowledged_window(tmp_path):
     """
     rng = random.Random(1)
     capture = tmp_path / "capture"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shippers = [ResendingWriter(port, f"{n:020x}", 60) for n in (1, 2)]
-    kills = 0
+    shippers: list[ResendingWriter] = []
+    kills = port = 0
     for kill in range(11):
         command = Command(
             f"lumberjack://127.0.0.1:{port}",
@@ -1201,7 +1199,8 @@ def test_killed_collectors_lose_no_acknowledged_window(tmp_path):
             "--faults",
             f"delay-ack=p:0.3:10ms,seed={kill}",
         )
-        command.line()
+        port = command.line()["port"]
+        shippers = shippers or [ResendingWriter(port, f"{n:020x}", 60) for n in (1, 2)]
         for shipper in shippers:
             target = shipper.acked + 60 * rng.randrange(1, 30)
             with shipper.changed:

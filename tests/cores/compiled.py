@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -40,12 +41,12 @@ import sys
 from Cython.Build import cythonize
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
-name, where, flags = sys.argv[1], sys.argv[2], sys.argv[3].split()
+name, where = sys.argv[1:]
 directives = {
     "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True,
     "freethreading_compatible": True,
 }
-extension = Extension(name, [f"{where}/{name}.pyx"], include_dirs=[where], extra_compile_args=flags)
+extension = Extension(name, [f"{where}/{name}.pyx"], include_dirs=[where], extra_compile_args=["-O2", "-g0"])
 modules = cythonize([extension], include_path=[f"{where}/pxd"], compiler_directives=directives, quiet=True)
 command = build_ext(Distribution({"ext_modules": modules}))
 command.build_lib = where
@@ -59,12 +60,7 @@ command.run()
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
-        try:
-            import fcntl
-        except ImportError:
-            pass
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -94,9 +90,8 @@ def load(name: str) -> ModuleType:
                 shutil.copy(path, package)
             for path in [*sources, *included]:
                 shutil.copy(path, where)
-            flags = "/O2" if sys.platform == "win32" else "-O2 -g0"
             done = subprocess.run(
-                [sys.executable, "-c", BUILD, name, str(where), flags],
+                [sys.executable, "-c", BUILD, name, str(where)],
                 capture_output=True, text=True, env=support.clean_environment(),
             )  # fmt: skip
             if done.returncode:

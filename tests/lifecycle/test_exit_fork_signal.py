@@ -269,6 +269,8 @@ def test_exit_with_a_dead_server_reports_the_loss(tmp_path: Path) -> None:
 log, handler = log_to(atexit_timeout=0.3)
 for i in range(5):
     log.info("event %d", i)
+while not handler.client.stats().last_error:
+    time.sleep(0.001)
 """
 
     def check(run: Run) -> None:
@@ -526,6 +528,8 @@ with socket.socket() as bound:
     log.info("one")
     assert handler.client.flush(2 * PATIENCE) == 0
     dead.send("two")
+    while not dead.stats().last_error:
+        time.sleep(0.001)
     assert dead.flush(0.05) == 1 and dead.close(0.05) == 1
     handler.close()
     new = set(sys.modules) - loaded

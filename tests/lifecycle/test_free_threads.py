@@ -27,7 +27,6 @@ def assert_storm_lost_nothing(done: subprocess.CompletedProcess[str], locked: bo
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_threads_lose_no_record_in_this_python() -> None:
     """The program of the long test, in this interpreter and short."""
     done = subprocess.run(

@@ -42,22 +42,16 @@ def installed(framework: str) -> None:
 def through_signals(site: Site, server: Server, port: int, requests: int, rounds: int) -> Load:
     """Load all the time; one worker gets TERM, then the master HUP, and so on; in the end TERM for all."""
     with Load(port) as load:
-
-        def three_at_work() -> set[int]:
-            since = len(load.answers)
-            wait_for(lambda: len(load.workers(since)) >= 3, "three workers at work")
-            return load.workers(since)
-
         for turn in range(rounds):
             load.more(max(1, (requests - len(load.answers)) // (rounds + 1 - turn)))
-            ended = three_at_work()
+            ended = load.at_work(3)
             if turn % 2:
                 os.kill(server.pid, signal.SIGHUP)
             else:
                 ended = {min(ended)}
                 os.kill(min(ended), signal.SIGTERM)
             wait_for(lambda ended=ended: all(map(gone, ended)), "the end of workers")
-        three_at_work()
+        load.at_work(3)
         load.more(max(1, requests - len(load.answers)))
         assert server.end(signal.SIGTERM) == 0
     return load

@@ -38,12 +38,12 @@ def test_gunicorn_workers_deliver_through_signals(
         with Load(run.port) as load:
 
             def three_at_work() -> set[int]:
-                since = len(load.answers)
-                wait_for(lambda: len(load.workers(since) - set(killed)) == 3, "three workers at work")
+                found = load.at_work(3, killed)
                 load.more(100)
-                return load.workers(since) - set(killed)
+                return found
 
             master, first = run.server.pid, three_at_work()
+            site.heard(first | {master} if preload else first)
             # Nobody holds a ledger or a connection to the collector that another holds too.
             held = [open_files(pid, site.collector.port) for pid in (master, *first)]
             assert [len(files) for files in held] == [2 if preload else 0, 2, 2, 2]
@@ -141,9 +141,8 @@ def test_gunicorn_upgrade_loses_nothing(tmp_path: Path) -> None:
             wait_for(lambda: len(load.workers() - first) == 3, "three workers of the new master")
             (second,) = children(run.server.pid) - first
             assert run.server.end(signal.SIGTERM) == 0
-            since = len(load.answers)
+            wait_for(lambda: all(map(gone, first)), "the end of its workers")
             load.more(100)
-            assert not load.workers(since) & first
             os.kill(second, signal.SIGINT)
             wait_for(lambda: gone(second), "the new master's end")
         messages = site.messages()

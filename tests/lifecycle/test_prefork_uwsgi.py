@@ -73,6 +73,7 @@ def test_uwsgi_workers_deliver_through_signals(
             wait_for(lambda: len(load.workers()) == 3, "three workers at work")
             load.more(100)
             master, first = run.server.pid, load.workers()
+            site.heard(first)
             if way == "no-hooks":  # a sender beside a fork from C would now and then stop the child for ever
                 assert len(os.listdir(f"/proc/{master}/task")) == 1
             held = [open_files(pid, site.collector.port) for pid in (master, *first)]
@@ -88,8 +89,7 @@ def test_uwsgi_workers_deliver_through_signals(
 
             os.kill(killed, signal.SIGKILL)
             moment = time.monotonic()
-            since = len(load.answers)
-            wait_for(lambda: len(load.workers(since) - {killed}) == 3, "three workers again")
+            load.at_work(3, {killed})
             load.more(100)
             os.kill(run.server.pid, signal.SIGTERM)  # under load: a request at hand is answered
             run.server.wait()

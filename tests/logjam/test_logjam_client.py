@@ -52,8 +52,6 @@ def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Run a test with the compiled pump, and with the one in Python."""
     if request.param == "python":
         monkeypatch.setattr(Zmq, "load_pump", refuse_pump("a test needs the link in Python"))
-    elif sys.platform == "win32":
-        pytest.skip("no compiled pump on Windows")
     return str(request.param)
 
 

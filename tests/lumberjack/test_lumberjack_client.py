@@ -14,6 +14,7 @@ from logclient.lumberjack import Writer
 from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
+from tests.support.wrong_servers import dead
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -97,18 +98,16 @@ def test_level_by_name_spares_errors_from_drop_oldest(
     level: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(logging._nameToLevel, "loud", 45)
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        url = f"lumberjack://127.0.0.1:{port}?max_events=3&overflow=drop_oldest"
-        client = logclient.connect(url, backoff_max=0.01)
+    options: dict[str, Any] = {"overflow": "drop_oldest", "max_events": 3}
+    with dead() as port, logclient.connect(f"lumberjack://127.0.0.1:{port}", **options) as client:
         client.send("sent kept", level)
         client.submit("submitted kept", level)
         for n in range(10):
             client.send(str(n))
-    with client, Collector(port=port, keep=True) as collector:
-        assert client.flush(PATIENCE) == 0
-        messages = [event["message"] for event in collector.events()]
+        with Collector(keep=True) as collector:
+            client.reconfigure(collector.url)
+            assert client.flush(PATIENCE) == 0
+            messages = [event["message"] for event in collector.events()]
     assert messages == ["sent kept", "submitted kept", "9"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,6 @@ def url(request: pytest.FixtureRequest, server: Collector, monkeypatch: pytest.M
     """Return the server's URL, for the compiled pump and for the one in Python."""
     if request.param == "python":
         monkeypatch.setattr(OneWay, "load_pump", refuse_pump("a test needs the link in Python"))
-    elif sys.platform == "win32":
-        pytest.skip("no compiled pump on Windows")
     return f"plog+tcp://127.0.0.1:{server.listens['tcp']}"
 
 

@@ -19,7 +19,7 @@ PC = "Name: {name}\nDescription: a test\nVersion: 1\nLibs: -L/nowhere -l{name}\n
 @pytest.fixture
 def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pkg-config that knows zlib and lz4 only."""
-    if shutil.which("pkg-config") is None or sys.platform == "win32":
+    if shutil.which("pkg-config") is None:
         missing("no pkg-config")
     for name in ("zlib", "liblz4"):
         (tmp_path / f"{name}.pc").write_text(PC.format(name=name))

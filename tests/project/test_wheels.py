@@ -151,7 +151,6 @@ def test_the_metadata_suits_an_index(tmp_path: Path) -> None:
     assert [need.partition(";")[0].strip() for need in fast] == ["isal"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="setuptools looks for that compiler by itself")
 def test_a_missing_compiler_is_named_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext"],

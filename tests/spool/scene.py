@@ -201,8 +201,10 @@ class Producer:
 
     def threads(self) -> list[int]:
         """Return the kernel's ids of the threads that send, once all have begun."""
-        paths = sorted(self._told.glob("thread-*"))
-        wait_until(lambda: all(path.read_text().endswith("\n") for path in paths), "the threads begin")
+        paths = [self._told / f"thread-{path.name}" for path in sorted(self._told.glob("[0-9]"))]
+        wait_until(
+            lambda: all(p.exists() and p.read_text().endswith("\n") for p in paths), "the threads begin"
+        )
         return [int(path.read_text()) for path in paths]
 
     def read_name(self) -> str:

@@ -94,6 +94,7 @@ def test_a_late_event_without_a_server_is_kept(mode: str, tmp_path: Path) -> Non
         text = """
 c = client()
 c.send({"n": 0})
+c.flush(30)
 def last():
     print(os.listdir(options["spool"]), c.stats().acked)
     c.reconfigure("lumberjack://127.0.0.1:9")

@@ -64,18 +64,12 @@ def _live(site: SpoolSite, name: str, kills: int, preload: bool, draw: random.Ra
     (site.folder / "gunicorn.out").unlink(missing_ok=True)  # it says the port
     with gunicorn(site, *options, preload=preload) as run, Load(run.port, name=name) as load:
         killed: set[int] = set()
-
-        def all_at_work() -> list[int]:
-            since = len(load.answers)
-            wait_for(lambda: len(load.workers(since) - killed) == WORKERS, "all workers at work")
-            return sorted(load.workers(since) - killed)
-
         for _ in range(kills):
-            victim = draw.choice(all_at_work())
+            victim = draw.choice(sorted(load.at_work(WORKERS, killed)))
             load.more(draw.randrange(50))
             os.kill(victim, signal.SIGKILL)
             killed.add(victim)
-        all_at_work()
+        load.at_work(WORKERS, killed)
         workers = children(run.server.pid)
         load.more(draw.randrange(50))
         if draw.random() < 0.5:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -91,17 +91,22 @@ class Site:
     def messages(self) -> Counter[str]:
         return Counter(event["message"] for event in self.events())
 
+    def heard(self, processes: set[int]) -> None:
+        """Wait until something of each of these processes has arrived."""
+        wait_for(lambda: processes <= {event["process.pid"] for event in self.events()}, "all processes")
+
     def arrived(self, message: str, n: int = 1) -> None:
         """Wait until a message has arrived so often."""
         wait_for(lambda: self.messages()[message] >= n, f"{n} x {message!r}")
 
     def ledgers(self) -> dict[str, list[dict[str, Any]]]:
-        """Producer -> the lines of its ledger (a torn last one left out)."""
+        """Producer -> the lines of its ledger; without a torn last one, and one that has no line yet."""
         found = {}
         for path in self.ledger.glob("*.ledger"):
             assert path.name.endswith("-0001.ledger")
             lines = path.read_bytes().split(b"\n")[:-1]
-            found[path.name[:20]] = [json.loads(line) for line in lines]
+            if lines:
+                found[path.name[:20]] = [json.loads(line) for line in lines]
         return found
 
     def verdict(self) -> Any:
@@ -176,6 +181,16 @@ class Load:
     def workers(self, since: int = 0) -> set[int]:
         """The workers that have answered, from the answer with this index on."""
         return {answer.worker for answer in self.answers[since:]}
+
+    def at_work(self, n: int, killed: Collection[int] = ()) -> set[int]:
+        """Wait until `n` workers that live have answered from now on; an answer may be older than the end."""
+        since = len(self.answers)
+
+        def found() -> set[int]:
+            alive = {worker for worker in self.workers(since).difference(killed) if not gone(worker)}
+            return alive if len(alive) == n else set()
+
+        return set(wait_for(found, f"{n} workers at work"))
 
     def more(self, n: int) -> None:
         """Wait for `n` more answers."""

@@ -34,6 +34,22 @@ def say(**facts):
 PATHS = {"logjam": "/shop-production", "logjam+push": "/shop-production"}
 
 
+def end_reader(process: subprocess.Popen[bytes], number: int) -> bool:
+    """End a command that reads in its main thread with a signal; whether one was enough.
+
+    Python sees one that comes right before a read begins only after it, and one in a function where it
+    ignores all exceptions never.
+    """
+    process.send_signal(number)
+    try:
+        process.wait(PATIENCE / 3)
+    except subprocess.TimeoutExpired:
+        process.send_signal(number)
+        process.wait(PATIENCE)
+        return False
+    return True
+
+
 class Killable(Protocol):
     """A server on one port, over any number of lives."""
 
