@@ -4,7 +4,6 @@ cdef extern from "Python.h":
     PyObject *PyEval_GetFrame()              # borrowed; NULL: no Python code runs
     PyObject *PyFrame_GetCode(PyObject *frame)
     int PyFrame_GetLasti(PyObject *frame)
-    int PyFrame_GetLineNumber(PyObject *frame)
 
 cdef enum:
     SITES = 64               # that a logger remembers
@@ -62,7 +61,7 @@ cdef Site *_find_site(FastLogger logger, PyObject *frame) except NULL:
             raise MemoryError
     site = &logger.sites[(<size_t> code >> 4 ^ <size_t> code >> 12 ^ <size_t> at * 5) & (SITES - 1)]
     while site.code != code or site.instruction != at:
-        _learn_site(site, <object> code, at, PyFrame_GetLineNumber(frame))
+        _learn_site(site, <object> code, at, (<object> frame).f_lineno)
     return site
 
 

@@ -267,14 +267,13 @@ cdef class Route:
                 return False
             if level_name is None:
                 level_name = logging.getLevelName(level)
-            self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info, extra, depth,
-                        stack_info)
+            return self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info, extra,
+                               depth, stack_info)
         finally:
             for i in range(count):
                 Py_DECREF(handlers[i])
-        return True
 
-    cdef int log_to(self, PyObject **handlers, long long number, FastLogger logger, object level,
+    cdef bint log_to(self, PyObject **handlers, long long number, FastLogger logger, object level,
                     object level_name, PyObject *frame, PyObject **args, Py_ssize_t n, object exc_info,
                     dict extra, long depth, bint stack_info) except -1:
         cdef Attributes s
@@ -302,7 +301,10 @@ cdef class Route:
         if site.internal or depth > 1 or stack_info:
             caller = _find_frame(logger, <object> frame, depth)
             if stack_info:
-                stack = _stack_text(caller)
+                try:
+                    stack = _stack_text(caller)
+                except ValueError:       # a path that the system cannot have: the caller is unknown
+                    return False
             site = _find_site(logger, <PyObject *> caller)
         path = <object> site.path
         file = <object> site.file
@@ -336,7 +338,7 @@ cdef class Route:
         finally:
             if self.in_progress is not None:
                 self.in_progress.in_progress = False
-        return 0
+        return True
 
 
 cdef bint _may_be_extra(dict fields) except -1:
@@ -427,6 +429,8 @@ cdef int _decide(Route route, object logger) except -1:
         if (type(own) is not list or type(at).__getattribute__ is not object.__getattribute__
                 or any([hasattr(type(at), name) or name not in at.__dict__ for name in LOGGER_STATE])):
             raise _Obstacle("it, or one above it, has a property or something else in place of an attribute")
+        if hasattr(type(at), "__bool__") or hasattr(type(at), "__len__"):
+            raise _Obstacle("it, or one above it, may be false")
         handlers.extend(own)
         at = at.parent if at.propagate else None
     if type(logger.filters) is not list:

@@ -17,7 +17,7 @@ from logclient import config
 from logclient.cli.exits import end_with_reader, signals_handled
 from logclient.cli.parser import UsageError, duration
 from logclient.config import readers
-from logclient.config.url import split_url
+from logclient.config.url import decode, split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
@@ -199,6 +199,7 @@ def _own_options(url: str) -> tuple[str, dict[str, Any]]:
         argument = _ARGUMENTS.get(name, name)
         if argument in found:
             raise ConfigError(f"{name}: given twice in the URL")
+        text = decode(name, text)
         try:
             found[argument] = readers[name](text)
         except ValueError as error:

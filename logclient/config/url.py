@@ -50,7 +50,7 @@ def split_url(url: str, lowest_port: int = 1) -> URL:
         raise ConfigError("URL: must not have a # part")
     authority, _, path = place.partition("/")
     endpoints = [_endpoint(text, lowest_port) for text in authority.split(",")] if authority else []
-    path = _decode("path", path)
+    path = decode("path", path)
     pairs: list[tuple[str, str]] = []
     if question and query:
         for part in query.split("&"):
@@ -58,7 +58,7 @@ def split_url(url: str, lowest_port: int = 1) -> URL:
             if not equals or not key:
                 raise ConfigError("options: each must be name=value, joined by &")
             name = key if key.isascii() and key.isidentifier() and len(key) <= 40 else "options"
-            pairs.append((key, _decode(name, text)))
+            pairs.append((key, decode(name, text)))
     return URL(scheme.lower(), endpoints, path if path == "" else "/" + path, pairs)
 
 
@@ -138,7 +138,7 @@ def _endpoint(text: str, lowest_port: int) -> tuple[str, int | None]:
     raise ConfigError(f"port: must be a whole number from {lowest_port} to 65535, got {got}")
 
 
-def _decode(name: str, text: str) -> str:
+def decode(name: str, text: str) -> str:
     """Percent-decode a value; + stays a plus."""
     if "%" not in text:
         return text

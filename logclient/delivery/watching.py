@@ -111,15 +111,12 @@ class Watcher:
             self._errors.clear()
             self._bytes = 0
             self._queued = False
-        config = self._config
-        try:
-            if settled and config.on_delivery is not None:
-                config.on_delivery(settled)
-        finally:
-            try:
-                if lost and config.on_drop is not None:
-                    config.on_drop(lost)
-            finally:
-                if config.on_error is not None:
-                    for text in errors:
-                        config.on_error(text)
+        # Each call is one of its own: what one raises is reported, and keeps nothing from the others.
+        config, run = self._config, self._callbacks.run
+        if settled and config.on_delivery is not None:
+            run(config.on_delivery, settled)
+        if lost and config.on_drop is not None:
+            run(config.on_drop, lost)
+        if config.on_error is not None:
+            for text in errors:
+                run(config.on_error, text)

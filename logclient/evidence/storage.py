@@ -66,9 +66,13 @@ def resolve(given: Folder, what: str) -> str:
     scheme = split.scheme.lower()
     user, at, host = split.netloc.rpartition("@")
     shown = f"{what}: {scheme}://{host}{split.path}"
+    if split.fragment:
+        raise ConfigError(f"{shown}: a URL has no fragment: write %23 for #")
     if scheme == "file":
         if split.netloc not in ("", "localhost"):
             raise ConfigError(f"{shown}: a file URL has no host: file:///path")
+        if split.query:
+            raise ConfigError(f"{shown}: a file URL has no options: write %3F for ?")
         return os.path.abspath(unquote(split.path))
     if at and (":" in user or scheme in (*_S3, "gs", "gcs")):
         raise ConfigError(f"{shown}: a URL may have no credentials: give them in the environment")
@@ -77,8 +81,6 @@ def resolve(given: Folder, what: str) -> str:
             raise ConfigError(f"{shown}: the option {name[:40]} may be a secret: use the environment")
         if scheme in _S3 and name not in _S3_OPTIONS:
             raise ConfigError(f"{shown}: no option {name[:40]!r}: there are {', '.join(_S3_OPTIONS)}")
-    if split.fragment:
-        raise ConfigError(f"{shown}: a URL has no fragment: write %23 for #")
     query = f"?{split.query}" if split.query else ""
     return f"{'s3' if scheme in _S3 else scheme}://{split.netloc}{split.path.rstrip('/')}{query}"
 
@@ -151,7 +153,8 @@ def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
         elif is_url(place):
             found = _matching(place, what)
         else:
-            found = list(filter(os.path.isdir, glob.glob(place, recursive=True)))
+            names = glob.glob(place.replace("?", "[?]"), recursive=True)
+            found = [os.path.normpath(name) for name in names if os.path.isdir(name)]  # of **: without its /
         if not found:
             raise LedgerError(f"{what}: {place} matches no folder")
         places += sorted(set(found))

@@ -1,4 +1,4 @@
-"""HTTP as far as WebSocket needs it: one request with the head of its answer, and tunnels through a proxy."""
+"""What transports need of HTTP: one request with the head of its answer, and tunnels through a proxy."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Proxy:
         return cls(f"{kind}_proxy", url, excluded)
 
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
-        """Connect through a tunnel as ``tcp.connect_any``; the proxy looks the name of `endpoint` up."""
+        """Connect through a tunnel as ``tcp_link.connect_any``; the proxy looks the name of `endpoint` up."""
         host, port = endpoint
         name = encode_hostname(host)
         target = (b"[%b]:%d" if b":" in name else b"%b:%d") % (name, port)
@@ -151,7 +151,10 @@ class Proxy:
         def through(connect: Connect, _: bytes, deadline: float) -> L:
             return link(partial(self._open_tunnel, connect, target, attempt, deadline), name, deadline)
 
-        return connect_any(self.endpoint, timeout, attempt, through)
+        try:
+            return connect_any(self.endpoint, timeout, attempt, through)
+        except socket.gaierror as error:
+            raise ConnectionError(f"{self.peer}: {error.strerror}") from None
 
     def _open_tunnel(
         self, connect: Connect, target: bytes, attempt: Attempt, deadline: float

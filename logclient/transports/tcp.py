@@ -42,7 +42,7 @@ class Tcp(Transport):
         return self.connect_any(endpoint, attempt, link)
 
     def connect_any(self, endpoint: Endpoint, attempt: Attempt, link: MakeLink[L]) -> L:
-        """Connect as ``tcp_link.connect_any``, or through the proxy, which is found anew each time."""
+        """Connect as ``tcp_link.connect_any``, or through a proxy, found anew if there was one at first."""
         if self._find_proxy is not None:
             try:
                 self._proxy = self._find_proxy()

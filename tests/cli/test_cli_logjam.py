@@ -196,6 +196,7 @@ class TestCollect:
             ("logjam+sub://127.0.0.1?hwm=0", "hwm: must be a whole number from 1"),
             ("logjam+sub://127.0.0.1:0", "port: must be a whole number from 1"),
             ("logjam+sub://127.0.0.1?curve_secret=file:/none", "curve_secret: file"),
+            ("logjam+sub://127.0.0.1?hwm=%", "logclient: hwm: % must be followed by two hexadecimal digits"),
             ("logjam+sub://127.0.0.1", "faults: not with logjam+sub"),
             ("logjam://127.0.0.1:0?push=70000", "push: must be a whole number from 0 to 65535"),
             ("logjam://127.0.0.1:0?push=1&push=2", "push: given twice in the URL"),

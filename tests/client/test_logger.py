@@ -23,7 +23,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, MappingProxyType
+from types import CodeType, FrameType, FunctionType, MappingProxyType
 from typing import Any
 
 import pytest
@@ -772,3 +772,16 @@ def test_each_line_of_a_long_function_is_a_place_of_its_own() -> None:
         documents, _ = pair.documents()
     assert [one["log"]["origin"]["file"]["line"] for one in documents] == [*lines] * 3
     assert [int(one["message"]) for one in documents] == [*lines] * 3
+
+
+def test_code_without_a_line_or_with_an_impossible_path_may_log() -> None:
+    def call(logger: logging.Logger, stack_info: bool) -> None:
+        logger.info("called", stack_info=stack_info)
+
+    code = call.__code__
+    with pair_of() as pair:
+        for odd in (code.replace(co_linetable=b""), code.replace(co_filename="\ud800.py")):
+            for stack_info in (False, True, True):
+                for logger in (pair.fast, pair.plain):
+                    assert not outcome(functools.partial(FunctionType(odd, {}), logger, stack_info))
+        assert pair.check() == 6

@@ -136,22 +136,31 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
 
 
 def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
-    """All three are due in one call."""
+    """All calls are due at once."""
     told = Told()
+    reported: list[str] = []
 
     def broken(some: list[Settlement]) -> None:
         raise KeyError("oops")
 
-    thread, go_on = CallbackThread(lambda *_: None), threading.Event()
-    watcher = Watcher(config_for("plog", **{**told.options, "on_delivery": broken}), thread)
+    def on_error(text: str) -> None:
+        told.errors.append(text)
+        raise ValueError(text)
+
+    thread, go_on = CallbackThread(lambda _, text: reported.append(text)), threading.Event()
+    functions = {**told.options, "on_delivery": broken, "on_error": on_error}
+    watcher = Watcher(config_for("plog", **functions), thread)
     one = Settlement("ab", 1, 1, "failed", "closed")
     thread.run(go_on.wait, PATIENCE)
     watcher.settled([one])
     watcher.lost([one], 0)
-    watcher.failed("text")
+    watcher.failed("one")
+    watcher.failed("two")
     go_on.set()
     assert thread.drain(float("inf")) == 0
-    assert (told.dropped, told.errors) == ([one], ["text"])
+    assert (told.dropped, told.errors) == ([one], ["one", "two"])
+    raised = ["KeyError: 'oops'", "ValueError: one", "ValueError: two"]
+    assert reported == [f"a callback raised {words}" for words in raised]
 
 
 def test_bodies_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

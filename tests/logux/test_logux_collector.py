@@ -820,6 +820,10 @@ class TestCommand:
             assert "planted-secret" not in json.dumps(line)
         assert self.run("logux://127.0.0.1:0?strict_spec=true&minimum=1.0.0")
 
+    def test_options_of_the_url_are_percent_decoded(self, tmp_path: Path) -> None:
+        (tmp_path / "a b").write_text("secret")
+        assert self.run(f"logux://127.0.0.1:0?token=file:{tmp_path}/a%20b&keep_log=tru%65")
+
     @pytest.mark.parametrize(
         "options, field",
         [("token=secret", "token"), ("keep_log=5", "keep_log"), ("foo=1", "foo"), ("window=5", "window")],

@@ -271,6 +271,14 @@ def strange_parent(world: World) -> None:
     world.top.__class__ = Strange
 
 
+def false_parent(world: World) -> None:
+    class Collection(type(world.top)):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 0
+
+    world.top.__class__ = Collection
+
+
 def strange_handler(world: World) -> None:
     class Strange(logclient.Handler):
         def __getattribute__(self, name: str) -> Any:
@@ -445,6 +453,7 @@ CHANGES: dict[str, Callable[[World], object]] = {
     "a handler that counts frames": counted_frames,
     "a property in place of a handler's level": level_property,
     "a parent with a __getattribute__": strange_parent,
+    "a parent that is false": false_parent,
     "a handler with a __getattribute__": strange_handler,
     "Logger.warning deleted": deleted(logging.Logger, "warning"),
     "Logger.error deleted": deleted(logging.Logger, "error"),

@@ -1083,6 +1083,18 @@ class TestProxies:
             transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
         assert str(caught.value) == f"the proxy {HOST}:{way}: Connection refused"
 
+    def test_a_proxy_of_an_unknown_name_is_named(
+        self, environment: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unknown(*_: object, **__: object) -> None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        environment(http_proxy="http://proxy.example:3128")
+        with pytest.raises(ConnectionError) as caught:
+            transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
+        assert str(caught.value) == "the proxy proxy.example:3128: Name or service not known"
+
     def test_a_stalled_proxy_times_out(self, environment: Callable[..., None]) -> None:
         over = threading.Event()
         with serving(lambda sock: over.wait(PATIENCE)) as way:

@@ -108,6 +108,18 @@ def test_subfolders_and_patterns_name_the_same_evidence(tmp_path: Path, verify: 
         assert verdict.capture["listeners"] == ["a.main", "b.main"]
 
 
+def test_a_folder_that_two_patterns_match_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    given = [f"{tmp_path}/**", tmp_path, f"{tmp_path}/*"]
+    assert storage.expand(given, "capture") == [str(tmp_path), f"{tmp_path}/run"]
+
+
+def test_a_question_mark_in_a_pattern_stands_for_itself(tmp_path: Path) -> None:
+    for name in ("run?/a", "runs/a"):
+        (tmp_path / name).mkdir(parents=True)
+    assert storage.expand(f"{tmp_path}/run?/*", "capture") == [f"{tmp_path}/run?/a"]
+
+
 def test_listeners_without_a_host_are_named_by_their_folder(tmp_path: Path, verify: Run) -> None:
     one, two = two_hosts(tmp_path, host="a")
     verdict = verify(tmp_path, tmp_path)
@@ -236,6 +248,8 @@ def test_folder_and_bucket_are_one_evidence(scene: Scene, bucket: Bucket, verify
         ("gs://b/c?access_token=hunter2", "the option access_token may be a secret"),
         ("s3://b/c?colour=hunter2", "no option 'colour'"),
         ("s3://b/c#hunter2", "fragment"),
+        ("file:///c#hunter2", "fragment"),
+        ("file:///c?hunter2", "no options"),
         ("file://host/c", "no host"),
         ("gopher://b/c", "cannot open"),
     ],
