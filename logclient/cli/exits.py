@@ -150,6 +150,9 @@ class _Output(io.FileIO):
                 self.ended = True
                 if self.raises:
                     raise
+            except OSError as error:
+                error.filename = "standard output" if self.fileno() == 1 else "standard error"
+                raise
         return len(data)
 
 
