@@ -157,7 +157,7 @@ class ExitCode(IntEnum):
     Attributes:
         OK: 0: every event is acked or handed; the promise holds.
         BROKEN: 1: events are lost or failed; the promise is broken.
-        USAGE: 2: the command line or an option is wrong.
+        USAGE: 2: the command line or an option is wrong, or a package is missing.
         UNREACHABLE: 3: no server could be reached, or the evidence does not suffice.
         INTERNAL: 70: an error of this package.
         INTERRUPTED: 130: SIGINT stopped the work before its end.

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from logclient.cli.exits import end_with_reader
 from logclient.cli.parser import UsageError, positive
 from logclient.config import registry
-from logclient.errors import ConfigError, ExitCode
+from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.files.capture import CaptureReader
-from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
+from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, Frame, escape, fields, lines
 
 
 class _Part(NamedTuple):
-    protocol: str
+    protocol: str  # empty: unknown
     data: Bytes
     heading: str = ""  # a line to print before the frames
     fields: dict[str, Any] = {}  # the origin, for ``--json``
@@ -58,10 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
         parts = iter([_Part(arguments.protocol, _read(name, arguments.hex))])
     else:
         capture = CaptureReader(name)
+        if not capture.listeners:
+            raise LedgerError(f"capture: {name} has no segment: their names are <listener>-<nnnnnn>.cap")
         parts = _units(capture, arguments.protocol)
     seen = wrong = 0
     for part in parts:
-        for number, frame in enumerate(registry.load_sibling(part.protocol, "frames")(part.data)):
+        for number, frame in enumerate(_frames(part)):
             if seen == limit:
                 print(f"logclient: stopped after {limit} frames; there are more", file=sys.stderr)
                 return ExitCode.BROKEN if wrong else ExitCode.OK
@@ -103,9 +105,19 @@ def _read(name: str, hexadecimal: bool) -> Bytes:
         raise ConfigError(f"{source}: --hex needs hexadecimal digits, two per byte") from None
 
 
+def _frames(part: _Part) -> Iterator[Frame]:
+    if part.protocol:
+        yield from registry.load_sibling(part.protocol, "frames")(part.data)
+    else:
+        wrong = "the protocol is unknown, because the header of the segment is unreadable: give --protocol"
+        yield Frame(0, 0, len(part.data), "", {}, wrong=wrong)
+
+
 def _units(capture: Any, only: str | None) -> Iterator[_Part]:
+    known: dict[str, str] = {}  # listener -> protocol, also for its segments without a readable header
     for unit in capture:
-        protocol = unit.protocol.partition("+")[0]
+        protocol = unit.protocol.partition("+")[0] or known.get(unit.listener) or only or ""
+        known[unit.listener] = protocol
         if protocol != (only or protocol):
             continue
         direction = "to" if unit.direction else "from"

@@ -23,7 +23,7 @@ from logclient.config import registry
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.spool import owner_files
-from logclient.errors import CredentialError, LedgerError, ProtocolError, describe_error
+from logclient.errors import ConfigError, CredentialError, LedgerError, ProtocolError, describe_error
 from logclient.files import private_directory
 from logclient.readable import Probe, shown
 from logclient.records.formatters import timestamp
@@ -318,7 +318,10 @@ class Examination:
         if isinstance(self.given, DocumentConfig):
             event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-check"}
         begun = time.monotonic()
-        client = open_client(self.given)
+        try:
+            client = open_client(self.given)
+        except ConfigError as error:  # Logjam's app-env, which no other step needs
+            return Finding("event", FAILED, str(error), "correct the URL, or send no event: --no-event")
         try:
             outcome = client.submit(event).result(self._timeout)
             taken = time.monotonic() - begun

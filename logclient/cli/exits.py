@@ -55,9 +55,9 @@ def run_command(work: Callable[[], int], *, debug: bool = False) -> int:
         except KeyboardInterrupt as error:
             code = error.code if isinstance(error, Stopped) else ExitCode.INTERRUPTED
             return _report(code, "terminated" if code == ExitCode.TERMINATED else "interrupted", debug)
-        except ConfigError as error:
+        except (ConfigError, MissingExtra) as error:
             return _report(ExitCode.USAGE, str(error), debug)
-        except (ConnectFailed, MissingExtra, ProtocolError, VerifyError) as error:
+        except (ConnectFailed, ProtocolError, VerifyError) as error:
             return _report(ExitCode.UNREACHABLE, str(error), debug)
         except (LedgerError, OSError) as error:
             if output is not None and output.ended:
@@ -150,6 +150,9 @@ class _Output(io.FileIO):
                 self.ended = True
                 if self.raises:
                     raise
+            except OSError as error:
+                error.filename = "standard output" if self.fileno() == 1 else "standard error"
+                raise
         return len(data)
 
 

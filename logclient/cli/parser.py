@@ -74,8 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
         description="Ships logs, and can prove what arrived.",
         epilog="See logclient COMMAND --help for the arguments of a command. Exit codes: 0 success (all "
         "events delivered, the promise holds); 1 events lost or failed, or the promise is broken; 2 wrong "
-        "command line, option or file; 3 no server could be reached, or the evidence is incomplete; 70 an "
-        "error in logclient; 130 or 143 SIGINT or SIGTERM stopped it.",
+        "command line, option or file, or a missing package; 3 no server could be reached, or the evidence "
+        "is incomplete; 70 an error in logclient; 130 or 143 SIGINT or SIGTERM stopped it.",
     )
     parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

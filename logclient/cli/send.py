@@ -282,13 +282,17 @@ class _FileSender:
             why = f"longer than {self.longest - 1} bytes"
         else:
             text = self._decode(raw)
+            why = "not a JSON object"
             try:
-                # int() refuses NaN and Infinity, which Python accepts and JSON does not have.
-                if isinstance(json.loads(text, parse_constant=int), dict):
+                # int() refuses NaN and Infinity, which Python accepts and JSON does not have, and
+                # overflows for 1e999, which float() makes infinite.
+                event = json.loads(text, parse_constant=int, parse_float=lambda digits: int(float(digits)))
+                if isinstance(event, dict):
                     return text.strip().encode()
+            except OverflowError:
+                why = "a number is too large"
             except (ValueError, RecursionError):
                 pass
-            why = "not a JSON object"
         self.refused += 1
         if self.refused <= _SHOWN_REFUSALS:
             print(f"logclient: {display_name(name)}:{number}: {why}", file=sys.stderr)

@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.port is not None and not logjam:
         raise ConfigError("--port: only for Logjam devices, which publish their counters there")
     if given.scheme != "plog" and (arguments.settings or not logjam):
-        others = "" if arguments.settings else " and Logjam devices"
-        raise ConfigError(f"scheme: {given.scheme} servers cannot be asked, only plog servers{others}")
+        option, others = ("--settings", "") if arguments.settings else ("scheme", " and Logjam devices")
+        raise ConfigError(f"{option}: {given.scheme} servers cannot be asked, only plog servers{others}")
     ask = _ask_logjam if logjam else _ask_plog
     code = ExitCode.OK
     for host, number in given.endpoints:

@@ -101,7 +101,8 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
             zeros = length == 0 and crc == 0 and not any(some.strip(b"\0") for some in rest)
             yield _Record(offset, size, b"", "torn" if zeros else f"a record of {length} bytes")
             return
-        payload = file.read(length)
+        # A torn head may claim any length: allocate no more than the file has.
+        payload = file.read(min(length, size - offset))
         if len(payload) < length:
             yield _Record(offset, size, b"", "torn")
             return

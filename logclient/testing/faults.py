@@ -31,6 +31,7 @@ NAMES = {
     "plog": DATA_FAULTS,
 }
 
+_MAX_KEEPALIVES = 10_000  # before one ack; they are all made at once
 _COUNTS = {"every": "every", "from": "first", "max": "limit"}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
@@ -156,9 +157,10 @@ class Faults:
         return Act(fault, scope, f"{self.seed} {fault.name} {scope} {count}")
 
 
-def _whole(field: str, text: str, least: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
-        raise ConfigError(f"faults: {field}: {text!r} must be a whole number of at least {least}")
+def _whole(field: str, text: str, least: int, most: int = 0) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= (most or 10**18):
+        bound = f" and at most {most}" if most else ""
+        raise ConfigError(f"faults: {field}: {text!r} must be a whole number of at least {least}{bound}")
     return int(text)
 
 
@@ -192,7 +194,8 @@ def _fault(name: str, terms: list[str]) -> Fault:
         elif name in ("delay-ack", "swap", "reorder"):
             fault = fault._replace(value=_time(name, term))
         elif name in ("keepalive", "partial-ack", "partial-cut"):
-            fault = fault._replace(value=_whole(name, term, 1))
+            most = _MAX_KEEPALIVES if name == "keepalive" else 0
+            fault = fault._replace(value=_whole(name, term, 1, most))
         elif name == "stall" and term == "alive":
             fault = fault._replace(value=1.0)
         else:

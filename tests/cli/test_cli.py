@@ -165,7 +165,7 @@ class TestErrorsOfCommands:
         [
             (ConnectFailed("nobody\nlistens"), ExitCode.UNREACHABLE, "nobody listens"),
             (ProtocolError("stat: no JSON"), ExitCode.UNREACHABLE, "stat: no JSON"),
-            (MissingExtra("pyspark", "verify"), ExitCode.UNREACHABLE, 'pip install "logclient[verify]"'),
+            (MissingExtra("pyspark", "verify"), ExitCode.USAGE, 'pip install "logclient[verify]"'),
             (LedgerError("ledger: x is owned by uid 5"), ExitCode.USAGE, "owned by uid 5"),
             (
                 FileNotFoundError(2, "No such file or directory", "x"),

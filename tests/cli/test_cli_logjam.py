@@ -314,6 +314,18 @@ class TestCheck:
         assert importer_takes(document)
         assert document["lines"][0][2].startswith("logclient check from ")
 
+    def test_an_event_without_an_app_env_is_a_step_that_fails(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with Collector() as device, Collector() as other:
+            url = f"{device.url},127.0.0.1:{other.port}"
+            said = self.check(capsys, ExitCode.UNREACHABLE, url, "--json").splitlines()
+        assert len(said) == 2
+        for found in map(json.loads, said):
+            assert (found["ok"], found["steps"][-1]["step"]) == (False, "event")
+            assert found["steps"][-1]["found"].startswith("app-env: ")
+            assert "--no-event" in found["steps"][-1]["mend"]
+
     def test_a_push_port_has_no_answers(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as device:
             url = f"{device.push_url}/shop-production"

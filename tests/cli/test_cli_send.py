@@ -312,7 +312,7 @@ class TestFiles:
         monkeypatch.delattr("backports.zstd", raising=False)
         file = tmp_path / "a.zst"
         file.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
-        assert cli.main(["send", dead_url, str(file)]) == 3
+        assert cli.main(["send", dead_url, str(file)]) == 2
         err = capsys.readouterr().err
         assert err == 'logclient: backports.zstd is not installed: pip install "logclient[zstd]"\n'
 
@@ -344,6 +344,17 @@ class TestNdjson:
         assert messages(server, 2) == ["first", "last"]
         for number in range(2, 2 + len(bad)):
             assert f"a.ndjson:{number}: not a JSON object\n" in err
+
+    def test_a_number_that_is_not_finite_is_refused_by_its_line(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.ndjson"
+        file.write_text('{"message": 1e308}\n{"a": [1e999]}\n{"a": -1e999}\n{"message": 1e-999}\n')
+        assert cli.main(["send", server.url, str(file), "--format", "ndjson", "--json"]) == 1
+        out, err = capsys.readouterr()
+        result = json.loads(out)
+        assert (result["sent"], result["acked"], result["refused"], result["failed"]) == (2, 2, 2, {})
+        assert all(f"a.ndjson:{number}: a number is too large\n" in err for number in (2, 3))
 
     def test_many_refusals_are_counted_and_ten_listed(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]

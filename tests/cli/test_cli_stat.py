@@ -58,7 +58,7 @@ def test_other_protocols_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> 
     why = "scheme: lumberjack servers cannot be asked, only plog servers and Logjam devices\n"
     assert why in capsys.readouterr().err
     assert cli.main(["stat", "logjam://127.0.0.1", "--settings"]) == ExitCode.USAGE
-    assert "scheme: logjam servers cannot be asked, only plog servers\n" in capsys.readouterr().err
+    assert "--settings: logjam servers cannot be asked, only plog servers\n" in capsys.readouterr().err
 
 
 class TestLogjam:

@@ -444,8 +444,40 @@ class TestCapture:
         assert "no end record" in err[2]
         assert err[3] == "8 frames, 3 wrong"
 
-    def test_an_empty_directory_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(capsys, str(tmp_path)) == ([], ["0 frames, 0 wrong"])
+    def test_a_segment_without_a_header_has_the_protocol_of_an_earlier_one(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for _ in range(3):
+            with CaptureWriter(tmp_path, "main", "lumberjack") as writer:
+                writer.unit(writer.stream("x"), GOOD)
+
+        def damage(number: int) -> None:
+            segment = tmp_path / f"main-00000{number}.cap"
+            segment.write_bytes(segment.read_bytes().replace(b'{"run"', b'["run"'))
+
+        damage(2)
+        assert cli.main(["decode", str(tmp_path)]) == 1
+        out, err = capsys.readouterr()
+        assert out.count("2J sequence 2") == 3
+        assert err.endswith("12 frames, 1 wrong\n")
+        damage(1)  # then nothing says it, except --protocol
+        assert cli.main(["decode", str(tmp_path)]) == 1
+        found, err = capsys.readouterr()
+        assert [line for line in found.splitlines() if line[0] != " "] == [
+            line for line in out.splitlines() if line[0] != " "
+        ]
+        assert found.count("WRONG at byte 0: the protocol is unknown") == 2
+        assert err.endswith("6 frames, 4 wrong\n")  # two units, two headers
+        assert run(capsys, str(tmp_path), code=1)[0] == out.splitlines()
+
+    def test_a_directory_without_a_segment_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "capture").mkdir()
+        _, err = run(capsys, str(tmp_path), code=2)
+        assert err == [
+            f"logclient: capture: {tmp_path} has no segment: their names are <listener>-<nnnnnn>.cap"
+        ]
 
 
 def test_escape_keeps_printable_text() -> None:

@@ -49,6 +49,17 @@ class TestFolder:
             (tmp_path / "run" / "capture").mkdir()
 
 
+def test_too_few_events_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="events: must be at least 40000"):
+        demo(
+            [str(tmp_path / "none")],
+            events=39_999,
+            out=str(tmp_path / "out"),
+            verify=lambda *_: pytest.fail("it ran"),
+        )
+    assert not (tmp_path / "out").exists()
+
+
 HONEST = dict.fromkeys(
     ("lost", "missing", "recovered", "unexpected", "corrupted", "reordered", "dropped", "unknown"), 0
 ) | {"ok": 1000, "duplicated": 200}

@@ -187,6 +187,16 @@ class TestReadersThatEnd:
             assert self.run(closed_pipe, "send", url, "--timeout", "0.2", input=b"line\n")[0] == 3
         assert self.run(closed_pipe, "--help") == (0, "")
 
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_full_disk_behind_the_output_is_named(self, tmp_path: Path, unbuffered: str) -> None:
+        (tmp_path / "wire").write_bytes(files.window([b'{"a":1}']))
+        command = ["decode", "--protocol", "lumberjack", str(tmp_path / "wire")]
+        with open("/dev/full", "wb") as full:
+            code, error = self.run(full, *command, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+        assert code == 2
+        assert error.splitlines()[-1] == "logclient: standard output: No space left on device"
+
     def test_closed_stderr_changes_nothing(self, closed_pipe: IO[bytes]) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "logclient", "check", "nonsense"],

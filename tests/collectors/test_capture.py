@@ -8,6 +8,7 @@ import socket
 import stat
 import struct
 import sys
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -291,6 +292,19 @@ class TestRecovery:
             file.write(bytes(5000))
         assert read(tmp_path) == ([b"a"], [1], ["unclosed"])
         write(tmp_path, b"b")
+        assert read(tmp_path) == ([b"a", b"b"], [1, 2], [])
+
+    def test_a_torn_record_takes_no_memory_for_what_its_head_claims(self, tmp_path):
+        kill_writer(write(tmp_path, b"a", close=False))
+        with open(tmp_path / "here-000001.cap", "ab") as file:
+            file.write(struct.pack("<II", capture.MAX_RECORD, 1) + b"torn")
+        tracemalloc.start()
+        try:
+            assert read(tmp_path) == ([b"a"], [1], ["unclosed"])
+            write(tmp_path, b"b")
+            assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        finally:
+            tracemalloc.stop()
         assert read(tmp_path) == ([b"a", b"b"], [1, 2], [])
 
     def test_a_closed_capture_is_continued(self, tmp_path):

@@ -98,6 +98,7 @@ class TestGrammar:
             ("delay-ack=every:2:1h", "delay-ack: '1h' must be a time"),
             ("partial-ack=every:2:0", "partial-ack: '0' must be a whole number of at least 1"),
             ("keepalive=every:2:many", "keepalive: 'many'"),
+            ("keepalive=every:1:10001", "'10001' must be a whole number of at least 1 and at most 10000"),
             ("stall=every:2:dead", "stall: 'dead' is none of its terms"),
             ("stall:alive=every:9", "terms follow the =, as in stall=every:5:alive"),
             ("swap=every:2:", "swap: '' must be a time"),

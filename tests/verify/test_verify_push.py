@@ -167,7 +167,7 @@ def test_command_needs_neither_spark_nor_numpy(host: Scene, bucket: Bucket, tmp_
     missing = 'logclient: pyarrow is not installed: pip install "logclient[verify]"'
     for paths, code, out, err in (
         ([site], ExitCode.OK, "copied 4, unchanged 0, still open 0", ""),
-        ([], ExitCode.UNREACHABLE, "", missing),
+        ([], ExitCode.USAGE, "", missing),
     ):
         path = os.pathsep.join(map(str, [support.ROOT, *paths]))
         done = subprocess.run(

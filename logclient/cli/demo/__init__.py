@@ -82,9 +82,12 @@ def demo(
     for module, extra in {**extras, "websockets": "logux"}.items():
         if verify is None and find_spec(module) is None:
             raise MissingExtra(module, extra)
+    runs = [(protocol, run) for protocol in PROTOCOLS for run in protocol.runs]
+    least = max((1 + run.senders) * run.least for _, run in runs)
+    if events < least:
+        raise ConfigError(f"events: must be at least {least}, which the faults need")
     folder = Path(out)
     lines, source = choose(inputs)
-    runs = [(protocol, run) for protocol in PROTOCOLS for run in protocol.runs]
     for _, run in runs:
         clear(folder / run.name)
     print_line(f"{len(lines):,} log lines from {source}, repeated as needed; everything goes to {folder}")
@@ -131,7 +134,7 @@ def _run(
     protocol: Protocol, run: Run, lines: list[Line], events: int, folder: Path, verify: Verify, kafka: Any
 ) -> judged.Result:
     clients = 1 + run.senders
-    wanted = clients * run.least if run.liar else max(events, clients * run.least)
+    wanted = clients * run.least if run.liar else events
     ledger, capture, out = folder / "ledger", folder / "capture", folder / "verify"
     units = wanted // run.unit
     planned = run.faults.format(seventh=units // 7, third=units // 3, half=units // 2)

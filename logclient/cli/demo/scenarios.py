@@ -13,7 +13,7 @@ class Run(NamedTuple):
 
     name: str
     faults: str  # ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire units
-    least: int  # the least number of events for each client, whatever ``--events`` says
+    least: int  # the number of events of each client; of an honest run, which sends ``--events``, the least
     unit: int = 1  # the number of events in a wire unit
     senders: int = 2  # the number of clients fed by ``client.send``
     liar: bool = True  # whether the collector discards or changes events, which the verifier must find
