@@ -267,6 +267,10 @@ class TestOptions:
             ("ledger", 5, "must be the path of a directory"),
             ("ledger", b"/tmp", "must be the path of a directory"),
             ("ledger", "a\0b", "must be the path of a directory"),
+            ("fields", "[" * 100_000, "must be a mapping, or a JSON object"),
+            ("sample", {"DEBUG": 10**400}, "must have a share from 0 to 1 for each name"),
+            ("sample", {"Debug ": 0}, "must have the names of levels in capitals, got 'Debug '"),
+            ("sample", "warn=0", "must have the names of levels in capitals, got 'warn'"),
         ],
     )
     def test_invalid_options_are_refused_by_name(self, name: str, value: Any, says: str) -> None:
