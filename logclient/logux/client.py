@@ -401,7 +401,7 @@ class Inbox:
         """Queue an action for the callbacks; one that undoes `ours` only for those that name its type."""
         if None not in self._callbacks and action.get("type") not in self._callbacks:
             return
-        size = _weight(action)
+        size = weight(action)
         with self._lock:
             full = self._waiting >= MAX_WAITING or self._bytes + size > max(self._most, size)
             if full:
@@ -480,13 +480,14 @@ def _whole(name: str, value: object, above: int, rule: str) -> int:
 def _details(undo: dict[str, Any]) -> Mapping[str, Any]:
     """Return the members of an undo besides its action; only the reason if they are too large."""
     details = {name: value for name, value in undo.items() if name not in ("type", "id", "action")}
-    if _weight(details) > MAX_DETAILS:
+    if weight(details) > MAX_DETAILS:
         reason = details.get("reason")
         details = {"reason": reason[:1000]} if isinstance(reason, str) else {}
     return details
 
 
-def _weight(action: dict[str, Any]) -> int:
+def weight(action: dict[str, Any]) -> int:
+    """Return about how many bytes an action takes in memory."""
     size = 0
     todo: list[Any] = [action]
     while todo:
