@@ -100,8 +100,10 @@ class State:
                 self._report(f"cannot be written: {error.strerror or error}")
 
     def _write(self, text: bytes) -> None:
-        part = f"{self.path}.new"  # safe: only the owner of the lock writes it
-        fd = os.open(part, os.O_WRONLY | os.O_TRUNC | _NEW, 0o600)
+        part = f"{self.path}.new"  # what stands there may be a FIFO, or of another user
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        fd = os.open(part, os.O_WRONLY | os.O_EXCL | _NEW, 0o600)
         try:
             os.write(fd, text)
         finally:

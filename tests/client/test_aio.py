@@ -458,8 +458,8 @@ class TestActions:
             for n in range(50 - missed):
                 assert (await anext(actions))[0]["n"] == n
             speaker.say(50)
-            assert (await anext(actions))[0]["n"] == 50
             assert actions.missed == missed
+            assert (await anext(actions))[0]["n"] == 50
             actions.close()
 
         asyncio.run(main())

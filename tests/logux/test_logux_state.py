@@ -20,7 +20,7 @@ from logclient.logux import Client
 from tests.logux.peer import LoguxPeer, processed, until
 from tests.support import clean_environment
 from tests.support.forks import needs_fork, run_in_child
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, assert_returns
 
 
 @pytest.fixture
@@ -279,6 +279,19 @@ def test_file_that_cannot_be_written_is_reported(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"state: {file}: cannot be written: " in line
     assert not file.exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "file"])
+def test_what_stands_in_the_place_of_the_new_file_is_replaced(peer: LoguxPeer, file: Path, kind: str) -> None:
+    part = file.with_name("state.new")
+    if kind == "fifo":
+        os.mkfifo(part)
+    else:
+        part.write_bytes(b"old")
+        part.chmod(0o666)
+    assert_returns(lambda: run_client(peer, file))
+    assert stat.S_ISREG(file.stat().st_mode) and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert client_id_of(run_client(peer, file)) == client_id_of(peer.lines[0].connect)
 
 
 @pytest.mark.parametrize("kind", ["no directory", "directory", "link", "lock", "other"])
