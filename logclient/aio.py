@@ -238,7 +238,7 @@ class AsyncClient:
         Raises:
             ConfigError: the protocol is not Logux.
         """
-        actions = Actions(self._method("on"), type)
+        actions = Actions(self._method("on"), type, self.client.config.max_bytes)
         self._open.add(actions)
         return actions
 
@@ -304,13 +304,18 @@ class Actions:
     """Actions of the server in their order; see ``AsyncClient.actions``.
 
     The iteration ends when this or its client is closed. Actions that are not fetched wait here,
-    `MAX_WAITING` of them; later ones are dropped and counted in ``missed``.
+    `MAX_WAITING` of them (or `max_bytes`); later ones are dropped and counted in ``missed``.
     """
 
-    def __init__(self, on: Callable[..., Callable[[], None]], type: str | None) -> None:
+    def __init__(self, on: Callable[..., Callable[[], None]], type: str | None, max_bytes: int) -> None:
+        from logclient.logux.client import weight  # whoever has `on` has imported it
+
         self.missed = 0
+        self._weight = weight
+        self._max_bytes = max_bytes
+        self._put = self._fetched = 0  # bytes: each changed by one thread
         self._loop = asyncio.get_running_loop()
-        self._ready: deque[Received] = deque()
+        self._ready: deque[tuple[int, Received]] = deque()
         self._wake = asyncio.Event()
         self._wake_due = False
         self._closed = False
@@ -327,10 +332,13 @@ class Actions:
 
     def _receive(self, action: dict[str, Any], meta: dict[str, Any]) -> None:
         """Take an action, on the client's callback thread."""
-        if len(self._ready) >= MAX_WAITING:
+        size = self._weight(action)
+        held = self._put - self._fetched
+        if len(self._ready) >= MAX_WAITING or held + size > max(self._max_bytes, size):
             self.missed += 1
             return
-        self._ready.append((action, meta))
+        self._put += size
+        self._ready.append((size, (action, meta)))
         if not self._wake_due:
             self._wake_due = True
             self._wake_loop()
@@ -355,7 +363,9 @@ class Actions:
                 raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()
-        return self._ready.popleft()
+        size, received = self._ready.popleft()
+        self._fetched += size
+        return received
 
 
 async def _serve(actions: Actions, callback: Callback, warn_limited: Callable[[str, str], None]) -> None:

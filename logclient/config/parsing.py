@@ -11,7 +11,7 @@ from logclient.config.common import Config
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import host_port
 from logclient.config.option import Option, all_options, declared_options
-from logclient.config.url import environment_endpoints, redacted_url, split_url
+from logclient.config.url import encode, environment_endpoints, redacted_url, split_url
 from logclient.errors import ConfigError
 
 MOVING = ("connect_timeout", "ca", "cert", "key", "tls_password", "server_name", "verify")
@@ -121,7 +121,7 @@ def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Conf
             raise ConfigError(f"{name}: cannot change while the client runs")
     if url is None:
         where = ",".join(host_port(*endpoint) for endpoint in config.endpoints)
-        found = parse(f"{config.scheme}://{where}{config.path}", environ={}, **options)
+        found = parse(f"{config.scheme}://{where}{encode(config.path)}", environ={}, **options)
         redacted = config.redacted
     else:
         found = parse(url, environ={}, **options)

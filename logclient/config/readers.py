@@ -224,7 +224,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
         try:
             found = loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
     if not isinstance(found, Mapping):
         raise ValueError(f"must be a mapping, or a JSON object, got {echo(value)}")
@@ -245,10 +245,12 @@ def _shares(value: Any) -> dict[str, float]:
     for name, share in pairs.items():
         try:
             number = float(share)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = -1.0
         if not isinstance(name, str) or not name.strip() or not 0 <= number <= 1:
             raise ValueError(f"must have a share from 0 to 1 for each name, got {echo({name: share})}")
+        if name.strip() not in _LEVELS and name.strip().upper() in _LEVELS:
+            raise ValueError(f"must have the names of levels in capitals, got {echo(name)}")
         found[name.strip()] = number
     return found
 

@@ -106,7 +106,7 @@ def _read_source(source: str) -> str:
         return found
     path = source[5:]
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=_open_now) as file:
             text = file.read(_MAX_CHARACTERS + 1).rstrip("\r\n")
     except OSError as error:
         raise ValueError(f"file {echo(path)} cannot be read: {error.strerror}") from None
@@ -115,3 +115,10 @@ def _read_source(source: str) -> str:
     if not text or len(text) > _MAX_CHARACTERS:
         raise ValueError(f"file {echo(path)} must hold 1 to {_MAX_CHARACTERS} characters")
     return text
+
+
+def _open_now(path: str, flags: int) -> int:
+    """Open a file without waiting for one who writes to a FIFO; what a writer has to say is waited for."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(fd, True)
+    return fd

@@ -94,8 +94,8 @@ def redacted_url(
 ) -> str:
     """Write a URL without secrets: the value of an option that has one is None."""
     places = ",".join(host_port(*endpoint) for endpoint in endpoints)
-    query = "&".join(f"{name}={'***' if text is None else _encode(text)}" for name, text in options)
-    return f"{scheme}://{places}{_encode(path)}" + (f"?{query}" if query else "")
+    query = "&".join(f"{name}={'***' if text is None else encode(text)}" for name, text in options)
+    return f"{scheme}://{places}{encode(path)}" + (f"?{query}" if query else "")
 
 
 def _endpoint(text: str, lowest_port: int) -> tuple[str, int | None]:
@@ -159,6 +159,6 @@ def decode(name: str, text: str) -> str:
     return decoded
 
 
-def _encode(text: str) -> str:
+def encode(text: str) -> str:
     """Percent-encode the characters that would change the meaning of the URL."""
-    return "".join(f"%{ord(char):02X}" if char in "%&#? " else char for char in text)
+    return "".join(f"%{ord(char):02X}" if char in "%&#?@ " else char for char in text)

@@ -717,6 +717,8 @@ class Engine:
                 self.wait_left(time.monotonic() + patience, 0.0)
             return
         self._start_for_files()
+        if self.spool is None and all(lane.link is None for lane in self.lanes):  # nothing waits below
+            self._leave_idle()
         if patience and self.lanes.may_be_reachable:
             self.sender.join(patience)
 
@@ -727,6 +729,10 @@ class Engine:
         self._retire(self.ending.close_in_background(time.monotonic() + ORPHAN_TIMEOUT))
         if not self.inline:
             self._start_for_files()
+        self._leave_idle()
+
+    def _leave_idle(self) -> None:
+        """End where there is no sender, and nothing for one to do."""
         if not self.running and (self.inline or self.settled_all):
             with self.sender.role(0.0) as has_role:
                 if has_role:

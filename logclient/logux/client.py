@@ -359,7 +359,7 @@ class Inbox:
         elif isinstance(payload, Received):
             self._save_later(payload.added)
         elif isinstance(payload, Opened):
-            self._subscribe()
+            self._subscribe(every=True)
             core = self.engine.core
             if self.state is not None and isinstance(core, Logux):
                 self._save_later(core.received)
@@ -385,8 +385,9 @@ class Inbox:
         with self._lock:
             self.channels.pop(channel, None)
 
-    def _subscribe(self) -> None:
-        """Subscribe to the channels of the last connection again."""
+    def _subscribe(self, every: bool = False) -> None:
+        """Subscribe again to `every` channel, or to those for which there was no room."""
+        engine, seqs = self.engine, []
         with self._lock:
             for action, delivery in list(self.channels.items()):
                 outcome = delivery.result(0)
@@ -394,14 +395,21 @@ class Inbox:
                     pass  # in flight
                 elif outcome.reason in REFUSED:
                     del self.channels[action]
-                else:
-                    self.channels[action] = self.engine.submit(action, client.level_index(URGENT), WHOLE)
+                elif every or outcome.status == "dropped":
+                    again = engine.submit(action, client.level_index(URGENT), WHOLE)
+                    self.channels[action] = again
+                    seqs.append(again.seq)
+        if seqs and not engine.closed:
+            subscribe = weakref.WeakMethod(self._subscribe)
+            # The next outcome of an event makes room for one that found none.
+            target = max(seqs) if all(seqs) else engine.queue.settled + 1
+            engine.submissions.watch(target, lambda: (found := subscribe()) and found())
 
     def _enqueue(self, action: dict[str, Any], meta: dict[str, Any], ours: bool = False) -> None:
         """Queue an action for the callbacks; one that undoes `ours` only for those that name its type."""
         if None not in self._callbacks and action.get("type") not in self._callbacks:
             return
-        size = _weight(action)
+        size = weight(action)
         with self._lock:
             full = self._waiting >= MAX_WAITING or self._bytes + size > max(self._most, size)
             if full:
@@ -480,13 +488,14 @@ def _whole(name: str, value: object, above: int, rule: str) -> int:
 def _details(undo: dict[str, Any]) -> Mapping[str, Any]:
     """Return the members of an undo besides its action; only the reason if they are too large."""
     details = {name: value for name, value in undo.items() if name not in ("type", "id", "action")}
-    if _weight(details) > MAX_DETAILS:
+    if weight(details) > MAX_DETAILS:
         reason = details.get("reason")
         details = {"reason": reason[:1000]} if isinstance(reason, str) else {}
     return details
 
 
-def _weight(action: dict[str, Any]) -> int:
+def weight(action: dict[str, Any]) -> int:
+    """Return about how many bytes an action takes in memory."""
     size = 0
     todo: list[Any] = [action]
     while todo:

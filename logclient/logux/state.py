@@ -37,21 +37,23 @@ class State:
         self._written: dict[str, Any] = {}
         self._core: Logux | None = None
         self._fd = -1
+        self._locked = False
         try:
             self._fd = os.open(f"{path}.lock", os.O_RDWR | _NEW, 0o600)
             found = self._read()
         except OSError as error:
             self.release()
             raise ConfigError(f"state: {path}: {error.strerror or error}") from None
+        own = "this one has a client id of its own, and keeps nothing"
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock()
         except OSError as error:
             self.release()
-            held = isinstance(error, (BlockingIOError, PermissionError))
-            why = "another client has it" if held else f"cannot be locked: {error.strerror or error}"
-            self._report(f"{why}; this one has a client id of its own, and keeps nothing")
+            self._report(f"cannot be locked: {error.strerror or error}; {own}")
             return
-        if found is not None:
+        if not self._locked:
+            self._report(f"another client has it; {own} until that has ended")
+        elif found is not None:
             try:
                 self._written = _checked(found)
             except (ValueError, RecursionError):
@@ -69,6 +71,12 @@ class State:
             return os.read(fd, _MAX_SIZE + 1)
         finally:
             os.close(fd)
+
+    def _lock(self) -> None:
+        """Lock the file, unless another client has it."""
+        with suppress(BlockingIOError, PermissionError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._locked = True
 
     def _report(self, words: str) -> None:
         self._warn(f"state {self.path}", f"state: {self.path}: {words}")
@@ -94,14 +102,18 @@ class State:
             if now == self._written:
                 return
             try:
-                self._write(json.dumps(now).encode() + b"\n")
-                self._written = now
+                self._lock()  # the client that had it may have ended
+                if self._locked:
+                    self._write(json.dumps(now).encode() + b"\n")
+                    self._written = now
             except OSError as error:
                 self._report(f"cannot be written: {error.strerror or error}")
 
     def _write(self, text: bytes) -> None:
-        part = f"{self.path}.new"  # safe: only the owner of the lock writes it
-        fd = os.open(part, os.O_WRONLY | os.O_TRUNC | _NEW, 0o600)
+        part = f"{self.path}.new"  # what stands there may be a FIFO, or of another user
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        fd = os.open(part, os.O_WRONLY | os.O_EXCL | _NEW, 0o600)
         try:
             os.write(fd, text)
         finally:

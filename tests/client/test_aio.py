@@ -389,11 +389,14 @@ class ActionSource:
         thread.join()
 
 
+MANY = 64 << 20
+
+
 class TestActions:
     def test_actions_come_in_order_until_closed(self) -> None:
         async def main() -> list[int]:
             speaker = ActionSource()
-            actions = Actions(speaker.on, "n")
+            actions = Actions(speaker.on, "n", MANY)
             speaker.say(1, 2)
             loop = asyncio.get_running_loop()
             loop.call_later(0.01, speaker.say, 3)
@@ -408,7 +411,7 @@ class TestActions:
     def test_several_tasks_may_share_one_iterator(self) -> None:
         async def main() -> list[int]:
             speaker = ActionSource()
-            actions = Actions(speaker.on, None)
+            actions = Actions(speaker.on, None, MANY)
 
             async def fetch() -> int:
                 return int((await anext(actions))[0]["n"])
@@ -425,7 +428,7 @@ class TestActions:
     def test_a_cancelled_fetch_takes_no_action(self) -> None:
         async def main() -> int:
             speaker = ActionSource()
-            actions = Actions(speaker.on, None)
+            actions = Actions(speaker.on, None, MANY)
             for _ in range(20):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(anext(actions), 0.001)
@@ -437,7 +440,7 @@ class TestActions:
     def test_actions_beyond_the_bound_are_counted(self) -> None:
         async def main() -> None:
             speaker = ActionSource()
-            actions = Actions(speaker.on, None)
+            actions = Actions(speaker.on, None, MANY)
             speaker.say(*range(MAX_WAITING + 5))
             assert actions.missed == 5
             actions.close()
@@ -445,10 +448,26 @@ class TestActions:
 
         asyncio.run(main())
 
+    def test_bytes_beyond_the_bound_are_counted_until_some_are_fetched(self) -> None:
+        async def main() -> None:
+            speaker = ActionSource()
+            actions = Actions(speaker.on, None, 1024)
+            speaker.say(*range(50))
+            missed = actions.missed
+            assert 0 < missed < 50
+            for n in range(50 - missed):
+                assert (await anext(actions))[0]["n"] == n
+            speaker.say(50)
+            assert actions.missed == missed
+            assert (await anext(actions))[0]["n"] == 50
+            actions.close()
+
+        asyncio.run(main())
+
     def test_an_unreferenced_iterator_unsubscribes(self) -> None:
         async def main() -> None:
             speaker = ActionSource()
-            actions = Actions(speaker.on, None)
+            actions = Actions(speaker.on, None, MANY)
             speaker.say(1)
             async for _ in actions:
                 break
@@ -464,7 +483,7 @@ class TestActions:
     def test_a_closed_loop_gets_no_more_actions(self) -> None:
         async def main() -> tuple[ActionSource, Actions]:
             speaker = ActionSource()
-            return speaker, Actions(speaker.on, None)
+            return speaker, Actions(speaker.on, None, MANY)
 
         speaker, actions = asyncio.run(main())
         speaker.say(1)

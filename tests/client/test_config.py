@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
+import termios
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from logclient.config import (
     registry,
 )
 from logclient.errors import ConfigError
+from tests.support.patience import PATIENCE, assert_returns, wait_until
 
 pytestmark = pytest.mark.unit
 
@@ -267,6 +272,10 @@ class TestOptions:
             ("ledger", 5, "must be the path of a directory"),
             ("ledger", b"/tmp", "must be the path of a directory"),
             ("ledger", "a\0b", "must be the path of a directory"),
+            ("fields", "[" * 100_000, "must be a mapping, or a JSON object"),
+            ("sample", {"DEBUG": 10**400}, "must have a share from 0 to 1 for each name"),
+            ("sample", {"Debug ": 0}, "must have the names of levels in capitals, got 'Debug '"),
+            ("sample", "warn=0", "must have the names of levels in capitals, got 'warn'"),
         ],
     )
     def test_invalid_options_are_refused_by_name(self, name: str, value: Any, says: str) -> None:
@@ -694,6 +703,28 @@ class TestSecrets:
         assert "cannot be read: is no UTF-8" in error_message(tls, tls_password=f"file:{tmp_path}/binary")
         assert "must hold 1 to 65536 characters" in error_message(tls, tls_password=f"file:{tmp_path}/empty")
         assert "must be the secret, env:NAME, file:PATH or a function" in error_message(tls, tls_password=5)
+
+    def test_a_fifo_without_a_writer_is_not_waited_for(self, tls: str, tmp_path: Path) -> None:
+        fifo = tmp_path / "fifo"
+        os.mkfifo(fifo)
+        says = assert_returns(lambda: error_message(tls, tls_password=f"file:{fifo}"))
+        assert "must hold 1 to 65536 characters" in says
+
+    def test_a_secret_is_read_to_its_end_from_a_pipe(self, tls: str) -> None:
+        reader, writer = os.pipe()
+        os.write(writer, b"hunter")
+
+        def write_the_rest() -> None:
+            wait_until(lambda: fcntl.ioctl(reader, termios.FIONREAD, bytes(4)) == bytes(4), "it is read")
+            os.write(writer, b"2\n")
+            os.close(writer)
+
+        thread = threading.Thread(target=write_the_rest)
+        thread.start()
+        secret = assert_returns(lambda: parse(tls, tls_password=f"file:/dev/fd/{reader}").tls_password)
+        thread.join(PATIENCE)
+        os.close(reader)
+        assert secret.reveal() == "hunter2"
 
     def test_repr_shows_the_given_options(self) -> None:
         assert repr(parse(URL, window=5)) == "Config('lumberjack://host:5044', window=5)"

@@ -189,6 +189,11 @@ class TestRefusals:
             assert client.config == before
             assert b'"a":1' in client.encoder.encode({})[0]
 
+    def test_a_path_with_special_characters_stays(self) -> None:
+        with logclient.connect("logux://127.0.0.1:9/a%25b%3F%40%23", timeout=0) as client:
+            client.reconfigure(connect_timeout=4)
+            assert (client.config.path, client.config.connect_timeout) == ("/a%b?@#", 4.0)
+
     def test_options_that_the_new_url_leaves_out_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the environment says later changes nothing."""
         url = "lumberjack://127.0.0.1:9?window=77&connect_timeout=3"

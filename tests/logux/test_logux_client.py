@@ -464,6 +464,26 @@ class TestChannels:
         ]
         assert len({action["id"] for action in sent(peer)}) == 6
 
+    @pytest.mark.parametrize("overflow", ["drop_new", "drop_oldest", "block"])
+    def test_channel_that_finds_a_full_queue_is_subscribed_when_there_is_room(
+        self, peer: LoguxPeer, overflow: str
+    ) -> None:
+        with connect(peer, max_events=2, overflow=overflow, backoff_max=0.02) as client:
+            assert client.subscribe("sport").result(PATIENCE) == OK
+            honest, peer.answer = peer.answer, lambda action: {}
+            client.send("a")
+            client.send("b")
+            peer.wait(lambda: len(peer.actions) == 3)
+            peer.lines[0].close()
+            until(lambda: client.stats().dropped.get("overflow"))
+            peer.wait(lambda: len(peer.actions) == 5)
+            peer.answer = honest
+            for _, meta in peer.actions[3:]:
+                peer.lines[1].send({"type": "logux/processed", "id": meta["id"]})
+            peer.wait(lambda: len(peer.actions) == 6)
+            assert client.flush(PATIENCE) == 0
+        assert sent(peer)[5]["channel"] == "sport"
+
     def test_subscription_in_flight_is_sent_once(self, peer: LoguxPeer) -> None:
         answer, peer.answer = peer.answer, lambda action: {}
         with connect(peer, backoff_max=0.02) as client:

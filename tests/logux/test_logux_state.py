@@ -20,7 +20,7 @@ from logclient.logux import Client
 from tests.logux.peer import LoguxPeer, processed, until
 from tests.support import clean_environment
 from tests.support.forks import needs_fork, run_in_child
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, assert_returns
 
 
 @pytest.fixture
@@ -175,6 +175,31 @@ def test_two_clients_do_not_share_a_file(
     assert capsys.readouterr().err == ""
 
 
+def test_second_client_takes_over_the_file_when_the_first_has_ended(peer: LoguxPeer, file: Path) -> None:
+    """As after a reload of `logging`, which makes the new handler before it closes the old one."""
+    first = connect(peer, file)
+    with connect(peer, file) as second:
+        second.on("news", lambda action, meta: None)
+        peer.line()
+        assert kept(file)["client"] in first.node_id
+        first.close()
+        sync(peer, 7)
+        until(lambda: kept(file)["received"] == 7)
+        again = run_client(peer, file)
+        assert client_id_of(again) != client_id_of(peer.lines[0].connect)
+    again = run_client(peer, file)
+    assert client_id_of(again) == client_id_of(peer.lines[0].connect) and again[3] == 7
+
+
+def test_closed_handler_that_was_idle_releases_the_file(
+    peer: LoguxPeer, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = logclient.Handler(peer.url, state=file)
+    handler.close()
+    run_client(peer, file)
+    assert capsys.readouterr().err == ""
+
+
 PROCESS = """
 import sys, logclient
 client = logclient.connect(sys.argv[1], state=sys.argv[2])
@@ -279,6 +304,19 @@ def test_file_that_cannot_be_written_is_reported(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"state: {file}: cannot be written: " in line
     assert not file.exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "file"])
+def test_what_stands_in_the_place_of_the_new_file_is_replaced(peer: LoguxPeer, file: Path, kind: str) -> None:
+    part = file.with_name("state.new")
+    if kind == "fifo":
+        os.mkfifo(part)
+    else:
+        part.write_bytes(b"old")
+        part.chmod(0o666)
+    assert_returns(lambda: run_client(peer, file))
+    assert stat.S_ISREG(file.stat().st_mode) and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert client_id_of(run_client(peer, file)) == client_id_of(peer.lines[0].connect)
 
 
 @pytest.mark.parametrize("kind", ["no directory", "directory", "link", "lock", "other"])
