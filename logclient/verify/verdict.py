@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, ExitCode
@@ -189,7 +190,7 @@ class Limits(NamedTuple):
             if text is not None:
                 n = getattr(counts, word)
                 share = text.endswith("%")
-                if n > (float(text[:-1]) / 100 * counts.events if share else int(text)):
+                if 100 * n > Fraction(text[:-1]) * counts.events if share else n > int(text):
                     out.append(f"{n:,} {word}, more than {text}")
         return out
 

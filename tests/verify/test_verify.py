@@ -630,6 +630,17 @@ def test_limit_exceeded_breaks_the_promise(
     assert verdict.exit_code == (ExitCode.BROKEN if broken else ExitCode.OK)
 
 
+@pytest.mark.parametrize(
+    ("limit", "missing", "events"),
+    [("29%", 29, 100), ("0.7%", 7, 1000), (".7%", 7, 1000), ("57.%", 57, 100), ("100%", 10**17, 10**17)],
+)
+def test_share_is_exact(limit: str, missing: int, events: int) -> None:
+    limits = verdicts.Limits.read(missing=limit)
+    assert limits.broken(verdicts.Counts(events=events, missing=missing)) == []
+    more = verdicts.Counts(events=events, missing=missing + 1)
+    assert limits.broken(more) == [f"{missing + 1:,} missing, more than {limit}"]
+
+
 @pytest.mark.parametrize("limit", ["", "x", "1.5", "-1", "1%%", "%", "١"])
 def test_wrong_limit_is_a_config_error(scene: Scene, run: Run, limit: str) -> None:
     scene.write_ledger().write_capture()
