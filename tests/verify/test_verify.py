@@ -72,7 +72,8 @@ def test_intact_run_has_no_faults(scene: Scene, run: Run) -> None:
         }
     ]  # fmt: skip
     assert verdict.ledger == {
-        "folder": str(scene.ledger), "producers": 1, "closed": 1, "listed": 20, "complete": True, "unread": 0,
+        "folder": str(scene.ledger), "producers": 1, "closed": 1, "listed": 20, "complete": True,
+        "unread": 0, "still_open": 0,
     }  # fmt: skip
 
 

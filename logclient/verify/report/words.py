@@ -126,9 +126,11 @@ def reasons(verdict: Verdict) -> list[str]:
     """Return sentences that say why the promise does not hold."""
     if verdict.exit_code == ExitCode.UNREACHABLE:
         # The problems of the evidence come first: they have to be repaired.
-        open_ = verdict.ledger["producers"] - verdict.ledger["closed"]
+        doubts = verdict.problems[: len(verdict.problems) - verdict.harmless]
+        allowed = verdict.ledger["still_open"] if doubts else 0
+        open_ = verdict.ledger["producers"] - verdict.ledger["closed"] - allowed
         still = f"{counted(open_, 'ledger')} without an end: the producer was killed or still runs."
-        return [*verdict.problems[:3], *[still] * bool(open_)]
+        return [*doubts[:3], *[still] * bool(open_)]
     lines = []
     for broken in verdict.broken:
         number, _, word = broken.partition(" ")
