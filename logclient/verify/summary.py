@@ -20,6 +20,7 @@ from logclient.evidence.decode import QUIET, protocol_of
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import redact_url
+from logclient.readable import encodable
 from logclient.verify import endpoints, schema
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
@@ -214,8 +215,8 @@ class Summary:
         rows: list[list[Any]] = [["", "", "", "", 0, *self._unassigned, breaks, "", not self.doubtful]]
         for p, numbers, doubt, ordered in self._counted(chosen):
             x, counts = self.ledger.producers[p], Counts(*numbers)
-            names = [x.producer, x.protocol, redact_url(x.url), x.host, x.pid]
-            rows.append([*names, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], not doubt])
+            names = map(encodable, (x.producer, x.protocol, redact_url(x.url), x.host))
+            rows.append([*names, x.pid, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], not doubt])
         return pa.table(dict(zip(PRODUCERS.names, zip(*rows, strict=True), strict=True)), PRODUCERS)
 
     def _selection(self) -> dict[str, Any] | None:
