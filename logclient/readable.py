@@ -95,6 +95,11 @@ def escape(text: str) -> str:
     )
 
 
+def encodable(text: str) -> str:
+    r"""Return a text with ``\udcff`` for a surrogate, which paths that are not UTF-8 have."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def shown(body: bytes, limit: int = BODY_SHOWN, length: int = 0) -> str:
     r"""Write bytes in one line: escaped, and invalid UTF-8 as ``\xff``; `length` of them are there in all."""
     length = max(length, len(body))

@@ -55,6 +55,8 @@ def is_url(place: str) -> bool:
 def resolve(given: Folder, what: str) -> str:
     """Return the place that a user means. Errors begin with `what`, the name of the argument."""
     text = os.fspath(given)
+    if not text:  # which abspath makes the current directory
+        raise ConfigError(f"{what}: must not be empty")
     if "\0" in unquote(text):
         raise ConfigError(f"{what}: {redact_url(text)[:100]}: it has a zero byte, which no path has")
     if not is_url(text):
@@ -349,17 +351,30 @@ def list_folders(place: str, what: str, missing: bool = False) -> Iterator[tuple
             with os.scandir(here) as entries:
                 some = list(entries)
             folders = sorted(entry.name for entry in some if entry.is_dir(follow_symlinks=False))
-            found = [_found(entry) for entry in some if not entry.is_dir(follow_symlinks=False)]
+            files = [entry for entry in some if not entry.is_dir(follow_symlinks=False)]
+            found = [one for entry in files if (one := _found(entry))]
         except OSError as error:
+            if relative and isinstance(error, FileNotFoundError):
+                continue  # it was removed meanwhile
             raise LedgerError(f"{what}: {error.filename or here}: {error.strerror}") from error
         pending += [f"{relative}/{name}" if relative else name for name in reversed(folders)]
         yield relative, found
 
 
-def _found(entry: os.DirEntry[str]) -> Found:
+def _found(entry: os.DirEntry[str]) -> Found | None:
+    """Return an entry; None: it was removed meanwhile."""
     if entry.is_file(follow_symlinks=False):
-        return Found(entry.name, entry.stat(follow_symlinks=False).st_size, True)
-    return Found(entry.name, 0, False, entry.is_dir())
+        try:
+            return Found(entry.name, entry.stat(follow_symlinks=False).st_size, True)
+        except FileNotFoundError:
+            return None
+    try:
+        folder = entry.is_dir()
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR):
+            raise
+        folder = False  # the link leads nowhere
+    return Found(entry.name, 0, False, folder)
 
 
 def _infos(place: str, what: str, recursive: bool = False) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,21 +55,24 @@ def describe(verdict: Verdict) -> str:
     lines = [verdict.sentence]
     for word, found in verdict.examples.items():
         lines += [f"  {_SIGNS.get(word, '~')} {word:<10} {_event(example)}" for example in found]
-        more = getattr(verdict.counts, word, len(found)) - len(found)
+        copies = word == "duplicated"  # which the number counts, and not events
+        shown = sum(example["copies"] - 1 for example in found) if copies else len(found)
+        more = getattr(verdict.counts, word, shown) - shown
         if more > 0:
-            lines.append(f"    and {more:,} more {word}")
+            lines.append(f"    and {more:,} more {'copies' if copies else word}")
     lines += [f"  ! {problem}" for problem in verdict.problems]
     return "\n".join(map(escape, lines))
 
 
 def _event(example: dict[str, Any]) -> str:
     """Return what is known of an event: its id, when it was made, what became of it, and its body."""
+    from logclient.verify.report.words import clock
+
     words = [example.get("id") or f"~{example.get('hash', '')}"]
     if example.get("seq") is not None:
         words.append(f"#{example['seq']}")
     if made := example.get("created_us"):
-        at = datetime.datetime.fromtimestamp(made / 1e6, datetime.UTC)
-        words.append(f"made {at.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}")
+        words.append(f"made {clock(made, 1_000)}")
     if fate := example.get("fate"):
         words.append(f"{fate} ({example['reason']})" if example.get("reason") else fate)
     if (copies := example.get("copies") or 0) > 1:

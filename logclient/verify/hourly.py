@@ -10,6 +10,7 @@ from logclient import evidence
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence import storage
 from logclient.evidence.selection import Selection
+from logclient.readable import encodable
 from logclient.verify import job, output
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
     more = {
         "hour": pa.scalar(hour, time),
         "exit_code": pa.scalar(int(verdict.exit_code), pa.int32()),
-        "sentence": pa.scalar(verdict.sentence),
+        "sentence": pa.scalar(encodable(verdict.sentence)),
         "judged": pa.scalar(verdict.made_us, time),
     }
     for name, value in more.items():

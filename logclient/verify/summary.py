@@ -20,6 +20,7 @@ from logclient.evidence.decode import QUIET, protocol_of
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import redact_url
+from logclient.readable import encodable
 from logclient.verify import endpoints, schema
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
@@ -128,7 +129,8 @@ class Summary:
         breaking["unexpected"] += unknown.unexpected
         broken = [f"{n:,} {word}" for word, n in breaking.items() if n]
         broken += limits.broken(total)
-        faults, still_open = self._ledger_faults(allow_open)
+        evidence = self._evidence()
+        faults, still_open = self._ledger_faults(evidence, allow_open)
         empty = self.selection != EVERYTHING and not total.events
         nothing = [f"the ledgers have no events {self.selection.phrase}"] * empty
         faults += nothing
@@ -145,11 +147,14 @@ class Summary:
             quiet.update(report.quiet)
         addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
         reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or self._uncompared)]
-        line = sentence(code, broken, total, reasons, still_open, self.selection.phrase, self.plan.by_id)
+        unlisted = unknown.unknown + int(self.sums[:, BEYOND["unknown"]].sum())
+        chosen, by_id = self.selection.phrase, self.plan.by_id
+        line = sentence(code, broken, total, reasons, still_open, chosen, by_id, unlisted)
         by_device = [protocol_of(protocol) in self.plan.published for protocol, _ in ledger.urls]
         if behind := sum(x.reordered for x in itertools.compress(by_url, by_device)):
             line += f" {behind:,} reordered behind a device, where order is no promise."
-        problems, more_problems = self._problems(total, nothing)
+        wrong = (evidence != WHOLE) & ~(allow_open & (evidence == UNCLOSED))
+        problems, harmless, more_problems = self._problems(total, nothing, wrong)
         runs = captures.list_runs(reports, [*self.tally.foreign, *self.tally.other_runs])
         destinations = self._destinations(by_url)
         cells = self.tally.cells
@@ -186,6 +191,7 @@ class Summary:
                 "listed": int(ledger.rows["listed"][ledger.selected].sum()),
                 "complete": ledger.all_whole,
                 "unread": len(ledger.unread),
+                "still_open": still_open,
             },
             problems=problems,
             limits=limits,
@@ -196,6 +202,7 @@ class Summary:
             devices=self._devices(),
             producers_left_out=left_out,
             problems_left_out=more_problems,
+            harmless=harmless,
             listeners=self._listeners(destinations),
             destinations=tuple(destinations[:MAX_NAMED]),
             selection=self._selection(),
@@ -208,8 +215,8 @@ class Summary:
         rows: list[list[Any]] = [["", "", "", "", 0, *self._unassigned, breaks, "", not self.doubtful]]
         for p, numbers, doubt, ordered in self._counted(chosen):
             x, counts = self.ledger.producers[p], Counts(*numbers)
-            names = [x.producer, x.protocol, redact_url(x.url), x.host, x.pid]
-            rows.append([*names, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], not doubt])
+            names = map(encodable, (x.producer, x.protocol, redact_url(x.url), x.host))
+            rows.append([*names, x.pid, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], not doubt])
         return pa.table(dict(zip(PRODUCERS.names, zip(*rows, strict=True), strict=True)), PRODUCERS)
 
     def _selection(self) -> dict[str, Any] | None:
@@ -419,12 +426,16 @@ class Summary:
 
     # -- what is wrong with the evidence
 
-    def _ledger_faults(self, allow_open: bool) -> tuple[list[str], int]:
-        """Return the faults of the ledgers, the worst first, and the number of allowed open ledgers."""
+    def _evidence(self) -> npt.NDArray[Any]:
+        """Return the completeness of each ledger, as far as what is judged depends on it."""
         evidence = np.where(self.ledger.selected, self.ledger.rows["evidence"], WHOLE)
         evidence[self.ledger.continued & (evidence == UNCLOSED)] = WHOLE
         ended = np.flatnonzero(self.ledger.continued & (evidence != WHOLE))
         evidence[ended[~self.sums[ended].any(axis=1)]] = WHOLE  # nothing of it is judged
+        return np.asarray(evidence)
+
+    def _ledger_faults(self, evidence: npt.NDArray[Any], allow_open: bool) -> tuple[list[str], int]:
+        """Return the faults of the ledgers, the worst first, and the number of allowed open ledgers."""
         allowed = int(np.count_nonzero(evidence == UNCLOSED)) if allow_open else 0
         wrong = int(np.count_nonzero(evidence != WHOLE)) - allowed
         faults = []
@@ -437,8 +448,13 @@ class Summary:
             faults.append(f"{unread[0]}{more} may be a ledger and is not read")
         return faults, allowed
 
-    def _problems(self, total: Counts, nothing: list[str]) -> tuple[tuple[str, ...], int]:
-        """Return the first problems of ledgers and captures, and the number of further ones."""
+    def _problems(
+        self, total: Counts, nothing: list[str], wrong: npt.NDArray[np.bool_]
+    ) -> tuple[tuple[str, ...], int, int]:
+        """Return the first problems of ledgers and captures, how many are harmless, and how many follow.
+
+        The harmless ones are the last. Those of ledgers that are not `wrong` are harmless.
+        """
         counts, nowhere = self.ledger.rows["problems"], self.sums[:, Column.NOWHERE]
         why_out = "the producer is left out because others arrived in runs that are not selected"
         devices = f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"
@@ -448,11 +464,19 @@ class Summary:
             "sent: they must be kept byte for byte; a stage that drops a field such as @metadata or rewrites "
             "JSON changes them, and may remove their ids"
         )
-        of_ledgers = (
-            f"ledger: {problem}"
-            for p in map(int, np.flatnonzero(counts)[:MAX_NAMED])
-            for problem in self.ledger.producers[p].problem_lines
-        )
+
+        def of_ledgers(some: npt.NDArray[np.bool_]) -> Iterable[str]:
+            numbers = np.flatnonzero((counts > 0) & some)[:MAX_NAMED].tolist()
+            return (f"ledger: {line}" for p in numbers for line in self.ledger.producers[p].problem_lines)
+
+        of_captures: dict[bool, list[str]] = {True: [], False: []}
+        for x in self.problems:
+            of_captures[x.kind == "copy"].append(f"capture: {x.place}: {x.kind}: {x.reason}")
+        harmless = [
+            *self._clock_problems(),
+            *of_captures[True],
+            *(f"ledger: {copy}" for copy in self.ledger.copies),
+        ]
         others = [
             *(f"selection: {why}" for why in nothing),
             *(
@@ -461,14 +485,14 @@ class Summary:
                 for p in np.flatnonzero(nowhere).tolist()
             ),
             *[bodies] * (self.plan.records is not None and 2 * total.corrupted > seen),
-            *self._clock_problems(),
             *[devices] * any(report.devices_left_out for report in self.tally.reports),
-            *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in self.problems),
+            *of_captures[False],
             *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
-            *(f"ledger: {copy}" for copy in self.ledger.copies),
         ]
-        named = tuple(itertools.islice(itertools.chain(others, of_ledgers), MAX_NAMED))
-        return named, len(others) + int(counts.sum()) - len(named)
+        first = [*others, *of_ledgers(wrong)][:MAX_NAMED]
+        named = tuple(itertools.islice(itertools.chain(first, harmless, of_ledgers(~wrong)), MAX_NAMED))
+        further = len(others) + len(harmless) + int(counts.sum()) - len(named)
+        return named, len(named) - len(first), further
 
     def _clock_problems(self) -> list[str]:
         early = self.sums[:, Column.EARLY_US]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, ExitCode
@@ -189,7 +190,7 @@ class Limits(NamedTuple):
             if text is not None:
                 n = getattr(counts, word)
                 share = text.endswith("%")
-                if n > (float(text[:-1]) / 100 * counts.events if share else int(text)):
+                if 100 * n > Fraction(text[:-1]) * counts.events if share else n > int(text):
                     out.append(f"{n:,} {word}, more than {text}")
         return out
 
@@ -221,6 +222,7 @@ class Verdict(NamedTuple):
     devices: tuple[Device, ...] = ()
     producers_left_out: LeftOut | None = None
     problems_left_out: int = 0
+    harmless: int = 0  # problems, the last ones, that leave no doubt
     listeners: tuple[Listener, ...] = ()
     destinations: tuple[Destination, ...] = ()
     selection: dict[str, Any] | None = None  # `since_us`, `until_us`, `runs`, and what is left out; None: all
@@ -257,9 +259,16 @@ def counted(n: int, noun: str) -> str:
 
 
 def sentence(
-    code: ExitCode, broken: list[str], counts: Counts, why: list[str], unclosed: int, chosen: str, by_id: bool
+    code: ExitCode,
+    broken: list[str],
+    counts: Counts,
+    why: list[str],
+    unclosed: int,
+    chosen: str,
+    by_id: bool,
+    unlisted: int,
 ) -> str:
-    """Return the verdict in a sentence."""
+    """Return the verdict in a sentence. `unlisted` of the unknown events are in no ledger."""
     events = f"{counts.events:,} events{' ' * bool(chosen)}{chosen}{' (bodies not compared)' * by_id}"
     because = ", and ".join(why)
     if code == ExitCode.BROKEN:
@@ -269,8 +278,10 @@ def sentence(
     if code == ExitCode.UNREACHABLE:
         if not counts.events and chosen:
             return f"The promise is unproven: {because}."
-        unknown = f": {counts.unknown:,} of {events} are unknown" if counts.unknown else ""
-        return f"The promise is unproven{unknown}, because {because or 'a ledger is still open'}."
+        n, are = counts.unknown - unlisted, "is" if unlisted == 1 else "are"
+        unknown = f": {n:,} of {events} are unknown" if n else ""
+        more = f", and {counted(unlisted, 'arrived event')} {are} in none of these ledgers" * bool(unlisted)
+        return f"The promise is unproven{unknown}, because {because or 'a ledger is still open'}{more}."
     are = "is" if unclosed == 1 else "are"
     open_ = f"; {counted(unclosed, 'ledger')} {are} still open" if unclosed else ""
     if not counts.events:

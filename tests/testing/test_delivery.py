@@ -49,6 +49,24 @@ def test_many_faults_are_counted(tmp_path: Path) -> None:
     assert "    and 13 more lost" in lines
 
 
+def test_copies_are_counted_as_copies(tmp_path: Path) -> None:
+    scene = Scene(tmp_path).write_ledger().write_capture([1, 1, 1, 1, 1, *range(2, 21), 20, 20])
+    with pytest.raises(AssertionError) as caught:
+        testing.assert_delivered(scene.ledger, scene.capture, max_duplicated=0)
+    lines = str(caught.value).splitlines()
+    assert [" 5 copies " in line for line in lines if line.startswith("  + duplicated ")] == [True, False]
+    assert not [line for line in lines if " more " in line and "more than" not in line]
+    with pytest.raises(AssertionError, match=r"\n    and 2 more copies"):
+        testing.assert_delivered(scene.ledger, scene.capture, max_duplicated=0, examples=1)
+
+
+def test_event_of_no_year_is_named(tmp_path: Path) -> None:
+    scene = Scene(tmp_path).write_ledger(created=lambda seq: 253_402_300_800_000_000 + seq)
+    scene.write_capture(range(2, 21))
+    with pytest.raises(AssertionError, match=r"lost .* made 253402300800000001 us acked"):
+        testing.assert_delivered(scene.ledger, scene.capture)
+
+
 def test_unproven_delivery_is_an_error(tmp_path: Path) -> None:
     scene = Scene(tmp_path).write_ledger().write_capture(range(1, 20), closed=False)
     with pytest.raises(AssertionError, match="unclosed"):

@@ -72,7 +72,8 @@ def test_intact_run_has_no_faults(scene: Scene, run: Run) -> None:
         }
     ]  # fmt: skip
     assert verdict.ledger == {
-        "folder": str(scene.ledger), "producers": 1, "closed": 1, "listed": 20, "complete": True, "unread": 0,
+        "folder": str(scene.ledger), "producers": 1, "closed": 1, "listed": 20, "complete": True,
+        "unread": 0, "still_open": 0,
     }  # fmt: skip
 
 
@@ -628,6 +629,17 @@ def test_limit_exceeded_breaks_the_promise(
     verdict = run(**limits)
     assert verdict.broken == broken
     assert verdict.exit_code == (ExitCode.BROKEN if broken else ExitCode.OK)
+
+
+@pytest.mark.parametrize(
+    ("limit", "missing", "events"),
+    [("29%", 29, 100), ("0.7%", 7, 1000), (".7%", 7, 1000), ("57.%", 57, 100), ("100%", 10**17, 10**17)],
+)
+def test_share_is_exact(limit: str, missing: int, events: int) -> None:
+    limits = verdicts.Limits.read(missing=limit)
+    assert limits.broken(verdicts.Counts(events=events, missing=missing)) == []
+    more = verdicts.Counts(events=events, missing=missing + 1)
+    assert limits.broken(more) == [f"{missing + 1:,} missing, more than {limit}"]
 
 
 @pytest.mark.parametrize("limit", ["", "x", "1.5", "-1", "1%%", "%", "١"])

@@ -16,6 +16,7 @@ from tests import support
 from tests.damage.damages import records_of
 from tests.support import verify_files as files
 from tests.support.verify_scene import P, Q, Scene
+from tests.verify.page import read_page
 
 support.need("numpy")
 support.need("pyarrow")
@@ -254,6 +255,43 @@ def test_segment_of_another_host_leaves_a_gap(scene: Scene, run: Run) -> None:
     assert [(row["host"], row["run"]) for row in verdict.capture["runs"]] == [("a", "1"), ("b", "2")]
 
 
+def reasons(scene: Scene) -> str:
+    return read_page(scene).text.partition("Events by word")[0]
+
+
+def test_gap_is_named_before_copies_and_clocks(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write_ledger(created=lambda _: 90_000)  # later than they arrive
+    scene.write_capture(per_segment=2)
+    (scene.capture / "main-000003.cap").unlink()
+    for n in range(5):
+        shutil.copytree(scene.capture, scene.capture.parent / f"copy{n}")
+    for copy in scene.capture.parent.glob("copy?"):
+        copy.rename(scene.capture / copy.name)
+    monkeypatch.setattr("logclient.verify.summary.MAX_NAMED", 10)
+    verdict = run()
+    assert "segment 4 where 3 was due" in verdict.problems[0]
+    assert (len(verdict.problems), verdict.harmless) == (10, 8)
+    assert "segment 4 where 3 was due" in reasons(scene)
+    assert ": copy:" not in reasons(scene) and "clocks:" not in reasons(scene)
+
+
+def test_ledger_that_may_be_open_is_no_reason(scene: Scene, run: Run) -> None:
+    scene.write_ledger(outcomes={"acked": range(1, 20)}, tail=[]).write_capture(range(1, 20), closed=False)
+    run()
+    assert "has no end: it was not closed" in reasons(scene)
+    assert "1 ledger without an end" in reasons(scene)
+    verdict = run(allow_open=True)
+    assert (verdict.ledger["still_open"], verdict.harmless) == (1, 1)
+    assert has_problem(verdict, P, "has no end: it was not closed")
+    assert "unclosed" in reasons(scene) and "has no end" not in reasons(scene)
+    assert "1 ledger without an end" not in reasons(scene)
+    scene.write_capture(range(1, 20))
+    run(allow_open=True)
+    assert "1 ledger without an end" in reasons(scene)  # nothing else makes an event unknown
+
+
 # -- runs
 
 
@@ -284,10 +322,36 @@ def test_listener_of_another_run_is_not_compared(scene: Scene, run: Run) -> None
     assert list(inprocess.violation_ids(scene.out)) == []
     page = (scene.out / "report.html").read_text()
     assert "1 (another run: not compared)" in page
+    assert verdict.sentence == (
+        "The promise is unproven, because the capture is incomplete, "
+        "and 10 arrived events are in none of these ledgers."
+    )
     assert verdict.capture["events"] == 20
 
     scene.write_capture(range(1, 20), run="2", host="a")
     assert_broken(run(), ok=19, lost=1, unknown=10)
+
+
+def test_share_of_unknown_events_is_without_those_of_other_runs(scene: Scene, run: Run) -> None:
+    scene.write_capture([*events_of_other_run(), *events_of_other_run()], listener="old", run="1")
+    scene.write_capture(range(1, 18), run="2", closed=False)
+    verdict = run()
+    assert verdict.counts.unknown == 23
+    assert "unproven: 3 of 20 events are unknown, because" in verdict.sentence
+    assert verdict.sentence.endswith(", and 20 arrived events are in none of these ledgers.")
+    cells = [text for _, text in read_page(scene).cells]
+    assert cells[cells.index("unknown") + 1 :][:2] == ["23", "15 %"]
+
+
+def test_arrived_event_that_an_open_ledger_lacks_is_not_of_its_events(scene: Scene, run: Run) -> None:
+    some = {seq: raw for seq, raw in scene.bodies.items() if seq < 20}
+    scene.write_ledger(bodies=some, tail=[]).write_capture()
+    verdict = run(allow_open=True)
+    assert verdict.counts.unknown == 1
+    assert verdict.sentence == (
+        "The promise is unproven, because a ledger is still open, "
+        "and 1 arrived event is in none of these ledgers."
+    )
 
 
 def test_earlier_run_of_the_same_listener_is_not_compared(scene: Scene, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -158,7 +159,52 @@ class TestCaptures:
         assert_unproven(verdict, f"capture: {empty}: unread: it is a folder without any segment")
 
 
+class TestWhatIsNoEvidence:
+    @pytest.mark.parametrize("target", ["latest", "x" * 300, "notes.txt/below", "none"])
+    def test_link_that_leads_nowhere(self, scene: Scene, verify: Callable[..., Any], target: str) -> None:
+        for folder in (scene.ledger, scene.capture):
+            (folder / "notes.txt").write_text("none")
+            (folder / "latest").symlink_to(target)
+        assert (verify().exit_code, verify().problems) == (0, ())
+        (scene.capture / "main-000002.cap").symlink_to(target)
+        assert_unproven(verify(), "capture: main-000002.cap: unread")
+
+    def test_file_or_folder_that_is_removed_meanwhile(
+        self, scene: Scene, verify: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scandir, removed = os.scandir, []
+
+        def scan(path: Any) -> Any:
+            with scandir(path) as entries:
+                found = list(entries)
+            for entry in found:
+                if entry.name.startswith("gone"):
+                    (os.rmdir if entry.is_dir() else os.unlink)(entry.path)
+                    removed.append(entry.name)
+            return contextlib.nullcontext(found)
+
+        for folder in (scene.ledger, scene.capture):
+            (folder / "gone").mkdir()
+            (folder / "gone.txt").write_text("none")
+        monkeypatch.setattr(os, "scandir", scan)
+        assert (verify().exit_code, sorted(removed)) == (0, ["gone", "gone", "gone.txt", "gone.txt"])
+        with pytest.raises(LedgerError, match=r"capture: .*/none: No such file"):
+            verify(capture=scene.capture / "none")
+
+
 class TestPlaces:
+    def test_empty_place_is_not_the_current_directory(
+        self, scene: Scene, verify: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(scene.ledger)
+        own = scene.ledger / "report.html"
+        own.write_text("mine")
+        for what in ("out", "ledger", "capture"):
+            with pytest.raises(ConfigError, match=f"^{what}: must not be empty"):
+                verify(**{what: ""})
+        assert own.read_text() == "mine"
+        assert verify(ledger=Path()).exit_code == 0
+
     @pytest.mark.parametrize("place", ["file://[x", "s3://[x/y", "file:///tmp/%00", "/tmp/\0"])
     @pytest.mark.parametrize("what", ["ledger", "capture", "out"])
     def test_impossible_place_is_a_config_error(

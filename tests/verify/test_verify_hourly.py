@@ -124,6 +124,17 @@ def test_open_ledger_and_hour_without_events(scene: Scene, table: Path) -> None:
     assert "the ledgers have no events made from 2026-05-01T15" in rows(table)[-1]["sentence"]
 
 
+def test_text_that_is_not_utf8_is_escaped(scene: Scene, table: Path) -> None:
+    """As in the URL of a spool whose path is bytes."""
+    odd = {"url": "spool:///tmp/\udcff", "host": "h\ud800"}
+    scene.write_ledger(created=made, per_batch=5, tail=[], at_us=START, **odd).write_capture()
+    last = {"since": "2026-05-01T14:00Z", "until": "2026-05-01T15:00Z"}
+    assert append(scene, table, **last) == ExitCode.UNREACHABLE
+    row = rows(table)[-1]
+    assert (row["url"], row["host"]) == (r"spool:///tmp/\udcff", r"h\ud800")
+    assert r"(host h\ud800, pid 1) has no end" in row["sentence"]
+
+
 def test_all_producers_have_a_row(scene: Scene, table: Path) -> None:
     """A verdict names 1,000 of them."""
     bodies = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -197,6 +198,27 @@ def test_losses_of_unlisted_producers_are_summed(
     assert (len(verdict.producers), verdict.producers_left_out.producers) == (4, 2)
     assert "... and 1 more producers, and 2 lost of 2 producers not listed" in report.text(verdict)
     assert "and 2 lost of 2 producers not listed" in producer_sections(read_page(scene))
+
+
+def test_capture_is_blamed_only_where_it_is_in_doubt(scene: Scene, run: Run) -> None:
+    """An event of the ledger that is open may have the same id, and the other body."""
+    own = {seq: files.body(None, f"event {seq}", user=f"user {seq}") for seq in (1, 2, 3)}
+    scene.write_ledger(producer=Q, bodies=bodies(Q, 2), tail=[], created=created, **WEB)
+    scene.write_ledger(
+        bodies=own, extra=[files.ids_line([(s, f"user {s}") for s in own])], created=created, **WEB
+    )
+    arrived = [own[1], files.body(None, "changed", user="user 2"), own[3], *bodies(Q, 2).values()]
+    scene.write_capture(arrived, received=received)
+    (scene.capture / "copy").mkdir()
+    shutil.copy(scene.capture / "main-000001.cap", scene.capture / "copy")
+    assert run().producers[0].counts.unknown == 1
+    section = producer_section(read_page(scene), P)
+    assert_contains(section, "another ledger is not whole")
+    assert "the capture is incomplete" not in section
+    shutil.rmtree(scene.capture / "copy")
+    scene.write_capture(arrived, received=received, closed=False)
+    run()
+    assert_contains(producer_section(read_page(scene), P), "the capture is incomplete")
 
 
 def test_unexpected_events_have_a_section(scene: Scene, run: Run) -> None:

@@ -122,13 +122,20 @@ def breaking_words(verdict: Verdict) -> set[str]:
     return {word for word in MEANINGS if any(f" {word}" in broken for broken in verdict.broken)}
 
 
+def _doubts(verdict: Verdict) -> Sequence[str]:
+    """Return the problems that leave doubt."""
+    return verdict.problems[: len(verdict.problems) - verdict.harmless]
+
+
 def reasons(verdict: Verdict) -> list[str]:
     """Return sentences that say why the promise does not hold."""
     if verdict.exit_code == ExitCode.UNREACHABLE:
         # The problems of the evidence come first: they have to be repaired.
-        open_ = verdict.ledger["producers"] - verdict.ledger["closed"]
+        doubts = _doubts(verdict)
+        allowed = verdict.ledger["still_open"] if doubts else 0
+        open_ = verdict.ledger["producers"] - verdict.ledger["closed"] - allowed
         still = f"{counted(open_, 'ledger')} without an end: the producer was killed or still runs."
-        return [*verdict.problems[:3], *[still] * bool(open_)]
+        return [*doubts[:3], *[still] * bool(open_)]
     lines = []
     for broken in verdict.broken:
         number, _, word = broken.partition(" ")
@@ -210,7 +217,9 @@ def remarks(x: ProducerVerdict) -> str:
 def explain(verdict: Verdict, x: ProducerVerdict) -> dict[str, str]:
     """Return the reasons, destinations and arrivals of a faulty producer; empty: not known."""
     why = ["lost: acknowledged, but never arrived"] * ("lost" in x.breaks)
-    why += ["the capture is incomplete"] * bool(x.counts.unknown and x.ledger not in EVIDENCE)
+    if x.counts.unknown and x.ledger not in EVIDENCE:
+        incomplete = any(problem.startswith("capture: ") for problem in _doubts(verdict))
+        why.append("the capture is incomplete" if incomplete else "another ledger is not whole")
     return {
         "why": "; ".join([*why, *filter(None, [remarks(x)])]),
         "sent to": endpoints_line(verdict, x.url) or x.url,
