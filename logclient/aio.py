@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logclient.client import Client, Event, Level, open_client
+from logclient.client import Client, Event, Level, check_source, open_client
 from logclient.config import parse
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
@@ -78,9 +78,11 @@ class AsyncClient:
         ConfigError: the URL or an option breaks a rule; or ``overflow=block``, which would stop the loop.
         LedgerError: the ledger's directory cannot be used.
         MissingExtra: a package that the protocol needs is not installed.
+        TypeError: options are given with a client.
     """
 
     def __init__(self, url: str | Client | None = None, /, **options: Unpack[Options]) -> None:
+        check_source(None, url if isinstance(url, Client) else None, options)
         config = url.config if isinstance(url, Client) else parse(url, **options)
         if config.policy == "block":
             name = config.given.get("overflow", "overflow")

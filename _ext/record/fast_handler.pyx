@@ -130,10 +130,11 @@ cdef class FastHandler:
     @formatter.setter
     def formatter(self, value: logging.Formatter | None):
         if value is not None and type(value) is type(self.own_formatter):
-            if getattr(value, "fields", None):
-                from logclient.errors import ConfigError
+            for name in ("fields", "error_fingerprint"):
+                if getattr(value, name, None):
+                    from logclient.errors import ConfigError
 
-                raise ConfigError("formatter: give its fields to the handler, as the option fields")
+                    raise ConfigError(f"formatter: give its {name} to the handler, as the option {name}")
         with cython.critical_section(self):
             self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value
             self._update_direct()

@@ -423,7 +423,10 @@ cdef str _text_of(Document *doc, object v):
     if module is not None and isinstance(v, (module.date, module.time)):
         # ISO 8601 with a T: Elasticsearch detects it as a date.
         return _exact_str(v.isoformat())
-    text = _exact_str(str(v))
+    if doc.redacted != NULL and hasattr(type(v), "__dataclass_fields__"):
+        text = f"<{type(v).__name__}>"       # its str() may have what is to be left out
+    else:
+        text = _exact_str(str(v))
     if not any([_is_instance(v, module, name) for module, name in PROPER]):
         doc.sanitized += 1
     return text

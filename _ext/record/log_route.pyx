@@ -274,8 +274,8 @@ cdef class Route:
                 Py_DECREF(handlers[i])
 
     cdef bint log_to(self, PyObject **handlers, long long number, FastLogger logger, object level,
-                    object level_name, PyObject *frame, PyObject **args, Py_ssize_t n, object exc_info,
-                    dict extra, long depth, bint stack_info) except -1:
+                     object level_name, PyObject *frame, PyObject **args, Py_ssize_t n, object exc_info,
+                     dict extra, long depth, bint stack_info) except -1:
         cdef Attributes s
         cdef Site *site
         cdef int i

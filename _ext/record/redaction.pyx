@@ -104,13 +104,31 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
 
 cdef object _redacted_args(Document *doc, object args):
     """Return the arguments of a message, those by name without the values to leave out."""
-    cdef str exact
     if doc.redacted == NULL or not isinstance(args, Mapping):
         return args
-    cdef dict made = dict(args)
-    for name in made:
-        if isinstance(name, str):
-            exact = _exact_str(name)
-            if _covers(doc.redacted, <PyObject *> exact):
-                made[name] = REDACTED_TEXT
+    try:
+        return _redacted(doc, args, ())
+    except Exception:
+        return _unprintable(doc, args)
+
+
+cdef object _redacted(Document *doc, object value, tuple above):
+    """Return a copy of a mapping, list or tuple without the values to leave out, and anything else itself."""
+    cdef str exact
+    cdef dict made
+    cdef bint plain = type(value) in (list, tuple)
+    if not plain and not isinstance(value, Mapping):
+        return value
+    if len(above) >= MAX_DEPTH or any([value is other for other in above]):
+        return "..."
+    above += (value,)
+    if plain:
+        return type(value)([_redacted(doc, item, above) for item in value])
+    made = dict(value)
+    for name, item in made.items():
+        exact = _exact_str(name) if isinstance(name, str) else None
+        if exact is not None and _covers(doc.redacted, <PyObject *> exact):
+            made[name] = REDACTED_TEXT
+        else:
+            made[name] = _redacted(doc, item, above)
     return made

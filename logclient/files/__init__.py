@@ -29,11 +29,10 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     Raises:
         OSError: it cannot be opened, or is not a regular file; ``strerror`` has the reason.
     """
-    kind = 0
     with suppress(FileNotFoundError):  # os.open says so
         kind = stat.S_IFMT(os.lstat(path).st_mode)
-    if kind in _KINDS:
-        raise OSError(errno.EINVAL, f"is {_KINDS[kind]}, not a regular file", os.fspath(path))
+        if kind in _KINDS:
+            raise OSError(errno.EINVAL, f"is {_KINDS[kind]}, not a regular file", os.fspath(path))
     # A file that was replaced meanwhile is refused as well.
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if not stat.S_ISREG(os.fstat(fd).st_mode):

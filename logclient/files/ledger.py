@@ -23,6 +23,8 @@ Ranges = list[tuple[int, int]]
 ROTATE_AT = 256 << 20
 """Bytes of a part after which a new one is begun."""
 
+LAST_SEQUENCE = (1 << 48) - 1
+
 
 def make_ledger(
     target: tuple[str, dict[str, Any]] | None, producer: bytes, parts: int | None = None, size: int = 0
@@ -198,7 +200,7 @@ class Record(NamedTuple):
 
 
 def read_record(directory: str, producer: str) -> Record:
-    """Read the parts of a ledger as far as they are whole; the last line may be torn.
+    """Read the parts of a ledger as far as they are whole; the last line may be torn, any may be damaged.
 
     A last part without a line does not count: its owner was killed before it wrote one.
 
@@ -228,9 +230,11 @@ def read_record(directory: str, producer: str) -> Record:
                 # Other kinds of lines are long, and of no use here.
                 if not line.startswith((b'{"t":"batch"', b'{"t":"outcome"', b'{"t":"dropped"')):
                     continue
-                with suppress(ValueError, KeyError, TypeError):
+                with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
                     entry = loads(line)
                     ranges = [(int(first), int(end)) for first, end in entry["seqs"]]
+                    if not all(0 < first <= end <= LAST_SEQUENCE for first, end in ranges):
+                        continue
                     highest = max((end for _, end in ranges), default=0)
                     last = max(last, highest)
                     if entry["t"] == "batch":

@@ -56,7 +56,7 @@ class DocumentFormatter(logging.Formatter):
     Args:
         form: ``ecs``, ``ecs_dotted``, ``logstash``, ``otel``, ``gelf`` or ``json``, as the option ``format``.
         fields: fields of every document; a record's own of the same name win. A ``logclient.Handler`` has the
-            option ``fields`` for that.
+            option ``fields`` for that, and ``error_fingerprint``.
         error_fingerprint: give records with an exception an ``error.fingerprint``.
     """
 
@@ -69,6 +69,7 @@ class DocumentFormatter(logging.Formatter):
     ) -> None:
         super().__init__()
         self.fields = dict(fields or {})
+        self.error_fingerprint = error_fingerprint
         self._form = _form(form)
         self._encoder = Encoder(
             max_event_bytes=1 << 31,

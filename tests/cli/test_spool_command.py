@@ -213,6 +213,16 @@ class TestPurge:
         counts = scene.verdict()
         assert (counts.ok, counts.dropped, counts.unknown, counts.lost) == (1, 300, 0, 0)
 
+    @pytest.mark.parametrize("first", ["null", "[" * 100_000])
+    def test_a_ledger_with_a_damaged_first_line_is_continued(
+        self, first: str, scene: Scene, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        producer = scene.run(events=10)
+        (scene.ledger / f"{producer.name}-0001.ledger").write_text(first + "\n")
+        _, err = command(capsys, "purge", scene.spool, "--yes", "--ledger", scene.ledger)
+        assert err == "" and scene.owners() == set()
+        assert '"seqs":[[1,10]]' in (scene.ledger / f"{producer.name}-0002.ledger").read_text()
+
 
 def _spoil(path: Path, at: int, data: bytes) -> None:
     with path.open("r+b") as file:

@@ -87,6 +87,11 @@ class TestOutcomes:
         with Collector() as collector:
             asyncio.run(main(logclient.connect(url(collector.port))))
 
+    def test_options_with_a_client_are_refused(self) -> None:
+        client = logclient.connect(url(1))
+        with pytest.raises(TypeError, match="overflow: options belong to the client that was given"):
+            AsyncClient(client, overflow="block")
+
     def test_overflow_block_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="overflow: block would stop the loop"):
             AsyncClient(url(1, "?overflow=block"))

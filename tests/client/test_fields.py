@@ -219,10 +219,12 @@ class TestBind:
             made = json.loads(EcsFormatter({"service.name": "shop"}).format(record_of({})))
         assert (made["request_id"], made["service"]) == ("r", {"name": "shop"})
 
-    def test_a_handler_refuses_fields_of_a_formatter(self) -> None:
+    def test_a_handler_refuses_options_of_a_formatter(self) -> None:
         handler = logclient.Handler("lumberjack://127.0.0.1:9")
         with pytest.raises(ConfigError, match="formatter: give its fields to the handler"):
             handler.setFormatter(EcsFormatter({"a": 1}))
+        with pytest.raises(ConfigError, match="formatter: give its error_fingerprint to the handler"):
+            handler.setFormatter(EcsFormatter(error_fingerprint=True))
         handler.setFormatter(EcsFormatter())
         handler.close()
 

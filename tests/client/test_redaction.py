@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pytest
@@ -41,7 +42,11 @@ NAMES = st.sampled_from(
 )  # fmt: skip
 DEEP = st.recursive(
     st.one_of(st.integers(0, 9), st.text(max_size=3), st.none()),
-    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(NAMES, inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.tuples(inner, inner),
+        st.dictionaries(NAMES, inner, max_size=3),
+    ),
     max_leaves=6,
 )
 FIELDS = st.dictionaries(NAMES, DEEP, max_size=5)
@@ -65,7 +70,7 @@ def _fits(entry: str, name: str) -> bool:
 def without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: REDACTED if covers(SECRETS, k) else without_secrets(v) for k, v in value.items()}
-    return [without_secrets(v) for v in value] if isinstance(value, list) else value
+    return type(value)(map(without_secrets, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _record(extra: Mapping[str, Any], msg: Any = "text", args: Any = ()) -> logging.LogRecord:
@@ -160,6 +165,62 @@ class TestNames:
         found = json.loads(Encoder(redact=SECRETS).encode_record(record)[0])
         assert found["message"] == f"ann logs in with {REDACTED}"
         assert record.args == {"user": "ann", "password": "geheim"}
+
+    @pytest.mark.slow
+    @examples(400)
+    @given(st.dictionaries(NAMES, DEEP, min_size=1, max_size=5), st.sampled_from(("%s", "%(a)s", "%d")))
+    def test_arguments_by_name_equal_those_without_secrets(self, args: dict[str, Any], text: str) -> None:
+        found = Encoder(redact=SECRETS).encode_record(_record({}, text, (args,)))
+        assert found == Encoder().encode_record(_record({}, text, (without_secrets(args),)))
+
+    def test_mappings_in_arguments_by_name_have_no_secrets(self) -> None:
+        args: dict[str, Any] = {
+            "headers": MappingProxyType({"password": 1}),
+            "all": [({"token": 2, "n": 3},)],
+        }
+        args["all"].append(args)
+        deep: Any = {"password": "geheim"}
+        for _ in range(200):
+            deep = [deep]
+
+        def message(text: str, args: dict[str, Any]) -> str:
+            body = Encoder(redact=SECRETS).encode_record(_record({}, text, (args,)))[0]
+            return str(json.loads(body)["message"])
+
+        assert message("%(headers)s %(all)s", args) == (
+            f"{{'password': '{REDACTED}'}} [({{'token': '{REDACTED}', 'n': 3}},), '...']"
+        )
+        assert "'...'" in message("%(deep)s", {"deep": deep})
+
+    def test_mappings_that_cannot_be_read_keep_no_secret_in_a_message(self) -> None:
+        class Odd(Mapping[str, str]):
+            def __getitem__(self, *_: object) -> Any:
+                raise LookupError
+
+            __iter__ = __len__ = __getitem__
+
+            def __repr__(self) -> str:
+                return "geheim"
+
+        for text in ("%(a)s", "%s", "%(b)s"):
+            record = _record({}, text, ({"a": Odd(), "password": "geheim"},))
+            body = Encoder(redact=SECRETS).encode_record(record)[0]
+            assert b"<unprintable dict>" in body and b"geheim" not in body
+
+    def test_dataclasses_that_lie_too_deep_are_names(self) -> None:
+        @dataclass
+        class Login:
+            password: str
+
+        value: Any = Login("geheim")
+        for levels in range(8):
+            found = json.loads(Encoder(redact=SECRETS).encode({"a": value})[0])["a"]
+            plain = json.loads(Encoder().encode({"a": value})[0])["a"]
+            for _ in range(levels):
+                (found,), (plain,) = found, plain
+            assert found == ({"password": REDACTED} if isinstance(plain, dict) else "<Login>")
+            value = [value]
+        assert isinstance(plain, str)
 
     def test_names_of_a_subclass_of_str_are_compared_too(self) -> None:
         class Name(StrEnum):

@@ -70,6 +70,26 @@ def test_a_torn_last_line_does_not_hide_later_parts(tmp_path: Path) -> None:
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "seqs", ["[[1,Infinity]]", "[[1,100000000000000000000000]]", "[[-9,9]]", "[" * 100_000]
+)
+def test_a_damaged_line_of_a_ledger_ends_no_adoption(seqs: str, tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        both = [scene.start(NOBODY, events=10, end="stay") for _ in range(2)]  # neither adopts the other
+        for producer in both:
+            wait_until(lambda p=producer: p.read_name() and scene.parts(p.name) == [1], "its ledger is begun")
+        for producer in both:
+            producer.kill()
+        damaged = scene.ledger / f"{both[0].name}-0001.ledger"
+        with damaged.open("a") as file:
+            print(f'{{"t":"outcome","status":"acked","reason":"","seqs":{seqs}}}', file=file)
+        scene.drain()
+        assert scene.arrived().total() == 20
+        damaged.unlink()
+        close = scene.lines(both[0].name)[-1]
+        assert (close["t"], close["last"], close["acked"]) == ("close", 10, 10)
+
+
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_shortage_of_descriptors_delays_an_adoption(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,11 +10,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import logclient
-from logclient.delivery.spool import owner, owner_files
+from logclient.delivery.spool import owner, owner_files, replay
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.tmpfs import mounted
@@ -436,6 +438,31 @@ def test_a_file_that_cannot_be_read_is_reported_once(tmp_path: Path, monkeypatch
         _rubbish(scene.spool / f"{spoiled.name}.000000.seg")
         with scene.client(on_error=errors.append) as client:
             wait_until(lambda: scene.owners() == {spoiled.name, client.producer}, "the others are adopted")
+        assert sum("cannot adopt" in text for text in errors) == 1
+
+
+@pytest.mark.parametrize(("module", "name"), [(owner_files, "read_record"), (replay, "settle")])
+def test_what_fails_in_any_way_is_left_to_others(
+    module: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, called = getattr(module, name), []
+
+    def fail_once(*given: Any) -> Any:
+        called.append(given)
+        if len(called) == 1:
+            raise LookupError("odd")
+        return real(*given)
+
+    monkeypatch.setattr(owner, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(module, name, fail_once)
+    errors: list[str] = []
+    with Scene(tmp_path) as scene:
+        spoiled, *_ = [scene.run(events=10) for _ in range(3)]
+        with scene.client(on_error=errors.append) as client:
+            wait_until(lambda: scene.owners() == {spoiled.name, client.producer}, "the others are adopted")
+            files = owner_files.OwnerFiles(str(scene.spool), spoiled.name)
+            assert files.lock()
+            files.unlock()
         assert sum("cannot adopt" in text for text in errors) == 1
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from logclient._ext.hash import xxh64
@@ -19,12 +20,11 @@ from logclient.delivery.spool.owner_files import LOG_MAGIC, VERSION
 from logclient.delivery.spool.replay import settle
 from logclient.errors import LedgerError
 from logclient.files import open_regular, private_directory
-from logclient.files.ledger import Ranges, make_ledger, merged, read_record, without
+from logclient.files.ledger import LAST_SEQUENCE, Ranges, make_ledger, merged, read_record, without
 
 SLOT = 65536
 SETTLED = 0x80
 LEVELS = 5
-LAST_SEQUENCE = (1 << 48) - 1
 """What an id has room for."""
 
 _ABOUT = ("protocol", "url", "identity", "mode", "host")
@@ -356,9 +356,7 @@ def _list_dropped(files: owner_files.OwnerFiles, directory: str) -> str:
 def _about(directory: str, producer: str) -> dict[str, Any]:
     """Return what the ``open`` line of the first part says of the producer."""
     fd = open_regular(os.path.join(directory, f"{producer}-0001.ledger"))
-    with os.fdopen(fd, "rb") as file:
-        try:
-            fields = json.loads(file.readline())
-        except ValueError:
-            fields = {}
-    return {name: fields[name] for name in _ABOUT if name in fields}
+    fields = None
+    with os.fdopen(fd, "rb") as file, suppress(ValueError, RecursionError):
+        fields = json.loads(file.readline())
+    return {name: fields[name] for name in _ABOUT if name in fields} if isinstance(fields, dict) else {}

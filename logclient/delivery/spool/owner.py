@@ -271,10 +271,9 @@ class Spool:
                 self._replayer = self._adopt(orphan)
                 self._replayer.on_end = self._look_now.set
                 self._replayer.begin_replay()
-            except (OSError, RuntimeError, MemoryError) as error:
+            except Exception as error:
                 orphan.close()
-                orphan.files.unlock()
-                self._report(f"cannot adopt {orphan.files.lock_path}: {error}")
+                self._refuse(orphan.files, error)
 
     def _next_orphan(self) -> owner_files.OrphanSpool | None:
         """Lock and read the files of the oldest owner that has ended."""
@@ -288,11 +287,8 @@ class Spool:
                 continue
             try:
                 orphan, words = owner_files.read_orphan(files, self._boot, self._ledger)
-            except (OSError, ValueError) as error:
-                if not is_shortage(error):
-                    self._refused.add(files.producer)
-                files.unlock()
-                self._report(f"cannot adopt {files.lock_path}: {error}")
+            except Exception as error:
+                self._refuse(files, error)
                 continue
             if words:
                 self._report(f"{files.lock_path}: {words}")
@@ -300,6 +296,13 @@ class Spool:
                 return orphan
             files.remove()
         return None
+
+    def _refuse(self, files: owner_files.OwnerFiles, error: Exception) -> None:
+        """Leave the files to others: what cannot be adopted must not end the adoption of the rest."""
+        if not is_shortage(error):
+            self._refused.add(files.producer)
+        files.unlock()
+        self._report(f"cannot adopt {files.lock_path}: {error}")
 
     def _report(self, text: str) -> None:
         self._diagnostics.warn_limited("adoption", f"{self._diagnostics.url}: spool: {text}")
