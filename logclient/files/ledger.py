@@ -24,6 +24,7 @@ ROTATE_AT = 256 << 20
 """Bytes of a part after which a new one is begun."""
 
 LAST_SEQUENCE = (1 << 48) - 1
+"""What an id has room for."""
 
 
 def make_ledger(

@@ -25,7 +25,6 @@ from logclient.files.ledger import LAST_SEQUENCE, Ranges, make_ledger, merged, r
 SLOT = 65536
 SETTLED = 0x80
 LEVELS = 5
-"""What an id has room for."""
 
 _ABOUT = ("protocol", "url", "identity", "mode", "host")
 """Fields of an ``open`` line that later parts repeat."""
