@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from logclient import client, threads
-from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
+from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
-from logclient.errors import ConnectFailed, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
@@ -254,12 +254,12 @@ class Client(_DocumentClient):
     acknowledgement.
     """
 
-    _questions: Any = client.UNMADE
+    _questions: dict[int, Any] = client.UNMADE
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         # One question at a time: answers do not name their question.
-        self._questions = threads.Lock()
+        self._questions = {}
 
     def event(
         self,
@@ -289,6 +289,7 @@ class Client(_DocumentClient):
         Raises:
             EncodeError: the data have no encoding: a cycle, too deep, too large.
             ValueError: a tag breaks a rule.
+            QueueFull: with ``overflow=raise``.
         """
         made = self._document(data, type, timestamp)
         return self.publish(made, topic=topic, key=key, tags=tags, level=level)
@@ -317,25 +318,25 @@ class Client(_DocumentClient):
             The sequence of the event, or 0 if it was dropped at once.
 
         Raises:
-            EncodeError: the event has no encoding.
+            EncodeError: the event has no encoding, or is too large.
             ValueError: a tag breaks a rule.
+            QueueFull: with ``overflow=raise``.
         """
+        if isinstance(tags, str):
+            raise ConfigError("tags: must be several tags, not one string")
         joined = join_tags([*kafka_tags(topic, key), *tags])
         if not joined:
             return self.send(event, level)
         kept = client.INFO_LEVEL
         try:
             kept = client.level_index(level)
-            if isinstance(event, bytes):
-                body, kind = event, K_RAW
-            else:
-                body, kind, *changed = self.encoder.encode(event)
-                self.queue.count_changed(*changed)
+            body, kind, *changed = client.encoded(self.encoder, event)
+            self.queue.count_changed(*changed)
         except (TypeError, ValueError) as error:
             client.count_lost(self._engine, error, kept)  # as `send` does
             raise
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self._engine.put(tagged, kept, kind | TAGGED_KIND)
+        return self._put(tagged, kept, kind | TAGGED_KIND)
 
     def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
         """Ask the server for a sign of life. Its answer has the same payload.
@@ -419,13 +420,14 @@ class Client(_DocumentClient):
 
     def _ask(self, kind: str, payload: Any, timeout: float) -> Any:
         end = time.monotonic() + timeout
-        if not threads.acquire(self._questions, timeout):
+        lock = threads.lock_here(self._questions)
+        if not threads.acquire(lock, timeout):
             raise ConnectFailed(f"{kind}: another one is still without an answer")
         try:
             left = max(0.0, round(end - time.monotonic(), 3))
             return _answered(self._engine.request(kind, payload, left)[0])
         finally:
-            self._questions.release()
+            lock.release()
 
 
 def _answered(found: Any) -> Any:

@@ -15,11 +15,12 @@ import pytest
 
 import logclient
 from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
-from logclient.errors import ConnectFailed, EncodeError, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, EncodeError, ProtocolError, QueueFull
 from logclient.plog import Client, Documents
 from logclient.plog.messages import parse_stat, split_tags
 from logclient.records.host import node_name
 from tests.plog.stat import stat_of
+from tests.support.forks import run_in_child
 from tests.support.patience import PATIENCE
 
 
@@ -139,6 +140,8 @@ class TestClient:
             client.event("e", topic="orders")
             with pytest.raises(ValueError, match="topic: servers discard"):
                 client.publish(b"y", topic="null")
+            with pytest.raises(ConfigError, match="tags: must be several tags"):
+                client.event("y", tags="web")
             assert client.flush(PATIENCE) == 0
             until(lambda: len(server.messages) == 4)
         assert [tags for _, tags in server.messages] == [
@@ -181,6 +184,33 @@ class TestClient:
                 thread.join(PATIENCE)
         assert found == [parse_stat(stat_of())] * 8
 
+    def test_a_fork_during_a_question_lets_the_child_ask(self, server: Server) -> None:
+        server.deaf = True
+        with connect(server) as client:
+
+            def ask(timeout: float, words: str) -> None:
+                with pytest.raises(ConnectFailed, match=words):
+                    client.stat(timeout)
+
+            asking = threading.Thread(target=ask, args=(PATIENCE, "ended before the answer"))
+            asking.start()
+            until(lambda: server.commands)
+            run_in_child(lambda: ask(0.1, "stat: no answer"))
+        asking.join(PATIENCE)
+        assert not asking.is_alive()
+
+    @pytest.mark.parametrize("how", [{"topic": "t"}, {"key": "k"}, {"tags": ["a"]}, {}])
+    def test_a_full_queue_raises(self, how: dict[str, Any]) -> None:
+        with logclient.connect("plog://127.0.0.1:9?overflow=raise&max_events=1&pace=1") as client:
+            assert isinstance(client, Client)
+            with pytest.raises(QueueFull, match="1 events"):
+                for _ in range(100_000):
+                    client.publish(b"x", **how)
+            with pytest.raises(QueueFull):
+                for _ in range(100_000):
+                    client.event("x", **how)
+            client.close(0)
+
     def test_paced_events_all_arrive_no_faster_than_the_pace(self, server: Server) -> None:
         with connect(server, pace=5000) as client:
             begun = time.monotonic()
@@ -205,7 +235,8 @@ class TestClient:
         """A server does not count them either."""
         with connect(server, max_event_bytes=1000) as client:
             assert client.publish(b"x" * 1000, key="k" * 400) > 0
-            assert client.publish(b"x" * 1001, key="k" * 400) >= 0
+            with pytest.raises(EncodeError, match=r"longer than max_event_bytes \(1000\)"):
+                client.publish(b"x" * 1001, key="k" * 400)
             assert client.flush(PATIENCE) == 0
             assert client.stats().failed == {"too_large": 1}
             until(lambda: len(server.messages) == 1)
