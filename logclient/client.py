@@ -190,10 +190,10 @@ class Client(FastClient):
             # The steps see names with dots, whatever is made of them afterwards.
             draft = Encoder(**_common_fields(config), **{**options, "nested": False, "pairs": False})
             if form is not None:
-                steps = (*steps, form.make)
                 options.update(ecs=form.ecs, nested=form.nested)
             encoder = Encoder(queue, **options)
-            self.revision = Revision(draft, encoder, steps, put, partial(_report_step, self._engine))
+            report = partial(_report_step, self._engine)
+            self.revision = Revision(draft, encoder, steps, put, report, None if form is None else form.make)
         self._bind(
             encoder,
             _finish_send(self._engine, encoder, put),

@@ -14,7 +14,7 @@ from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
-from logclient.errors import ConfigError, ConnectFailed, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, EncodeError, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
@@ -27,8 +27,8 @@ POLL_INTERVAL = 0.1
 """Seconds between two questions for a server's counters."""
 TAGGED_KIND = TAGGED << K_TOPIC_SHIFT
 
-DOCUMENT_OVERHEAD = 1024
-"""Bytes reserved for a document's other fields, its id, and quotes around numbers."""
+ID_BYTES = len('"uuid":"",') + 32
+"""The room that a truncated document leaves for its id."""
 
 Sink = Callable[[bytes, int, int], object]
 """``sink(body, level, kind)``: takes a document. The level is one of ``logging``'s."""
@@ -66,10 +66,12 @@ class Documents:
         self.host = node_name() if host is None else host
         self.failed = 0
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
-        # A truncated record must leave room for the rest of its document.
-        room = max(64, max_event_bytes - DOCUMENT_OVERHEAD) if truncate else max_event_bytes
         self._records = Encoder(
-            max_event_bytes=room, truncate=truncate, carriers=(), flat=True, fingerprint=fingerprint
+            max_event_bytes=max_event_bytes,
+            truncate=truncate,
+            carriers=(),
+            flat=True,
+            fingerprint=fingerprint,
         )
         self._reporter = reporter or ErrorLog()
         self._count_lost = count_lost
@@ -91,7 +93,7 @@ class Documents:
                 data = _strings(body)
                 data.pop("@timestamp", None)
             found = self.document(data, timestamp=int(record.created * 1000))
-            self.sink(self._encoder.encode(found)[0], record.levelno, 0)
+            self.sink(self._encode(found), record.levelno, 0)
         except Exception as error:
             self.failed += 1
             if self._count_lost is not None:
@@ -103,6 +105,23 @@ class Documents:
             )
             return False
         return True
+
+    def _encode(self, found: dict[str, Any]) -> bytes:
+        room = self._encoder.max_event_bytes - ID_BYTES
+        cuts = self._records.truncate and not isinstance(found["data"], str)
+        try:
+            body = self._encoder.encode(found)[0]
+            if not cuts or len(body) <= room:
+                return body
+        except EncodeError:
+            if not cuts:
+                raise
+        from logclient.records.revision import fitted
+
+        flag = '["truncated"]'
+        return fitted(
+            lambda fields: self._encoder.encode({**found, "data": fields}), found["data"], room, flag
+        )[0]
 
     def text(self, text: str) -> dict[str, Any]:
         """Return the event document of a plain text, without its id."""

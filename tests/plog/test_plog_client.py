@@ -253,6 +253,26 @@ class TestClient:
         assert document["data"]["log.flags"] == '["truncated"]'
         assert document["data"]["n"] == "5"
 
+    @pytest.mark.parametrize("limit", [450, 1000, 1300])
+    def test_truncate_works_with_a_small_limit(self, server: Server, limit: int) -> None:
+        handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?truncate=true&max_event_bytes={limit}")
+        messages = ["hi", *("ž" * 300 + "\n" * size for size in range(0, 600, 25))]
+        for message in messages:
+            handler.handle(logging.makeLogRecord({"msg": message, "levelno": 20, "log.flags": "own"}))
+        assert handler.client.flush(PATIENCE) == 0
+        assert handler.client.stats().failed == {}
+        until(lambda: len(server.messages) == len(messages))
+        handler.client.close()
+        cut = 0
+        for (body, _), document, message in zip(server.messages, server.documents(), messages, strict=True):
+            data = document["data"]
+            assert len(body) <= limit and message.startswith(data["message"])
+            if data["message"] != message:
+                cut += 1
+                assert (data["log.flags"], data["labels.log_flags"]) == ('["truncated"]', "own")
+                assert len(body) > limit - 8
+        assert 0 < cut < len(messages)
+
     def test_handler_sends_records_as_documents(self, server: Server) -> None:
         handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?event_type=web")
         log = logging.getLogger("tests.plog")
@@ -378,6 +398,9 @@ class TestDocuments:
         assert (documents.failed, len(lost)) == (1, 1)
         assert self.document_of(self.record_of("x" * 1000), max_event_bytes=500).failed == 1
         assert "a record of logger" in capsys.readouterr().err
+        found = self.document_of(self.record_of(extra="x" * 1000), max_event_bytes=500, truncate=True)
+        assert found.failed == 1
+        assert "longer than max_event_bytes (500)" in capsys.readouterr().err
 
     def test_sanitized_values_are_counted(self) -> None:
         counts: list[tuple[int, int]] = []
