@@ -30,6 +30,7 @@ from logclient.files import open_to_all, private_directory
 from logclient.records import context, spans
 
 if TYPE_CHECKING:
+    from threading import Lock
     from typing import Unpack
 
     from logclient.config.options import Options
@@ -160,11 +161,12 @@ class Client(FastClient):
     revision: Revision | None = None
     sampling: Sampling | None = None
     _engine: Engine = UNMADE
+    _put: Callable[..., int] = UNMADE
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.front_ends = weakref.WeakSet()
-        self._reconfiguring = threads.Lock()
+        self._reconfiguring: dict[int, Lock] = {}
         self._engines = _Engines(config, self._core_factory(config))
         self._engine = self._engines.make()
         self.documents = self._documents(config, self._engine)
@@ -179,7 +181,7 @@ class Client(FastClient):
             **self._encoder_options(config),
         }
         steps, form = _steps(config), _form(config)
-        put = _putter(self._engine, config)
+        put = self._put = _putter(self._engine, config)
         if not steps and form is None:
             encoder = Encoder(queue, **_common_fields(config), **options)
         else:
@@ -188,10 +190,10 @@ class Client(FastClient):
             # The steps see names with dots, whatever is made of them afterwards.
             draft = Encoder(**_common_fields(config), **{**options, "nested": False, "pairs": False})
             if form is not None:
-                steps = (*steps, form.make)
                 options.update(ecs=form.ecs, nested=form.nested)
             encoder = Encoder(queue, **options)
-            self.revision = Revision(draft, encoder, steps, put, partial(_report_step, self._engine))
+            report = partial(_report_step, self._engine)
+            self.revision = Revision(draft, encoder, steps, put, report, None if form is None else form.make)
         self._bind(
             encoder,
             _finish_send(self._engine, encoder, put),
@@ -239,7 +241,7 @@ class Client(FastClient):
         try:
             kept = level_index(level)
             if self.revision is None or isinstance(event, bytes):
-                body, kind, sanitized, moved = _encoded(self.encoder, event)
+                body, kind, sanitized, moved = encoded(self.encoder, event)
                 if sanitized or moved:
                     self.queue.count_changed(sanitized, moved)
             else:
@@ -306,7 +308,7 @@ class Client(FastClient):
                 nothing has changed.
         """
         number = None if level is None else level_number(level)
-        with self._reconfiguring:
+        with threads.lock_here(self._reconfiguring):
             before = self.config
             config = changed(before, url, options)
             moved = any(config.options.get(name) != before.options.get(name) for name in MOVING)
@@ -511,7 +513,7 @@ class _Engines:
         )
 
 
-def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
+def encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
     """Return (body, kind, sanitized values, moved fields)."""
     if isinstance(event, bytes):
         if len(event) > encoder.max_event_bytes:
@@ -546,7 +548,7 @@ def _finish_send(
 
     def go_on(seq: int, event: Event, level: int) -> int:
         if seq < 0:
-            body, kind, *_ = _encoded(encoder, event)  # its changed values are counted already
+            body, kind, *_ = encoded(encoder, event)  # its changed values are counted already
             return put(body, level, kind, seq)
         if engine.queue.needs_sender:
             engine.ensure_sender()

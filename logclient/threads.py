@@ -191,6 +191,11 @@ def Lock() -> threading.Lock:
     return lock
 
 
+def lock_here(locks: dict[int, threading.Lock]) -> threading.Lock:
+    """Return this process's lock out of `locks`; a forked child may find its parent's held for ever."""
+    return locks.setdefault(os.getpid(), Lock())
+
+
 class RLock:
     """A native lock that its owner may take again. All greenlets of a thread are one owner."""
 

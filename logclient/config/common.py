@@ -69,7 +69,8 @@ class Config:
     truncate: bool = option(
         readers.boolean,
         "false",
-        "Cut and mark the message of an event that is too large, instead of failing the event.",
+        "Cut and mark the message of an event that is too large, instead of failing the event. "
+        "Not for Logjam.",
     )
     error_fingerprint: bool = option(
         readers.boolean,

@@ -68,8 +68,13 @@ def install(app: web.Application, *, client_ip: bool = True, logger: str | None 
         try:
             response = await handler(request)
         except BaseException as error:
-            gone = isinstance(error, (asyncio.CancelledError, ConnectionResetError))
-            status = getattr(error, "status", CLIENT_CLOSED if gone else 500)
+            transport = request.transport
+            if isinstance(error, web.HTTPException):
+                status = error.status
+            elif isinstance(error, asyncio.CancelledError) or transport is None or transport.is_closing():
+                status = CLIENT_CLOSED
+            else:
+                status = 500
             fields.log(request.get(_STATUS) or status, route)
             raise
         fields.log(response.status, route)

@@ -74,17 +74,29 @@ class RequestContext:
 
     def _ending(self, request: Any, response: Any, fields: RequestFields) -> Any:
         response[REQUEST_ID] = fields.id
-        close = response.close
-
-        def close_and_end() -> None:
-            try:
-                close()
-            finally:
-                fields.log(response.status_code, partial(_route, request), partial(_user, request))
-                fields.end()
-
-        response.close = close_and_end
+        response.close = _Close(request, response, fields)
         return response
+
+
+class _Close:
+    """The ``close`` of a response, which ends its request. A copy in a cache has the one of its class."""
+
+    def __init__(self, request: Any, response: Any, fields: RequestFields) -> None:
+        self._request = request
+        self._response = response
+        self._fields = fields
+        self._close = response.close
+
+    def __call__(self) -> None:
+        try:
+            self._close()
+        finally:
+            request = self._request
+            self._fields.log(self._response.status_code, partial(_route, request), partial(_user, request))
+            self._fields.end()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._response, "close")
 
 
 def _route(request: Any) -> object:

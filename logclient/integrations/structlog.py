@@ -87,9 +87,9 @@ class Logger:
         document = begin(_time(event.pop("timestamp", None)), shown, event.pop("event", ""), text(name))
         traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
         exc_info = event.pop("exc_info", None)
-        self._factory._add_error(
-            document, sys.exc_info() if exc_info is True else exc_info, "\n".join(traces)
-        )
+        if exc_info is not None and not isinstance(exc_info, (BaseException, tuple)):
+            exc_info = sys.exc_info() if exc_info else None
+        self._factory._add_error(document, exc_info, "\n".join(traces))
         for key in _ORIGIN.keys() & event.keys():
             document[_ORIGIN[key]] = event.pop(key)
         add_fields(document, event)

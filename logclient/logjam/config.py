@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from logclient.config import readers
 from logclient.config.common import Config
-from logclient.config.option import option
+from logclient.config.option import Option, option
 from logclient.config.readers import choice, curve_key, integer, names, optional, secret, size, text
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
@@ -82,6 +82,13 @@ class LogjamConfig(Config):
         "Further parts of names, separated by commas; = before a whole name. Values of headers and "
         "parameters with such names are masked, in addition to password, token and similar ones.",
     )
+
+    @classmethod
+    def refusal(cls, option: Option, scheme: str) -> str:
+        """Refuse to truncate: a document has many texts, and none is its message."""
+        if option.name == "truncate":
+            return "only for documents with a message, which those of Logjam do not have"
+        return super().refusal(option, scheme)
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:

@@ -119,6 +119,9 @@ class Tracker:
     def __init__(
         self, app_envs: Iterable[str] = (), topics: Iterable[str] = (), *, gaps: bool = True
     ) -> None:
+        for title, names in (("app_envs", app_envs), ("topics", topics)):
+            if isinstance(names, str):
+                raise ConfigError(f"{title}: must be several names, not one string")
         self.app_envs = frozenset(name.encode() for name in app_envs)
         self._topics = tuple(topic.encode() for topic in topics)
         for name in self.app_envs:
@@ -336,6 +339,9 @@ class Subscriber:
         ]
         if not self.endpoints:
             raise ConfigError("endpoints: none is given")
+        for name, value, least, most in (("hwm", hwm, 0, 2**31 - 1), ("max_bytes", max_bytes, 1, 2**62)):
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ConfigError(f"{name}: must be a number from {least} to {most}, got {value!r:.40}")
         self._tracker = Tracker(app_envs, topics, gaps=gaps)
         self.taken = 0
         self.captured = 0
@@ -354,7 +360,11 @@ class Subscriber:
         self._poller = zmq.Poller()
         self._endless = zeromq.EndlessMessages(max_bytes + zeromq.UNREAD_MAX)
         self._look_at = 0.0
-        self._sources = [self._source(endpoint, hwm, max_bytes) for endpoint in self.endpoints]
+        try:
+            self._sources = [self._source(endpoint, hwm, max_bytes) for endpoint in self.endpoints]
+        except BaseException:
+            self.close()
+            raise
 
     def _source(self, endpoint: str, hwm: int, max_bytes: int) -> _Source:
         zmq = self._zmq

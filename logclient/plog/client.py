@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from logclient import client, threads
-from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
+from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
-from logclient.errors import ConnectFailed, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, EncodeError, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
@@ -27,8 +27,8 @@ POLL_INTERVAL = 0.1
 """Seconds between two questions for a server's counters."""
 TAGGED_KIND = TAGGED << K_TOPIC_SHIFT
 
-DOCUMENT_OVERHEAD = 1024
-"""Bytes reserved for a document's other fields, its id, and quotes around numbers."""
+ID_BYTES = len('"uuid":"",') + 32
+"""The room that a truncated document leaves for its id."""
 
 Sink = Callable[[bytes, int, int], object]
 """``sink(body, level, kind)``: takes a document. The level is one of ``logging``'s."""
@@ -66,10 +66,12 @@ class Documents:
         self.host = node_name() if host is None else host
         self.failed = 0
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
-        # A truncated record must leave room for the rest of its document.
-        room = max(64, max_event_bytes - DOCUMENT_OVERHEAD) if truncate else max_event_bytes
         self._records = Encoder(
-            max_event_bytes=room, truncate=truncate, carriers=(), flat=True, fingerprint=fingerprint
+            max_event_bytes=max_event_bytes,
+            truncate=truncate,
+            carriers=(),
+            flat=True,
+            fingerprint=fingerprint,
         )
         self._reporter = reporter or ErrorLog()
         self._count_lost = count_lost
@@ -91,7 +93,7 @@ class Documents:
                 data = _strings(body)
                 data.pop("@timestamp", None)
             found = self.document(data, timestamp=int(record.created * 1000))
-            self.sink(self._encoder.encode(found)[0], record.levelno, 0)
+            self.sink(self._encode(found), record.levelno, 0)
         except Exception as error:
             self.failed += 1
             if self._count_lost is not None:
@@ -103,6 +105,23 @@ class Documents:
             )
             return False
         return True
+
+    def _encode(self, found: dict[str, Any]) -> bytes:
+        room = self._encoder.max_event_bytes - ID_BYTES
+        cuts = self._records.truncate and not isinstance(found["data"], str)
+        try:
+            body = self._encoder.encode(found)[0]
+            if not cuts or len(body) <= room:
+                return body
+        except EncodeError:
+            if not cuts:
+                raise
+        from logclient.records.revision import fitted
+
+        flag = '["truncated"]'
+        return fitted(
+            lambda fields: self._encoder.encode({**found, "data": fields}), found["data"], room, flag
+        )[0]
 
     def text(self, text: str) -> dict[str, Any]:
         """Return the event document of a plain text, without its id."""
@@ -254,12 +273,12 @@ class Client(_DocumentClient):
     acknowledgement.
     """
 
-    _questions: Any = client.UNMADE
+    _questions: dict[int, Any] = client.UNMADE
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         # One question at a time: answers do not name their question.
-        self._questions = threads.Lock()
+        self._questions = {}
 
     def event(
         self,
@@ -289,6 +308,7 @@ class Client(_DocumentClient):
         Raises:
             EncodeError: the data have no encoding: a cycle, too deep, too large.
             ValueError: a tag breaks a rule.
+            QueueFull: with ``overflow=raise``.
         """
         made = self._document(data, type, timestamp)
         return self.publish(made, topic=topic, key=key, tags=tags, level=level)
@@ -317,25 +337,25 @@ class Client(_DocumentClient):
             The sequence of the event, or 0 if it was dropped at once.
 
         Raises:
-            EncodeError: the event has no encoding.
+            EncodeError: the event has no encoding, or is too large.
             ValueError: a tag breaks a rule.
+            QueueFull: with ``overflow=raise``.
         """
+        if isinstance(tags, str):
+            raise ConfigError("tags: must be several tags, not one string")
         joined = join_tags([*kafka_tags(topic, key), *tags])
         if not joined:
             return self.send(event, level)
         kept = client.INFO_LEVEL
         try:
             kept = client.level_index(level)
-            if isinstance(event, bytes):
-                body, kind = event, K_RAW
-            else:
-                body, kind, *changed = self.encoder.encode(event)
-                self.queue.count_changed(*changed)
+            body, kind, *changed = client.encoded(self.encoder, event)
+            self.queue.count_changed(*changed)
         except (TypeError, ValueError) as error:
             client.count_lost(self._engine, error, kept)  # as `send` does
             raise
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self._engine.put(tagged, kept, kind | TAGGED_KIND)
+        return self._put(tagged, kept, kind | TAGGED_KIND)
 
     def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
         """Ask the server for a sign of life. Its answer has the same payload.
@@ -419,13 +439,14 @@ class Client(_DocumentClient):
 
     def _ask(self, kind: str, payload: Any, timeout: float) -> Any:
         end = time.monotonic() + timeout
-        if not threads.acquire(self._questions, timeout):
+        lock = threads.lock_here(self._questions)
+        if not threads.acquire(lock, timeout):
             raise ConnectFailed(f"{kind}: another one is still without an answer")
         try:
             left = max(0.0, round(end - time.monotonic(), 3))
             return _answered(self._engine.request(kind, payload, left)[0])
         finally:
-            self._questions.release()
+            lock.release()
 
 
 def _answered(found: Any) -> Any:

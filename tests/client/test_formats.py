@@ -212,6 +212,34 @@ class TestClients:
         with pytest.raises(ConfigError, match=message):
             logclient.connect("lumberjack://127.0.0.1:1", **options)
 
+    @pytest.mark.parametrize("name", FORMS)
+    @pytest.mark.parametrize("failing", [False, True])
+    def test_truncate_cuts_the_message_of_each_form(self, name: str, failing: bool) -> None:
+        limit = 2000
+        sizes = [*range(0, 1000, 50), 5000]
+        record = _failing() if failing else _example()
+        vars(record).update(args=(), **{"log.flags": "own"})
+        with Collector(keep=True) as server:
+            options: dict[str, Any] = {"format": name, "truncate": True, "max_event_bytes": limit}
+            handler = logclient.Handler(server.url, **options)
+            for size in sizes:
+                record.msg = "ž\n" * size
+                handler.handle(record)
+            assert handler.client.flush(PATIENCE) == 0
+            assert handler.client.stats().failed == {}
+            handler.client.close()
+            made = server.events(len(sizes), PATIENCE)
+        cut = 0
+        for size, document in zip(sizes, made, strict=True):
+            text = document["Body" if name == "otel" else "short_message" if name == "gelf" else "message"]
+            marked = "truncated" in json.dumps(document)
+            assert marked == (text not in ("ž\n" * size, "-"))
+            assert ("ž\n" * size).startswith(text.strip("-"))
+            if failing:
+                assert "Traceback" in json.dumps(document)
+            cut += marked
+        assert 0 < cut < len(sizes)
+
     def test_before_send_sees_names_with_dots(self) -> None:
         seen = []
 

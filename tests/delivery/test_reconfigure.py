@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, UserDict
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from logclient.testing.logjam import Collector as LogjamServer
 from logclient.testing.logux import Collector as LoguxServer
 from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
+from tests.support.forks import run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 QUICK: dict[str, Any] = {"backoff_max": 0.01}
@@ -149,6 +150,22 @@ class TestFieldsAndLevels:
             [None, 2, 1, "shop", None],
             [None, None, 1, "cart", ["x"]],
         ]
+
+    def test_a_fork_meanwhile_leaves_the_child_no_held_lock(self) -> None:
+        with logclient.connect(NOBODY) as client:
+
+            class Forking(UserDict[str, Any]):
+                forked = False
+
+                def __iter__(self) -> Any:
+                    if not self.forked:
+                        self.forked = True
+                        run_in_child(lambda: client.reconfigure(fields={"a": 1}))
+                    return super().__iter__()
+
+            fields = Forking(a=2)
+            client.reconfigure(fields=fields)
+            assert fields.forked
 
     def test_documents_for_before_send_have_them_too(self) -> None:
         with Collector(keep=True) as server:

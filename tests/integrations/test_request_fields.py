@@ -6,6 +6,7 @@ import http.client
 import importlib
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -388,6 +389,90 @@ class TestDjango:
             Client().get("/pool/a")
         [event] = arrived()
         assert "client.ip" not in event and event["url.path"] == "/pool/a"
+
+    def test_cached_pages_are_served_and_end(self, caplog: pytest.LogCaptureFixture) -> None:
+        web_apps.set_up_django()
+        from django.core.signals import request_finished
+        from django.test import Client, override_settings
+
+        ends: list[object] = []
+
+        def note(**_: object) -> None:
+            ends.append(None)
+
+        cache = "django.middleware.cache.{}CacheMiddleware"
+        own = "logclient.integrations.django.RequestContext"
+        request_finished.connect(note)
+        with (
+            override_settings(MIDDLEWARE=[cache.format("Update"), own, cache.format("FetchFrom")]),
+            caplog.at_level("INFO", "shop"),
+            caplog.at_level("INFO", web_apps.FINISHED),
+        ):
+            client = Client()
+            pages = [client.get("/pool/cached", headers={REQUEST_ID: one}) for one in ("r-1", "r-2")]
+        assert [(page.status_code, page.content, page[REQUEST_ID]) for page in pages] == [
+            (200, b"pool", "r-1"), (200, b"pool", "r-2"),
+        ]  # fmt: skip
+        assert len(ends) == 2 and logclient.bound() == {}
+        logged = [record.name for record in caplog.records]
+        assert (logged.count("shop"), logged.count(web_apps.FINISHED)) == (1, 2)
+
+
+class TestAiohttp:
+    @pytest.mark.parametrize("kind", ["not found", "outbound", "database", "pending"])
+    def test_the_status_is_what_the_client_got(
+        self, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        aiohttp = pytest.importorskip("aiohttp")
+        pending = LookupError()
+        pending.status = "pending"  # type: ignore[attr-defined]
+        errors = {
+            "not found": aiohttp.web.HTTPNotFound(),
+            "outbound": aiohttp.ClientResponseError(None, (), status=404),
+            "database": ConnectionResetError(),
+            "pending": pending,
+        }
+
+        def visit(*_: object) -> None:
+            raise errors[kind]
+
+        monkeypatch.setattr(web_apps, "visit", visit)
+        with (
+            caplog.at_level("INFO", web_apps.FINISHED),
+            web_apps.serving("aiohttp") as port,
+            _connected(port) as get,
+        ):
+            status = get("/visit/x", x_user="u").status
+        (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
+        assert vars(found)["http.response.status_code"] == status == (404 if kind == "not found" else 500)
+
+    def test_a_request_whose_client_has_gone_is_499(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        web = pytest.importorskip("aiohttp.web")
+        came, gone = threading.Event(), threading.Event()
+        app = web.Application()
+
+        async def wait(request: Any) -> Any:
+            import asyncio
+
+            came.set()
+            while request.transport is not None:
+                await asyncio.sleep(0.001)
+            gone.set()
+            raise ConnectionResetError
+
+        from logclient.integrations.aiohttp import install
+
+        install(app, logger=web_apps.FINISHED)
+        app.add_routes([web.get("/", wait)])
+        with caplog.at_level("INFO", web_apps.FINISHED), web_apps.aiohttp_server(app) as port:
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert came.wait(PATIENCE)
+            assert gone.wait(PATIENCE)
+            [found] = wait_until(lambda: [r for r in caplog.records if r.name == web_apps.FINISHED])
+        assert vars(found)["http.response.status_code"] == 499
 
 
 class TestStarlette:

@@ -149,6 +149,18 @@ def test_times_of_any_kind_are_taken(given: Any, expected: str | None, tmp_path:
         assert event["@timestamp"] == expected
 
 
+@pytest.mark.parametrize("given", [True, 1, "yes", 0, "", None])
+def test_exc_info_may_be_any_true_value(given: Any, tmp_path: Path) -> None:
+    run = _logged(tmp_path, [])
+    log = next(run)
+    try:
+        raise LookupError("gone")
+    except LookupError:
+        log.error("failed", exc_info=given)
+    [event] = next(run)
+    assert event.get("error.type") == ("LookupError" if given else None)
+
+
 def test_a_log_call_never_raises(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     cycle: list[Any] = []
     cycle.append(cycle)

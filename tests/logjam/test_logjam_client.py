@@ -197,6 +197,7 @@ class TestOptions:
             ({"zone": "Mars/Crater"}, "zone: must be a name of the time zone database"),
             ({"mask": 3}, "mask: must be names"),
             ({"window": 3}, "window: not an option of logjam"),
+            ({"truncate": True}, "truncate: only for documents with a message"),
         ],
     )
     def test_wrong_option_is_refused_by_name(self, options: dict[str, Any], message: str) -> None:

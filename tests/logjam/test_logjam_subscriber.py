@@ -201,6 +201,8 @@ class TestTracker:
         [
             ({"app_envs": ["shop"]}, "app_envs: 'shop' must be printable"),
             ({"topics": [""]}, "topics: one of them"),
+            ({"topics": "logs"}, "topics: must be several names"),
+            ({"app_envs": "shop-production"}, "app_envs: must be several names"),
         ],
     )
     def test_wrong_argument_of_the_tracker_is_named(self, options, words):
@@ -236,6 +238,24 @@ def collect(subscriber: Subscriber, count: int) -> list[Message]:
 
 
 class TestSubscriber:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"hwm": -1}, "hwm: must be a number from 0"),
+            ({"hwm": 1 << 31}, "hwm: must be"),
+            ({"max_bytes": "64MiB"}, "max_bytes: must be a number from 1"),
+        ],
+    )
+    def test_wrong_numbers_are_named(self, options, words):
+        with pytest.raises(ConfigError, match=words):
+            Subscriber("tcp://127.0.0.1:9606", **options)
+
+    def test_a_subscriber_that_fails_lets_the_capture_go(self, tmp_path: Path):
+        with pytest.raises(zmq.ZMQError):
+            Subscriber("tcp://-:9606", capture=str(tmp_path))
+        with Subscriber("tcp://127.0.0.1:9606", capture=str(tmp_path)) as subscriber:
+            assert subscriber.receive(0) is None
+
     def test_subset_of_messages_shows_no_false_gaps(self, device):
         with (
             Subscriber(device.publish_url, app_envs=["shop-production"], topics=["logs"]) as subscriber,

@@ -15,11 +15,12 @@ import pytest
 
 import logclient
 from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
-from logclient.errors import ConnectFailed, EncodeError, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, EncodeError, ProtocolError, QueueFull
 from logclient.plog import Client, Documents
 from logclient.plog.messages import parse_stat, split_tags
 from logclient.records.host import node_name
 from tests.plog.stat import stat_of
+from tests.support.forks import run_in_child
 from tests.support.patience import PATIENCE
 
 
@@ -139,6 +140,8 @@ class TestClient:
             client.event("e", topic="orders")
             with pytest.raises(ValueError, match="topic: servers discard"):
                 client.publish(b"y", topic="null")
+            with pytest.raises(ConfigError, match="tags: must be several tags"):
+                client.event("y", tags="web")
             assert client.flush(PATIENCE) == 0
             until(lambda: len(server.messages) == 4)
         assert [tags for _, tags in server.messages] == [
@@ -181,6 +184,33 @@ class TestClient:
                 thread.join(PATIENCE)
         assert found == [parse_stat(stat_of())] * 8
 
+    def test_a_fork_during_a_question_lets_the_child_ask(self, server: Server) -> None:
+        server.deaf = True
+        with connect(server) as client:
+
+            def ask(timeout: float, words: str) -> None:
+                with pytest.raises(ConnectFailed, match=words):
+                    client.stat(timeout)
+
+            asking = threading.Thread(target=ask, args=(PATIENCE, "ended before the answer"))
+            asking.start()
+            until(lambda: server.commands)
+            run_in_child(lambda: ask(0.1, "stat: no answer"))
+        asking.join(PATIENCE)
+        assert not asking.is_alive()
+
+    @pytest.mark.parametrize("how", [{"topic": "t"}, {"key": "k"}, {"tags": ["a"]}, {}])
+    def test_a_full_queue_raises(self, how: dict[str, Any]) -> None:
+        with logclient.connect("plog://127.0.0.1:9?overflow=raise&max_events=1&pace=1") as client:
+            assert isinstance(client, Client)
+            with pytest.raises(QueueFull, match="1 events"):
+                for _ in range(100_000):
+                    client.publish(b"x", **how)
+            with pytest.raises(QueueFull):
+                for _ in range(100_000):
+                    client.event("x", **how)
+            client.close(0)
+
     def test_paced_events_all_arrive_no_faster_than_the_pace(self, server: Server) -> None:
         with connect(server, pace=5000) as client:
             begun = time.monotonic()
@@ -205,7 +235,8 @@ class TestClient:
         """A server does not count them either."""
         with connect(server, max_event_bytes=1000) as client:
             assert client.publish(b"x" * 1000, key="k" * 400) > 0
-            assert client.publish(b"x" * 1001, key="k" * 400) >= 0
+            with pytest.raises(EncodeError, match=r"longer than max_event_bytes \(1000\)"):
+                client.publish(b"x" * 1001, key="k" * 400)
             assert client.flush(PATIENCE) == 0
             assert client.stats().failed == {"too_large": 1}
             until(lambda: len(server.messages) == 1)
@@ -221,6 +252,26 @@ class TestClient:
         assert 260_000 < len(body) <= 262_144
         assert document["data"]["log.flags"] == '["truncated"]'
         assert document["data"]["n"] == "5"
+
+    @pytest.mark.parametrize("limit", [450, 1000, 1300])
+    def test_truncate_works_with_a_small_limit(self, server: Server, limit: int) -> None:
+        handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?truncate=true&max_event_bytes={limit}")
+        messages = ["hi", *("ž" * 300 + "\n" * size for size in range(0, 600, 25))]
+        for message in messages:
+            handler.handle(logging.makeLogRecord({"msg": message, "levelno": 20, "log.flags": "own"}))
+        assert handler.client.flush(PATIENCE) == 0
+        assert handler.client.stats().failed == {}
+        until(lambda: len(server.messages) == len(messages))
+        handler.client.close()
+        cut = 0
+        for (body, _), document, message in zip(server.messages, server.documents(), messages, strict=True):
+            data = document["data"]
+            assert len(body) <= limit and message.startswith(data["message"])
+            if data["message"] != message:
+                cut += 1
+                assert (data["log.flags"], data["labels.log_flags"]) == ('["truncated"]', "own")
+                assert len(body) > limit - 8
+        assert 0 < cut < len(messages)
 
     def test_handler_sends_records_as_documents(self, server: Server) -> None:
         handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?event_type=web")
@@ -347,6 +398,9 @@ class TestDocuments:
         assert (documents.failed, len(lost)) == (1, 1)
         assert self.document_of(self.record_of("x" * 1000), max_event_bytes=500).failed == 1
         assert "a record of logger" in capsys.readouterr().err
+        found = self.document_of(self.record_of(extra="x" * 1000), max_event_bytes=500, truncate=True)
+        assert found.failed == 1
+        assert "longer than max_event_bytes (500)" in capsys.readouterr().err
 
     def test_sanitized_values_are_counted(self) -> None:
         counts: list[tuple[int, int]] = []
