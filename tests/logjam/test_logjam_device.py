@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -723,7 +724,7 @@ class TestCurve:
         assert json.loads(out.getvalue())["curve_server"] == public
         assert f"{tmp_path}/secret: every user of this machine may read" in capsys.readouterr().err
         for text, words in (
-            (f"curve_secret={secret}", "curve_secret: must not be written in a URL"),
+            (f"curve_secret={quote(secret, safe='')}", "curve_secret: must not be written in a URL"),
             (
                 f"curve_secret=file:{tmp_path}/secret&curve_clients={tmp_path}/none",
                 "curve_clients: No such file",
