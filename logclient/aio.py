@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.client import Client, Event, Level, check_source, open_client
 from logclient.config import parse
+from logclient.delivery import memory
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
 from logclient.errors import ConfigError, ConnectFailed, described
@@ -310,10 +311,7 @@ class Actions:
     """
 
     def __init__(self, on: Callable[..., Callable[[], None]], type: str | None, max_bytes: int) -> None:
-        from logclient.logux.client import weight  # whoever has `on` has imported it
-
         self.missed = 0
-        self._weight = weight
         self._max_bytes = max_bytes
         self._put = self._fetched = 0  # bytes: each changed by one thread
         self._loop = asyncio.get_running_loop()
@@ -334,7 +332,7 @@ class Actions:
 
     def _receive(self, action: dict[str, Any], meta: dict[str, Any]) -> None:
         """Take an action, on the client's callback thread."""
-        size = self._weight(action)
+        size = memory.weight(action)
         held = self._put - self._fetched
         if len(self._ready) >= MAX_WAITING or held + size > max(self._max_bytes, size):
             self.missed += 1

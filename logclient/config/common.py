@@ -69,8 +69,7 @@ class Config:
     truncate: bool = option(
         readers.boolean,
         "false",
-        "Cut and mark the message of an event that is too large, instead of failing the event. "
-        "Not for Logjam.",
+        "Cut and mark the message of a document that is too large, instead of failing the event.",
     )
     error_fingerprint: bool = option(
         readers.boolean,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from logclient._ext.queue import EventQueue, SharedBound
 from logclient.config.readers import size as size_reader
 from logclient.delivery import lifecycle
 from logclient.errors import ConfigError
 
-__all__ = ["join", "limit_memory", "memory_used"]
+__all__ = ["join", "limit_memory", "memory_used", "weight"]
 
 _read = size_reader(1024, 1 << 40)
 _bounds: list[SharedBound | None] = [None]  # the present one
@@ -73,3 +75,21 @@ def memory_used() -> int:
     if bound is not None:
         return bound.used
     return sum(engine.queue.memory_used for engine in lifecycle.engines())
+
+
+def weight(value: dict[str, Any]) -> int:
+    """Return about how many bytes a value of JSON takes in memory."""
+    size = 0
+    todo: list[Any] = [value]
+    while todo:
+        one = todo.pop()
+        size += 64
+        if isinstance(one, dict):
+            for name, value in one.items():
+                size += 64 + len(name)
+                todo.append(value)
+        elif isinstance(one, list):
+            todo.extend(one)
+        elif isinstance(one, str):
+            size += len(one)
+    return size

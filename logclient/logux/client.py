@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
-from logclient.delivery import error_log
+from logclient.delivery import error_log, memory
 from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery
@@ -409,7 +409,7 @@ class Inbox:
         """Queue an action for the callbacks; one that undoes `ours` only for those that name its type."""
         if None not in self._callbacks and action.get("type") not in self._callbacks:
             return
-        size = weight(action)
+        size = memory.weight(action)
         with self._lock:
             full = self._waiting >= MAX_WAITING or self._bytes + size > max(self._most, size)
             if full:
@@ -488,25 +488,7 @@ def _whole(name: str, value: object, above: int, rule: str) -> int:
 def _details(undo: dict[str, Any]) -> Mapping[str, Any]:
     """Return the members of an undo besides its action; only the reason if they are too large."""
     details = {name: value for name, value in undo.items() if name not in ("type", "id", "action")}
-    if weight(details) > MAX_DETAILS:
+    if memory.weight(details) > MAX_DETAILS:
         reason = details.get("reason")
         details = {"reason": reason[:1000]} if isinstance(reason, str) else {}
     return details
-
-
-def weight(action: dict[str, Any]) -> int:
-    """Return about how many bytes an action takes in memory."""
-    size = 0
-    todo: list[Any] = [action]
-    while todo:
-        one = todo.pop()
-        size += 64
-        if isinstance(one, dict):
-            for name, value in one.items():
-                size += 64 + len(name)
-                todo.append(value)
-        elif isinstance(one, list):
-            todo.extend(one)
-        elif isinstance(one, str):
-            size += len(one)
-    return size
