@@ -37,23 +37,21 @@ class State:
         self._written: dict[str, Any] = {}
         self._core: Logux | None = None
         self._fd = -1
-        self._locked = False
         try:
             self._fd = os.open(f"{path}.lock", os.O_RDWR | _NEW, 0o600)
             found = self._read()
         except OSError as error:
             self.release()
             raise ConfigError(f"state: {path}: {error.strerror or error}") from None
-        own = "this one has a client id of its own, and keeps nothing"
         try:
-            self._lock()
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()
-            self._report(f"cannot be locked: {error.strerror or error}; {own}")
+            held = isinstance(error, (BlockingIOError, PermissionError))
+            why = "another client has it" if held else f"cannot be locked: {error.strerror or error}"
+            self._report(f"{why}; this one has a client id of its own, and keeps nothing")
             return
-        if not self._locked:
-            self._report(f"another client has it; {own} until that has ended")
-        elif found is not None:
+        if found is not None:
             try:
                 self._written = _checked(found)
             except (ValueError, RecursionError):
@@ -71,12 +69,6 @@ class State:
             return os.read(fd, _MAX_SIZE + 1)
         finally:
             os.close(fd)
-
-    def _lock(self) -> None:
-        """Lock the file, unless another client has it."""
-        with suppress(BlockingIOError, PermissionError):
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._locked = True
 
     def _report(self, words: str) -> None:
         self._warn(f"state {self.path}", f"state: {self.path}: {words}")
@@ -102,10 +94,8 @@ class State:
             if now == self._written:
                 return
             try:
-                self._lock()  # the client that had it may have ended
-                if self._locked:
-                    self._write(json.dumps(now).encode() + b"\n")
-                    self._written = now
+                self._write(json.dumps(now).encode() + b"\n")
+                self._written = now
             except OSError as error:
                 self._report(f"cannot be written: {error.strerror or error}")
 

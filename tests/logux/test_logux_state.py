@@ -175,22 +175,6 @@ def test_two_clients_do_not_share_a_file(
     assert capsys.readouterr().err == ""
 
 
-def test_second_client_takes_over_the_file_when_the_first_has_ended(peer: LoguxPeer, file: Path) -> None:
-    """As after a reload of `logging`, which makes the new handler before it closes the old one."""
-    first = connect(peer, file)
-    with connect(peer, file) as second:
-        second.on("news", lambda action, meta: None)
-        peer.line()
-        assert kept(file)["client"] in first.node_id
-        first.close()
-        sync(peer, 7)
-        until(lambda: kept(file)["received"] == 7)
-        again = run_client(peer, file)
-        assert client_id_of(again) != client_id_of(peer.lines[0].connect)
-    again = run_client(peer, file)
-    assert client_id_of(again) == client_id_of(peer.lines[0].connect) and again[3] == 7
-
-
 def test_closed_handler_that_was_idle_releases_the_file(
     peer: LoguxPeer, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
