@@ -99,13 +99,16 @@ class Peer:
 
     def ack(self, n: int | None = None) -> None:
         """Acknowledge the `n` oldest waiting events; None: all."""
-        self._answer(b"k", self.waiting[:n])
+        with self.server.changed:
+            self._answer(b"k", self.waiting[:n])
 
     def reject(self, n: int = 1) -> None:
-        self._answer(b"n", self.waiting[:n])
+        with self.server.changed:
+            self._answer(b"n", self.waiting[:n])
 
     def again(self, n: int = 1) -> None:
-        self._answer(b"r", self.waiting[:n])
+        with self.server.changed:
+            self._answer(b"r", self.waiting[:n])
 
     def answer(self, word: bytes, found: list[Got]) -> None:
         """Answer any waiting events in any order (`by_id`)."""
