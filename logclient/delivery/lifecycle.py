@@ -86,8 +86,8 @@ PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
 
 OVERTIME = 0.5
-"""Seconds beyond the deadline at exit, in which senders record the events that they give up; then callbacks
-are told of them for as long."""
+"""Seconds beyond the deadline at exit, in which senders record the events that they give up, and as many for
+the callbacks of these."""
 
 
 def watch(engine: _Engine) -> None:

@@ -489,7 +489,7 @@ class Summary:
             *of_captures[False],
             *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
         ]
-        first = [*others, *of_ledgers(wrong)][:MAX_NAMED]
+        first = list(itertools.islice(itertools.chain(others, of_ledgers(wrong)), MAX_NAMED))
         named = tuple(itertools.islice(itertools.chain(first, harmless, of_ledgers(~wrong)), MAX_NAMED))
         further = len(others) + len(harmless) + int(counts.sum()) - len(named)
         return named, len(named) - len(first), further

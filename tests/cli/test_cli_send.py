@@ -67,6 +67,12 @@ def send(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     return result
 
 
+def _start(*arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "logclient", *arguments]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
 def _wait_until_it_reads(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
     """Wait until the command reads its standard input: the pipe is empty."""
     import fcntl
@@ -493,12 +499,7 @@ class TestPlog:
 class TestProcesses:
     @pytest.mark.slow
     def test_a_pause_of_standard_input_does_not_time_out(self, server: Collector) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "logclient", "send", server.url, "--timeout", "200ms", "--json"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        process = _start("send", server.url, "--timeout", "200ms", "--json")
         assert process.stdin is not None
         process.stdin.write(b"one\n")
         process.stdin.flush()
@@ -510,12 +511,7 @@ class TestProcesses:
         assert json.loads(out)["acked"] == 2
 
     def test_an_interrupt_while_reading_delivers_and_reports(self, server: Collector) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "logclient", "send", server.url, "-"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        process = _start("send", server.url, "-")
         assert process.stdin is not None
         process.stdin.write(b"one\n")
         process.stdin.flush()
@@ -534,12 +530,7 @@ class TestProcesses:
         assert b"Fatal" not in err
 
     def test_sigterm_delivers_the_lines_read(self, server: Collector, tmp_path: Path) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "logclient", "send", server.url, "--ledger", str(tmp_path / "ledger")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        process = _start("send", server.url, "--ledger", str(tmp_path / "ledger"))
         server.hold()
         assert process.stdin is not None
         process.stdin.write(b"one\n")
@@ -564,12 +555,7 @@ class TestProcesses:
     def test_an_ignored_signal_stays_ignored(self, server: Collector) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "logclient", "send", server.url, "-", "--json"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
+            process = _start("send", server.url, "-", "--json")
         finally:
             signal.signal(signal.SIGINT, before)
         assert process.stdin is not None
@@ -598,12 +584,7 @@ class TestProcesses:
         "arguments", [["send", "{dead}", "-"], ["decode", "--protocol", "lumberjack", "-"]]
     )
     def test_an_interrupt_ends_an_idle_command(self, dead_url: str, arguments: list[str]) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "logclient", *(word.format(dead=dead_url) for word in arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        process = _start(*(word.format(dead=dead_url) for word in arguments))
         assert process.stdin is not None
         process.stdin.write(b"x\n")
         process.stdin.flush()

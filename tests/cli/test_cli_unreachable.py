@@ -91,7 +91,7 @@ class TestSend:
             done = command("send", url, stdin=b"a\n")
         assert done.returncode == 0
         assert "acked 1" in done.stdout
-        # It went on, so what happened on the way is told, once, and that it is over.
+        # One line for the server that refused, one for the server that took the event.
         refused, back = done.stderr.splitlines()
         assert refused.endswith(f" cannot connect to 127.0.0.1:{port}: connection refused")
         assert f" delivers to 127.0.0.1:{server.port}, after " in back

@@ -295,11 +295,6 @@ def _environment(folder: Path) -> dict[str, str]:
     return clean_environment(PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(folder))
 
 
-def _run(program: str, url: str, folder: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", program, url]
-    subprocess.run(command, env=_environment(folder), timeout=2 * PATIENCE, check=True)
-
-
 def _written(folder: Path) -> Samples:
     """Return what the files of all processes say."""
     from prometheus_client import multiprocess
@@ -319,6 +314,14 @@ def _written(folder: Path) -> Samples:
     return found[0]
 
 
+def _sent(program: str, folder: Path) -> float:
+    """Run a program that sends to a collector; return what it and its children have counted in the files."""
+    with Collector() as server:
+        command = [sys.executable, "-W", "ignore", "-c", program, server.url]
+        subprocess.run(command, env=_environment(folder), timeout=2 * PATIENCE, check=True)
+    return _written(folder)["events_sent_total", ""]
+
+
 def test_the_end_of_a_process_writes_its_last_counts(tmp_path: Path) -> None:
     program = (
         "import logclient, sys\n"
@@ -328,9 +331,7 @@ def test_the_end_of_a_process_writes_its_last_counts(tmp_path: Path) -> None:
         "client = logclient.connect(sys.argv[1])\n"
         "for n in range(7): client.send({'n': n})\n"
     )
-    with Collector() as server:
-        _run(program, server.url, tmp_path)
-    assert _written(tmp_path)["events_sent_total", ""] == 7
+    assert _sent(program, tmp_path) == 7
 
 
 @pytest.mark.slow
@@ -423,9 +424,7 @@ def test_a_child_writes_after_its_first_update_has_failed(tmp_path: Path) -> Non
         "    os._exit(0)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    with Collector() as server:
-        _run(program, server.url, tmp_path)
-    assert _written(tmp_path)["events_sent_total", ""] == 2
+    assert _sent(program, tmp_path) == 2
 
 
 def test_registering_again_adds_nothing(tmp_path: Path) -> None:
@@ -442,9 +441,7 @@ def test_registering_again_adds_nothing(tmp_path: Path) -> None:
         "if child:\n"
         "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    with Collector() as server:
-        _run(program, server.url, tmp_path)
-    assert _written(tmp_path)["events_sent_total", ""] == 2
+    assert _sent(program, tmp_path) == 2
 
 
 def test_a_fork_during_an_update_leaves_the_child_no_held_lock(tmp_path: Path) -> None:
@@ -481,6 +478,4 @@ def test_a_fork_during_an_update_leaves_the_child_no_held_lock(tmp_path: Path) -
         "files.update()\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    with Collector() as server:
-        _run(program, server.url, tmp_path)
-    assert _written(tmp_path)["events_sent_total", ""] == 2
+    assert _sent(program, tmp_path) == 2
