@@ -420,7 +420,8 @@ class Engine:
         deadline = time.monotonic() + timeout
         target = self._last
         while not self._wait_settled(target, max(0.0, min(deadline - time.monotonic(), SLICE))):
-            if time.monotonic() >= deadline or not self.lanes.may_be_reachable:
+            reachable = self.lanes.may_be_reachable and not lifecycle.cannot_wait(self.sender.ident)
+            if time.monotonic() >= deadline or not reachable:
                 return self.flush(0.0)
         return 0
 

@@ -2,8 +2,8 @@
 
 Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
 ``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
-records that are logged later are delivered in the call. uwsgi, Celery and multiprocessing fork and end in
-their own way. SIGTERM's default action runs nothing at all: see ``flush_on_sigterm``.
+records that are logged later are delivered in the call. Forked children mostly end by ``os._exit``, which
+runs nothing: see ``call_at_end``. SIGTERM's default action runs nothing at all: see ``flush_on_sigterm``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import contextmanager, suppress
+from functools import wraps
+from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
@@ -46,6 +47,7 @@ class _Engine(Protocol):
     def settled_all(self) -> bool: ...
 
     def flush(self, timeout: float) -> int: ...
+    def flush_if_reachable(self, timeout: float) -> int: ...
 
     # A fork, in this order.
     def park(self, pause: bool) -> None: ...
@@ -154,9 +156,18 @@ def at_exit() -> None:
     _end_process(lambda engine: begin + engine.limits.atexit_timeout)
 
 
-def _end_process(deadline: Callable[[_Engine], float]) -> None:
+def _end_process(limit: Callable[[_Engine], float], hurried: bool = False) -> None:
+    """Have all engines end by their monotonic deadlines; `hurried`: do not wait for a server that is away."""
     with _undisturbed():
         found = engines()
+        left = set()
+        if hurried:
+            left = {e for e in found if e.flush_if_reachable(max(0.0, limit(e) - time.monotonic()))}
+        now = time.monotonic()
+
+        def deadline(engine: _Engine) -> float:
+            return now if engine in left else limit(engine)
+
         finish(found, deadline)
         soon = time.monotonic() + OVERTIME
         for engine in found:
@@ -347,25 +358,64 @@ def _in_signal_handler() -> bool:
 
 _asked: dict[str, int] = {}  # the process that has asked each of them to call at its end
 
+_LOADED = os.getpid()
+"""The process that has loaded this module."""
 
-def call_at_end(callback: Callable[[], object]) -> None:
-    """Call ``callback()`` at the end of a child of multiprocessing or Celery.
+FORKED_NO_EXEC = 0x40
+"""The kernel's flag of a process that was forked and has run no other program since (Linux)."""
 
-    Children of ``multiprocessing`` skip atexit before Python 3.13 and run its finalizers instead. Celery's
-    pool processes run neither, but send a signal of Celery.
+
+def call_at_end() -> None:
+    """Have the events of a child process delivered at its end.
+
+    Forked children mostly end by ``os._exit``: those of ``multiprocess``, billiard, Celery, RQ and
+    pytest-forked, and those of ``multiprocessing``, which runs its own finalizers first.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _asked.get("multiprocessing") != os.getpid():
         _asked["multiprocessing"] = os.getpid()
-        util.Finalize(None, callback, exitpriority=-100)
-    signals = sys.modules.get("celery.signals")
-    if signals is not None and "celery" not in _asked:  # forks inherit it
-        _asked["celery"] = os.getpid()
+        util.Finalize(None, at_exit, exitpriority=-100)
+    if _asked.get("os._exit") != os.getpid():
+        _asked["os._exit"] = os.getpid()
+        if _is_forked():
+            _deliver_before_exit()
 
-        def process_ends(**_: Any) -> None:
-            callback()
 
-        signals.worker_process_shutdown.connect(process_ends, weak=False)
+def _is_forked() -> bool:
+    """Return whether this process is a forked child; its parent need not have loaded logclient."""
+    if os.getpid() != _LOADED:
+        return True
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            flags = file.read().rpartition(b")")[2].split()[6]
+        return bool(int(flags) & FORKED_NO_EXEC)
+    except (OSError, ValueError, IndexError):  # not Linux
+        return False
+
+
+def _deliver_before_exit() -> None:
+    """Replace ``os._exit`` by a function that delivers first, at most once in each process.
+
+    What the program has put in its place is called, but a mock, which the program will look at, stays.
+    """
+    original = os._exit
+    if hasattr(original, "delivers") or not isinstance(original, (BuiltinFunctionType, FunctionType)):
+        return
+
+    @wraps(original)
+    def leave(*given: Any, **named: Any) -> Any:
+        pid = os.getpid()
+        with suppress(BaseException):  # the caller wants the end of the process
+            # A second call, such as that of a watchdog, ends the process at once.
+            if _asked.get("os._exit") == pid and _registered.get("delivering") != pid:
+                _asked["os._exit"] = 0
+                begin = time.monotonic()
+                _end_process(lambda engine: begin + engine.limits.atexit_timeout, hurried=True)
+        return original(*given, **named)
+
+    leave.__module__ = "os"  # it is pickled as ``os._exit``
+    leave.__dict__["delivers"] = True
+    setattr(os, "_exit", leave)  # noqa: B010
 
 
 def forks_unseen() -> bool:

@@ -91,7 +91,7 @@ class Sender:
             if time.monotonic() < ending.start_at:
                 self._queue.needs_sender = True
                 return False
-            lifecycle.call_at_end(lifecycle.at_exit)
+            lifecycle.call_at_end()
             if lifecycle.threads_starve():
                 self._diagnostics.warn_limited(
                     "uwsgi",
