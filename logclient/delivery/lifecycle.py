@@ -368,13 +368,22 @@ FORKED_NO_EXEC = 0x40
 def call_at_end() -> None:
     """Have the events of a child process delivered at its end.
 
-    Forked children mostly end by ``os._exit``: those of ``multiprocess``, billiard, Celery, RQ and
-    pytest-forked, and those of ``multiprocessing``, which runs its own finalizers first.
+    Forked children mostly end by ``os._exit``: those of ``multiprocess``, billiard, RQ and pytest-forked,
+    and those of ``multiprocessing``, which runs its own finalizers first. Celery's pool processes say that
+    they end a second earlier, and may be killed within that.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _asked.get("multiprocessing") != os.getpid():
         _asked["multiprocessing"] = os.getpid()
         util.Finalize(None, at_exit, exitpriority=-100)
+    signals = sys.modules.get("celery.signals")
+    if signals is not None and "celery" not in _asked:  # forks inherit it
+        _asked["celery"] = os.getpid()
+
+        def process_ends(**_: Any) -> None:
+            at_exit()
+
+        signals.worker_process_shutdown.connect(process_ends, weak=False)
     if _asked.get("os._exit") != os.getpid():
         _asked["os._exit"] = os.getpid()
         if _is_forked():
