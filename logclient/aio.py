@@ -92,6 +92,7 @@ class AsyncClient:
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()
         self._listeners: set[asyncio.Task[None]] = set()
         self._awaited: Delivery | None = None
+        self._checked: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
     def send(self, event: Event, level: Level = INFO) -> int:
         """Queue one event without waiting. Arguments and errors are those of ``logclient.Client.send``."""
@@ -103,7 +104,7 @@ class AsyncClient:
 
     async def flush(self, timeout: float | None = None) -> int:
         """Wait until all events sent so far have an outcome, as ``logclient.Client.flush``."""
-        engine = self.client._engine
+        engine = self._engine
         if engine.inline:
             return int(self.client.flush(timeout))
         if timeout is None:
@@ -112,7 +113,7 @@ class AsyncClient:
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end, as ``logclient.Client.close``. May be called again."""
-        engine = self.client._engine
+        engine = self._engine
         if engine.inline:
             left = int(self.client.close(timeout))
         else:
@@ -129,7 +130,7 @@ class AsyncClient:
             await _until(lambda: not engine.running, max(deadline, time.monotonic() + ENDING))
             engine.end_idle()
             callbacks = engine.submissions.callbacks
-            await _until(lambda: not callbacks.waiting, max(deadline, time.monotonic() + ENDING))
+            await _until(lambda: not callbacks.unfinished, max(deadline, time.monotonic() + ENDING))
             engine.drain_callbacks(0.0, "when close() ended")
         return int(engine.remaining)
 
@@ -151,7 +152,7 @@ class AsyncClient:
             ConnectFailed: no answer within `timeout` seconds.
             ConfigError: the protocol has no ping.
         """
-        ping, engine = self._method("ping"), self.client._engine
+        ping, engine = self._method("ping"), self._engine
         if engine.inline:
             return ping(timeout=timeout)
         future, settle = _promise()
@@ -286,6 +287,29 @@ class AsyncClient:
         delivery, self._awaited = self._awaited, None
         if delivery is not None:
             delivery._request_flush()
+        loop = asyncio.get_running_loop()
+        if loop not in self._checked:
+            self._checked.add(loop)
+            loop.call_later(CHECK, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """While outcomes are awaited, start another sender where it is missing, or fail them."""
+        engine = self._engine
+        engine.restart()
+        if engine.inline and not engine.ending.patience:  # the process ends, and its time is over
+            engine.submissions.settle([(1, 1 << 48, "failed", "closed")])
+        if engine.submissions.deliveries:
+            loop.call_later(CHECK, self._check, loop)
+        else:
+            self._checked.discard(loop)
+
+    @property
+    def _engine(self) -> Any:
+        """The client's engine; in the child of a fork that no hook has seen it starts anew."""
+        engine = self.client._engine
+        if engine.queue.forked:
+            engine.after_fork()
+        return engine
 
     def _method(self, name: str) -> Any:
         found = getattr(self.client, name, None)

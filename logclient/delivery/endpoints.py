@@ -123,11 +123,18 @@ class Endpoints:
             self._diagnostics.recovered(f"delivers to {self.peer}, after {seconds:.1f} s without a server")
         self._away_since, self._away_said = 0.0, False
 
-    def failed(self, text: str, kind: str) -> None:
-        """Report a failure that another attempt may overcome, and set the next attempt."""
+    def failed(self, text: str, kind: str, peer: str = "") -> None:
+        """Report a failure that another attempt may overcome, and set the next attempt.
+
+        Args:
+            text: the report.
+            kind: the kind of the failure.
+            peer: the server that it is of; empty: of this process.
+        """
         now = time.monotonic()
         self.not_before = now + self.backoff.delay()
-        said = self._diagnostics.warn_limited(kind, text)
+        of_peer = self._diagnostics.log.kind_at(kind, peer) if peer else kind
+        said = self._diagnostics.warn_limited(of_peer, text)
         if kind == "connect":
             self._away_since = self._away_since or now
             self._away_said = self._away_said or said

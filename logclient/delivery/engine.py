@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,7 @@ class Engine:
             self.queue.keep_lost(LOST_BYTES)
         self.diagnostics = self.books.diagnostics
         self.submissions = self.books.submissions
+        self.submissions.waiter = weakref.WeakMethod(self.wait_delivered)
         self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())
         self._make_core = make_core
         self._ledger_target = ledger
@@ -432,22 +434,44 @@ class Engine:
         return int(max(0, min(target - counts["settled"], counts["queued"] + counts["inflight"])))
 
     def _wait_settled(self, target: int, timeout: float) -> bool:
-        if self.queue.settled >= target:
-            return True
-        if lifecycle.cannot_wait(self.sender.ident):
-            return False
-        deadline = time.monotonic() + timeout
-        while not self.inline and self.start_sender():
-            self.queue.wake()
-            left = deadline - time.monotonic()
-            slice_ = min(left, CHECK)  # in slices: the sender may have ended
+        def wait(seconds: float) -> bool:
             if threads.is_green():
-                settled = threads.wait_until(lambda: self._reached(target), slice_)
+                return threads.wait_until(lambda: self._reached(target), seconds)
+            return self.queue.wait_settled(target, seconds)
+
+        return self.queue.settled >= target or self._wait(lambda: self._reached(target), wait, timeout)
+
+    def _wait(self, done: Callable[[], bool], wait: Callable[[float], bool], timeout: float) -> bool:
+        """Wait for what the sender does; be the sender where no thread can be, and not the sender itself.
+
+        Args:
+            done: returns whether it is done.
+            wait: waits until it is done, for so many seconds at most, and returns whether it is.
+            timeout: seconds.
+        """
+        if lifecycle.cannot_wait(self.sender.ident):
+            return done()
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            if self.inline:
+                return self.sender.drive(self, done, left)
+            slice_ = min(left, CHECK)  # the sender may end meanwhile, and Python notices signals in between
+            if self.start_sender():
+                self.queue.wake()
+                found = wait(slice_)
             else:
-                settled = self.queue.wait_settled(target, slice_)
-            if settled or left <= slice_:
-                return settled
-        return self._drive_to(target, deadline - time.monotonic())
+                found = self.sender.drive(self, done, slice_)
+            if found or left <= slice_:
+                return found
+
+    def wait_delivered(self, delivery: Delivery, done: threads.Event, timeout: float | None) -> None:
+        """Wait for the outcome of a delivery, which sets `done`; None: while the process lives."""
+        self._notice_fork()
+        seconds = FOREVER if timeout is None else timeout
+        if self.inline:
+            seconds = min(seconds, self.ending.patience)
+        self._wait(delivery.done, done.wait, seconds)
 
     def _reached(self, target: int) -> bool:
         """Return whether every event up to `target` has its outcome; if not, the pump returns when it has."""
@@ -471,16 +495,8 @@ class Engine:
         """
         if lifecycle.must_not_block(self.sender.ident):
             raise ConnectFailed(f"{kind}: not from here")
-        request, begun = self.begin_request(kind, payload)
-        if begun:
-            deadline = time.monotonic() + timeout
-            # In slices: Python notices a signal that comes right before a wait only after it.
-            while not request.wait(max(0.0, min(deadline - time.monotonic(), CHECK))):
-                if time.monotonic() >= deadline:
-                    break
-                self.start_sender()  # it may have ended
-        else:
-            self.sender.drive(self, lambda: request.done, timeout)
+        request, _ = self.begin_request(kind, payload)
+        self._wait(lambda: request.done, request.wait, timeout)
         return self.finish_request(request, timeout)
 
     def begin_request(
@@ -938,7 +954,7 @@ class Engine:
     def after_fork(self) -> None:
         """Start anew in the child: empty queue, new producer, no connection. The parent keeps its own."""
         ledger, deliveries, parents = self.books.ledger, self.submissions.deliveries, list(self.lanes)
-        route, batches = self.lanes.route, self.lanes.batches
+        route, batches = self.lanes.next_route(), self.lanes.batches
         self.error_log.after_fork()
         self.submissions.callbacks.begin()
         if self.spool is not None:

@@ -1,6 +1,7 @@
 """Our own errors: a line a minute for each kind, on the ``logclient`` logger's handlers or stderr.
 
-One log serves all clients of a process: a dead server is one line, however many clients it has.
+One log serves all clients of a process: a dead server is one line, however many clients it has, and two
+dead servers are two.
 
 Lines never go through a logclient handler: a shipper must not ship its own log.
 """
@@ -28,6 +29,9 @@ EVERY = 60.0
 KINDS = 256
 """Kinds remembered at most: some name an event or an endpoint."""
 
+PEERS = 32
+"""Servers whose errors have kinds of their own, in a process; those of further servers share theirs."""
+
 NAME = "logclient"
 
 _deferred: deque[tuple[str, int]] = deque(maxlen=KINDS)
@@ -54,6 +58,7 @@ class ErrorLog:
         self.every = every
         self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """When the last line of a kind was written, and how many were held back since."""
+        self._peers: set[str] = set()
         self._forgotten = 0
         self._summary_at = 0.0
         self._lock = threads.Lock()
@@ -85,6 +90,12 @@ class ErrorLog:
         if forgotten:
             _write(f"{counted(forgotten, 'line')} held back, of other kinds", logging.WARNING)
         return True
+
+    def kind_at(self, kind: str, peer: str) -> str:
+        """Return the kind of an error at one server: the line of one holds back none of another."""
+        if len(self._peers) < PEERS:
+            self._peers.add(peer)
+        return f"{kind} {peer}" if peer in self._peers else kind
 
     def _forget(self, now: float) -> int:
         """Forget a kind if there are too many; return how many lines to report that were held back so."""

@@ -245,7 +245,7 @@ class Lane:
             self.trials.give_back()
             self.endpoints.advance()
             what = f"cannot connect to {peer}: {describe_error(error)}"
-            self.endpoints.failed(f"{self._diagnostics.url}: {what}", "connect")
+            self.endpoints.failed(f"{self._diagnostics.url}: {what}", "connect", peer)
         return None
 
     def _connected(self, link: Link) -> None:
@@ -365,17 +365,19 @@ class Lane:
             self.connection.broke(link.max_buffered, waited)
         if forever:
             self.fatal = error
-            self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent")
+            kind = self._diagnostics.log.kind_at("fatal", link.peer)
+            self._diagnostics.warn_limited(kind, f"{peer}: {words}; nothing more will be sent")
         elif verdict == TRIAL:
             # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
             self.endpoints.not_before = time.monotonic() + self.endpoints.backoff.soon()
         elif verdict == WITHHOLD:
-            self._diagnostics.warn_limited(end, f"{peer}: {words}")
+            kind = self._diagnostics.log.kind_at(end, link.peer)
+            self._diagnostics.warn_limited(kind, f"{peer}: {words}")
         elif isinstance(error, CredentialError):
             self.endpoints.refused(peer, error)
         elif not quiet:
             self.endpoints.advance()
-            self.endpoints.failed(f"{peer}: {words}", end)
+            self.endpoints.failed(f"{peer}: {words}", end, link.peer)
 
     def _take_back(self) -> None:
         """End the connection for the core; events that it does not fail are sent again."""
@@ -711,14 +713,21 @@ class Lanes:
             return min(until, move.deadline)
         if self.moving is move:
             self.moving = None
-        self._books.diagnostics.url = move.url
         for transport in self.route.transports:
             transport.close()
-        self.route = self.route._replace(endpoints=move.endpoints, transports=list(move.transports))
+        self.route = self._follow(move)
         for index, lane in enumerate(self):
             lane.move(*self.route.order(index), self.route.transports[index])
         self._add_lanes()
         return until
+
+    def _follow(self, move: Move) -> Route:
+        self._books.diagnostics.url = move.url
+        return self.route._replace(endpoints=move.endpoints, transports=list(move.transports))
+
+    def next_route(self) -> Route:
+        """Return where the child of a fork delivers: nothing delays a move that is under way."""
+        return self.route if self.moving is None else self._follow(self.moving)
 
     # -- ends --------------------------------------------------------------------------------------
 

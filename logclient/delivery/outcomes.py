@@ -96,15 +96,16 @@ class Delivery:
     def result(self, timeout: float | None = None) -> Outcome | None:
         """Wait for the outcome.
 
-        Inside a callback of the event loop of gevent this does not wait.
+        Inside a callback of the event loop of gevent, and in the thread that delivers, this does not wait.
 
         Args:
-            timeout: seconds; None: no limit.
+            timeout: seconds; None: no limit, but for ``atexit_timeout`` while the process ends.
 
         Returns:
             The outcome, or None if there is none within `timeout`.
         """
-        if self._outcome is not None or lifecycle.cannot_wait(0):
+        waiting = timeout is None or timeout > 0
+        if self._outcome is not None or not waiting or lifecycle.cannot_wait(0):
             return self._outcome
         with self._runner.lock:
             if self._outcome is not None:
@@ -112,9 +113,11 @@ class Delivery:
             if self._done is None:
                 self._done = threads.Event()
             done = self._done
-        if timeout is None or timeout > 0:
-            self._request_flush()
-        done.wait(timeout)
+        self._request_flush()
+        owner = self._runner.owner()
+        wait = owner.waiter() if owner is not None else None
+        if wait is not None:  # without its client, nothing brings an outcome any more
+            wait(self, done, timeout)
         return self._outcome
 
     def stored(self, timeout: float | None = None) -> bool:
@@ -223,6 +226,11 @@ class CallbackThread:
         return len(self._waiting)
 
     @property
+    def unfinished(self) -> int:
+        """Callbacks that are due and have not ended."""
+        return len(self._waiting) + self._running
+
+    @property
     def here(self) -> bool:
         """Whether the calling thread is running a callback."""
         return self._in_thread or threads.caller_ident() in self._helpers
@@ -272,7 +280,7 @@ class CallbackThread:
             job = None
             with self.lock:
                 left = deadline - time.monotonic()
-                unfinished = len(self._waiting) + self._running
+                unfinished = self.unfinished
                 if not unfinished or left <= 0:
                     return unfinished
                 if self._running or self._start():
@@ -386,6 +394,9 @@ class Submissions:
     Args:
         warn_limited: reports a (kind, text) in the error log.
         has_log: whether the spool has a log, so that callers can wait for the disk.
+
+    Attributes:
+        waiter: returns the function that waits for a delivery; None: the client is gone.
     """
 
     def __init__(
@@ -396,6 +407,7 @@ class Submissions:
         has_log: bool = False,
     ) -> None:
         self._queue = queue
+        self.waiter: Callable[[], Callable[[Delivery, threads.Event, float | None], object] | None]
         self.has_log = has_log
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
         # A weak reference: an engine without references is freed at once, also at exit.

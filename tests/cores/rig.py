@@ -64,7 +64,7 @@ class Recorder(ErrorLog):
         return True
 
     def of(self, kind: str) -> list[str]:
-        return [text for k, text in self.lines if k == kind]
+        return [text for k, text in self.lines if k == kind or k.startswith(f"{kind} ")]
 
 
 def adds_up(stats: Stats) -> bool:
