@@ -149,18 +149,19 @@ class Handler(FastHandler, logging.Handler):
         kind = type(self)
         documents = client.documents
         revision = client.revision
-        self._bind(
-            client.encoder,
-            engine.ensure_sender,
-            engine.put_contended,
-            revision.ship if revision is not None else None if documents is None else documents.ship,
-            client.line_encoder,
-            EcsFormatter() if documents is None else documents.formatter,
-            kind.emit is not Handler.emit,
-            kind.format is not Handler.format,
-            getattr(client.config, "formatter_json", False),
-            client.sampling,
-        )
+        if client.encoder is not None:  # else the URL is none: the handler stays unbound, and ignores records
+            self._bind(
+                client.encoder,
+                engine.ensure_sender,
+                engine.put_contended,
+                revision.ship if revision is not None else None if documents is None else documents.ship,
+                client.line_encoder,
+                EcsFormatter() if documents is None else documents.formatter,
+                kind.emit is not Handler.emit,
+                kind.format is not Handler.format,
+                getattr(client.config, "formatter_json", False),
+                client.sampling,
+            )
         # Afterwards: it sets `formatter` and `filters`.
         logging.Handler.__init__(self, level)
         client.front_ends.add(self)

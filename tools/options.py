@@ -25,12 +25,24 @@ An option has the first of these values that there is:
 
 1. a keyword: `window=500`
 2. in the URL: `?window=500&overflow=block`; values may be percent-encoded
-3. a variable of the environment, in capitals: `LOGCLIENT_WINDOW=500`
+3. a variable of the environment, for a few options
 4. the default.
 
-Without a URL, `Handler()` and `connect()` take that of the variable `LOGCLIENT_URL`. Variables are read when
-a client is made, by a command, too. Empty ones, and those of options that the scheme does not have, are
-ignored. A variable is for all clients of the process: where it contradicts a URL, the error names it.
+Without a URL, `Handler()` and `connect()` take that of the variable `LOGCLIENT_URL`, which can have all
+options. @VARIABLES@
+No other variable has an effect: names such as `LOGCLIENT_VERSION` or `LOGCLIENT_USER` may be those of other
+programs. Variables are read when a client is made, by a command, too. An empty one, and one of an option that
+the scheme does not have, is ignored. A variable is for all clients of the process: where it contradicts a
+URL, the error names it.
+
+**To turn shipping off**, in tests or on a laptop, set `LOGCLIENT_URL=none`, or leave it empty; or give the
+URL `none:`, or `none` in place of the scheme of any URL. Such a Handler or client opens nothing, starts
+nothing and writes no file. A log call through it costs about as much as one whose level is off, if
+`logclient.Logger` makes it, and as much as with a `NullHandler` otherwise. Options beside it are checked as
+ever; secrets are not read. Events given to `send` and `submit` count as `dropped`, `disabled`; records do not
+count. One line of level INFO in the error log says it, once in a process. Requests of Logjam can be made;
+methods that only plog or Logux has are missing, and a Lumberjack `Writer` and commands refuse the URL. If
+`LOGCLIENT_URL` is not set at all, that is an error as before.
 
 Never write a secret in a URL or a variable: use `env:NAME`, `file:PATH` or a keyword, which may be a function
 that returns the secret. Secrets are read anew for each connection. Functions are keywords only.
@@ -158,7 +170,9 @@ def page() -> str:
         about = re.sub(r"\b([a-z-]+)\.md\b", r"[\1](\1.md)", one.help)
         text = f"{one.reader.kind} | {one.shown} | {about}"
         rows.setdefault(one.name, {}).setdefault(text, []).append(whose)
-    lines = [PAGE_HEAD.rstrip("\n")]
+    names = sorted({f"`LOGCLIENT_{one.name.upper()}`" for _, one in declared if one.variable})
+    head = PAGE_HEAD.replace("@VARIABLES@", f"Also read are {', '.join(names)}.")
+    lines = [head.rstrip("\n")]
     for title, names in GROUPS.items():
         lines += ["", f"## {title}", "", "| option | for | kind | default | what it does |"]
         lines += ["|---|---|---|---|---|"]

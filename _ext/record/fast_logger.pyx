@@ -47,7 +47,7 @@ cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObje
     cdef object level = None, exc_info = None, extra = None
     cdef Py_ssize_t i, first = method == M_LOG
     cdef long depth = 1
-    cdef bint fast = route.count > 0, stack_info = False
+    cdef bint fast = route.count > 0 or route.idle, stack_info = False
     cdef PyObject *found = NULL
     if n > first and route.checks_levels:
         if method != M_LOG:

@@ -117,7 +117,8 @@ cdef class Route:
     cdef object process_name
     cdef bint own_clock      # the clock is that of the system
     cdef dict threads        # identifier -> Thread; None: `threading` must be asked
-    cdef int count           # of handlers; 0: the ordinary way
+    cdef int count           # of handlers; 0: the ordinary way, but for `idle`
+    cdef bint idle           # all handlers are of the URL none:, and ignore what they get
     cdef PyObject *handlers[MAX_HANDLERS]
     cdef long levels[MAX_HANDLERS]
     cdef long long below     # calls from this level on are for handlers that are not ours, too
@@ -255,6 +256,8 @@ cdef class Route:
         cdef long long number = PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
         if overflow or number >= self.below or extra is not None and not _may_be_extra(extra):
             return False
+        if self.idle:
+            return True
         for i in range(count):
             handlers[i] = self.handlers[i]
             if not (<FastHandler> handlers[i]).is_direct():
@@ -407,10 +410,12 @@ cdef Route _make_route(FastLogger logger):
         _decide(route, logger)
     except Exception as error:
         route.count = 0
+        route.idle = False
         route.why = str(error) if isinstance(error, _Obstacle) else f"{type(error).__name__}: {error}"
     logger.route = route
     if not route.holds():            # something has changed meanwhile: decide again at the next call
         route.count = 0
+        route.idle = False
         route.checks_levels = False
     return route
 
@@ -439,8 +444,13 @@ cdef int _decide(Route route, object logger) except -1:
     route.filters_n = len(logger.filters)
     for one in handlers:
         if isinstance(one, FastHandler):
-            ours.append(one)
             route.watch_owner(one, None)
+            handler = one
+            if (handler.encoder is None and type(one).handle is FastHandler.handle
+                    and "handle" not in one.__dict__):
+                route.idle = True
+            else:
+                ours.append(one)
         elif type(one) is logging.NullHandler:       # as libraries add
             route.watch_owner(one, None)
             if "handle" in one.__dict__ or not _is_own(type(one).handle, "NullHandler.handle", file):
@@ -493,8 +503,9 @@ cdef int _decide(Route route, object logger) except -1:
     _find_names(route)
     if other is not None:
         raise _Obstacle(f"{type(other).__qualname__} is no logclient.Handler")
-    if not ours:
+    if not ours and not route.idle:
         raise _Obstacle("it has no handler of ours" if handlers else "it has no handler")
+    route.idle = not ours
     if len(ours) > MAX_HANDLERS:
         raise _Obstacle(f"it has more than {MAX_HANDLERS} handlers of ours")
     for i, one in enumerate(ours):

@@ -12,7 +12,7 @@ from itertools import chain
 from logclient import config
 from logclient.cli import loggers
 from logclient.cli.examination import FAILED, SKIPPED, Examination, Finding, examine_spool
-from logclient.cli.parser import duration
+from logclient.cli.parser import duration, parse_url
 from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.errors import ExitCode
 from logclient.readable import escape
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the findings for each endpoint. UNREACHABLE: a step failed."""
     if arguments.logging is not None:
         return loggers.run(arguments.logging, arguments.json)
-    whole = config.parse(arguments.url)
+    whole = parse_url(arguments.url)
     given = whole.for_tests()
     progress = ProgressLine()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0

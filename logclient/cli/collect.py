@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient import config
 from logclient.cli.exits import end_with_reader, signals_handled
-from logclient.cli.parser import UsageError, duration
+from logclient.cli.parser import UsageError, duration, parse_url
 from logclient.config import readers
 from logclient.config.url import decode, split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
@@ -156,7 +156,7 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
         if url.lower().startswith("logjam+sub:"):
             collectors.append(_consumer(url, {**options, **own}))
             continue
-        given = config.parse(url, listen=True)
+        given = parse_url(url, listen=True)
         if wrong := given.given.keys() - _TLS:
             raise ConfigError(f"{min(wrong)}: not an option of a collector's URL")
         if given.path:

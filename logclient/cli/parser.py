@@ -93,6 +93,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse_url(url: str, **options: Any) -> config.Config:
+    """Read the URL of a server; ConfigError: it breaks a rule, or is the off switch."""
+    given = config.parse(url, **options)
+    if given.protocol == config.registry.OFF:
+        raise UsageError("URL: none is the off switch, which ships nothing: give the URL of a server")
+    return given
+
+
 def argument_type(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
     """Make an argparse type of this name that shows the text of a ValueError to the user."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from logclient import config
 from logclient.cli.exits import Stopped, TerminationSignals
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
-from logclient.cli.parser import UsageError, duration, positive, rate
+from logclient.cli.parser import UsageError, duration, parse_url, positive, rate
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
 from logclient.client import Client, Stats, open_client
 from logclient.config.documents import DocumentConfig
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     files = arguments.files or [STDIN]
     if STDIN in files and arguments.repeat > 1:
         raise UsageError("--repeat: standard input cannot be read again")
-    given = config.parse(arguments.url, ledger=arguments.ledger)
+    given = parse_url(arguments.url, ledger=arguments.ledger)
     sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
     defaults: dict[str, Any] = {
         "overflow": f"block:{arguments.timeout + _BLOCK_BEYOND_S:.3f}s",

@@ -9,9 +9,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from logclient import config
 from logclient.cli.exits import Stopped, TerminationSignals, end_with_reader
-from logclient.cli.parser import UsageError, duration
+from logclient.cli.parser import UsageError, duration, parse_url
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
 from logclient.client import connect
 from logclient.delivery.spool import contents, owner_files
@@ -109,7 +108,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    given = config.parse(arguments.to, environ={}, ledger=arguments.ledger)  # what the URL says
+    given = parse_url(arguments.to, environ={}, ledger=arguments.ledger)  # what the URL says
     options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow", "spool_sync": "none"}
     if arguments.ledger is not None:
         options["ledger"] = arguments.ledger

@@ -7,7 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 from logclient import config
-from logclient.cli.parser import duration, port
+from logclient.cli.parser import duration, parse_url, port
 from logclient.cli.progress import ClientMessages
 from logclient.errors import ConfigError, ExitCode, LogclientError, MissingExtra
 from logclient.logjam import subscriber
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer of each endpoint. UNREACHABLE: one does not answer."""
-    given = config.parse(arguments.url)
+    given = parse_url(arguments.url)
     logjam = isinstance(given, LogjamConfig)
     if arguments.port is not None and not logjam:
         raise ConfigError("--port: only for Logjam devices, which publish their counters there")

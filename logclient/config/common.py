@@ -164,6 +164,7 @@ class Config:
         "none",
         "A file for events that failed or were dropped, as JSON lines with the reason; stderr: there. At 64 "
         "MiB the file becomes FILE.1. See operations.md.",
+        variable=True,
     )
     on_error: Callable[..., object] | None = option(
         readers.optional(readers.function), "none", "A function that gets each error of the client as text."
@@ -183,6 +184,7 @@ class Config:
         readers.optional(readers.directory),
         "none",
         "Directory in which events outlive the process; none: they are in memory only. See spool.md.",
+        variable=True,
     )
     spool_mode: str = option(
         readers.choice("overflow", "always"),
@@ -209,6 +211,7 @@ class Config:
         readers.optional(readers.directory),
         "none",
         "Directory of the ledger; none: no ledger. See formats.md.",
+        variable=True,
     )
 
     ca: str | None = option(
@@ -217,6 +220,7 @@ class Config:
         "Trusted certificate authorities: a PEM file, or a directory of such files.",
         shown="the system's",
         tls_only=True,
+        variable=True,
     )
     cert: str | None = option(
         readers.optional(readers.file_path),

@@ -40,12 +40,16 @@ class DocumentConfig(Config):
         shown="none",
     )
     service: str | None = option(
-        readers.optional(readers.text), "none", "Name of the service: the field service.name."
+        readers.optional(readers.text),
+        "none",
+        "Name of the service: the field service.name.",
+        variable=True,
     )
     environment: str | None = option(
         readers.optional(readers.text),
         "none",
         "Where it runs, such as production: the field service.environment.",
+        variable=True,
     )
     tags: tuple[str, ...] = option(
         readers.names, "", "Words to find the events by: the field tags, a list.", shown="none"

@@ -13,12 +13,21 @@ class Option:
     """One option, declared as an attribute of a `Config` class.
 
     `default` is written as by a user (None: the value None), and `shown` in its place in the documentation.
+    With `variable` it is also read from the environment. Only options whose variable cannot be meant for
+    another program have it.
     """
 
-    __slots__ = ("default", "help", "name", "reader", "shown", "tls_only")
+    __slots__ = ("default", "help", "name", "reader", "shown", "tls_only", "variable")
 
     def __init__(
-        self, reader: Reader, default: str | None, help: str, *, shown: str = "", tls_only: bool = False
+        self,
+        reader: Reader,
+        default: str | None,
+        help: str,
+        *,
+        shown: str = "",
+        tls_only: bool = False,
+        variable: bool = False,
     ) -> None:
         self.name = ""
         self.reader = reader
@@ -26,6 +35,7 @@ class Option:
         self.help = help
         self.shown = shown or default or "none"
         self.tls_only = tls_only
+        self.variable = variable
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

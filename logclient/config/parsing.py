@@ -39,10 +39,11 @@ def parse(
     that the default of the front end, such as a Handler; without that its own default.
 
     Args:
-        url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``; None: that of the variable.
+        url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``; None: that of the variable,
+            of which an empty one is ``none``.
         defaults: Those of the front end: options by name, as plain values.
         listen: The URL is that of a server: port 0 is allowed and means any free one. It has no variables.
-        environ: The variables. Of those of options, the ones that the scheme does not have are not read.
+        environ: The variables. Only options that say so are read from them, if the scheme has them.
         keywords: Options by name, as plain values; None is as if it was not there.
 
     Raises:
@@ -53,21 +54,22 @@ def parse(
         environ = {}
     if url is None:
         place, url = f"{_VARIABLE}URL: ", environ.get(_VARIABLE + "URL")
-        if not url:
+        if url is None:
             raise ConfigError(f"URL: give one, or set the variable {_VARIABLE}URL")
+        url = url.strip() or registry.OFF
     given: dict[str, str] = {}
     try:
         parts = split_url(url, 0 if listen else 1)
         row = registry.lookup(parts.scheme)
         if parts.path and not row.path:
             raise ConfigError(f"path: {parts.scheme} takes none")
-        if not parts.endpoints and not (row.hosts_in and not listen):
+        if not parts.endpoints and row.port and not (row.hosts_in and not listen):
             raise ConfigError("host: must not be empty")
         endpoints = tuple((host, row.port if port is None else port) for host, port in parts.endpoints)
-        if not endpoints:
+        if not endpoints and row.port:
             endpoints = environment_endpoints(row)
 
-        kind: type[Config] = registry.load(registry.CONFIGS[row.protocol])
+        kind: type[Config] = registry.load(registry.config_class(row.protocol))
         declared = declared_options(kind)
         values = {name: option.default for name, option in declared.items()}
         for name, value in (defaults or {}).items():
@@ -86,7 +88,7 @@ def parse(
             values[name] = _read(name, option.reader, value)
             given[name] = name
     for name, option in declared.items():
-        text = environ.get(variable := _VARIABLE + name.upper(), "")
+        text = environ.get(variable := _VARIABLE + name.upper(), "") if option.variable else ""
         if text and name not in given and not kind.refusal(option, parts.scheme):
             values[name] = _read(variable, option.reader.read_text, text)
             given[name] = variable

@@ -76,6 +76,18 @@ SCHEMES: dict[str, Scheme] = {
 }
 
 
+OFF = "none"
+"""The scheme of clients that ship nothing. It is no protocol, and has all options."""
+
+_NONE = Scheme(
+    protocol=OFF,
+    core="",
+    transport="",
+    client="logclient.off:Client",
+    port=0,
+    path=True,
+)
+
 # The class of a protocol's configuration, which declares its options; in the order of the documentation.
 CONFIGS = {
     "lumberjack": "logclient.lumberjack.config:LumberjackConfig",
@@ -87,10 +99,15 @@ CONFIGS = {
 
 def lookup(scheme: str) -> Scheme:
     """Return the row of a scheme; ConfigError: there is none."""
-    row = SCHEMES.get(scheme)
+    row = _NONE if scheme == OFF else SCHEMES.get(scheme)
     if row is None:
         raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join(SCHEMES)}")
     return row
+
+
+def config_class(protocol: str) -> str:
+    """Return where the class of a protocol's configuration is."""
+    return "logclient.config.off:OffConfig" if protocol == OFF else CONFIGS[protocol]
 
 
 def protocols() -> list[str]:

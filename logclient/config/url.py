@@ -36,6 +36,8 @@ def split_url(url: str, lowest_port: int = 1) -> URL:
         raise ConfigError(f"URL: must be a string, got {type(url).__name__}")
     if any(char < " " or char == "\x7f" for char in url):
         raise ConfigError("URL: must not have control characters")
+    if url[:4].lower() == registry.OFF and url[4:5] in ("", ":", "?"):
+        url = f"{registry.OFF}://{url[4:].lstrip(':/')}"
     scheme, found, rest = url.partition("://")
     if not found:
         raise ConfigError("URL: must begin with a scheme, as in lumberjack://host:5044")

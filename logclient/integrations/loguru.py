@@ -25,6 +25,8 @@ class Sink(FrontEnd):
 
     def write(self, message: Any) -> None:
         """Ship a message of loguru, which carries its record."""
+        if self.client.encoder is None:  # the URL is none
+            return
         record = message.record
         level, exception = record["level"], record["exception"]
         document = begin(record["time"], level.name, record["message"], record["name"] or "")

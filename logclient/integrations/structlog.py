@@ -78,6 +78,8 @@ class Logger:
         return log
 
     def _ship(self, level: int, event: dict[str, Any]) -> None:
+        if self._factory.client.encoder is None:  # the URL is none
+            return
         shown = event.pop("level", None)
         if isinstance(shown, str):
             level = _LEVELS.get(shown.lower(), level)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from logclient.client import open_client
 from logclient.config import (
     Secret,
+    all_options,
     declared_options,
     dns_name,
     parse,
@@ -505,25 +506,47 @@ class TestLogux:
         assert "must not be written in a URL" in error_message(f"{self.URL}?token=hunter2")
 
 
+READ = ("ca", "environment", "fallback", "ledger", "service", "spool")
+"""The options that have a variable."""
+
+
 class TestEnvironment:
-    """Variables: LOGCLIENT_URL, and one for each option."""
+    """Variables: LOGCLIENT_URL, and those of a few options."""
 
     def test_a_variable_comes_after_keyword_and_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("LOGCLIENT_WINDOW", "5")
-        assert parse(URL).window == parse(URL, window=None).window == 5
-        assert parse(URL, defaults={"window": 8}).window == 5
-        assert parse(URL + "?window=6").window == 6
-        assert parse(URL, window=7).window == 7
-        assert "window" in parse(URL).given
+        monkeypatch.setenv("LOGCLIENT_SERVICE", "a")
+        assert parse(URL).service == parse(URL, service=None).service == "a"
+        assert parse(URL, defaults={"service": "d"}).service == "a"
+        assert parse(URL + "?service=b").service == "b"
+        assert parse(URL, service="c").service == "c"
+        assert "service" in parse(URL).given
 
-    @pytest.mark.parametrize("text", ["many", ""])
-    def test_a_variable_without_a_use_is_not_read(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-        monkeypatch.setenv("LOGCLIENT_WINDOW", text)
-        assert parse(URL, window=7).window == 7
-        assert parse("plog://host").pace == 10_000
-        assert parse(URL, listen=True).window == 2048
-        if not text:
-            assert parse(URL).window == 2048
+    @pytest.mark.parametrize("name", sorted(all_options()))
+    @pytest.mark.parametrize(
+        "value", ["0.1.0", "tcp://10.0.0.1:5044", "true", "unit", "none of its business"]
+    )
+    def test_only_those_are_read_whose_name_means_nothing_else(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    ) -> None:
+        """What other programs name so, as Dockerfiles and Kubernetes do, changes and breaks nothing."""
+        monkeypatch.setenv(f"LOGCLIENT_{name.upper()}", value)
+        for scheme, row in registry.SCHEMES.items():
+            url = f"{scheme}://host{'/shop-test' if row.protocol == 'logjam' else ''}"
+            found = parse(url)
+            if name not in READ:
+                assert found == parse(url, environ={})
+            elif name in found.given:
+                assert found.given[name] == f"LOGCLIENT_{name.upper()}"
+
+    def test_a_variable_without_a_use_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in READ:
+            monkeypatch.setenv(f"LOGCLIENT_{name.upper()}", "x")
+        assert parse(URL, service="y").service == "y"
+        assert parse("plog://host").given.keys() == {"fallback", "ledger", "spool"}
+        assert not parse(URL, listen=True).given
+        for name in READ:
+            monkeypatch.setenv(f"LOGCLIENT_{name.upper()}", "")
+        assert parse(URL) == parse(URL, environ={})
 
     def test_the_url_may_be_a_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGCLIENT_URL", "lumberjack://a:1,b?window=5&inflight=3")
@@ -531,61 +554,36 @@ class TestEnvironment:
         assert one.endpoints == (("a", 1), ("b", 5044)) and (one.window, one.inflight) == (7, 3)
         assert parse(URL).endpoints == (("host", 5044),)
 
-    @pytest.mark.parametrize("url", [None, ""])
-    def test_without_any_url_the_error_says_where_to_give_it(
-        self, monkeypatch: pytest.MonkeyPatch, url: str | None
-    ) -> None:
+    def test_without_any_url_the_error_says_where_to_give_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("LOGCLIENT_URL", raising=False)
-        if url is not None:
-            monkeypatch.setenv("LOGCLIENT_URL", url)
         assert error_message(None) == "URL: give one, or set the variable LOGCLIENT_URL"
         assert "URL: give one" in error_message(None, window=5)
 
     @pytest.mark.parametrize(
         ("name", "value", "says"),
         [
-            ("WINDOW", "0", "LOGCLIENT_WINDOW: must be a whole number from 1 to 10000, got '0'"),
-            ("ON_DROP", "print", "LOGCLIENT_ON_DROP: must be a function, given as a keyword, got 'print'"),
-            ("SPOOL_BYTES", "16MiB", "LOGCLIENT_SPOOL_BYTES: needs spool"),
+            ("LEDGER", "a\0b", "LOGCLIENT_LEDGER: "),
             ("URL", "http://host", "LOGCLIENT_URL: scheme: 'http' is none of"),
             ("URL", "lumberjack://host?window=0", "LOGCLIENT_URL: window: must be a whole number"),
             ("URL", "lumberjack://host?windw=5", "LOGCLIENT_URL: windw: unknown option"),
             ("URL", "lumberjack://host?spool_bytes=16MiB", "LOGCLIENT_URL: spool_bytes: needs spool"),
         ],
     )
-    def test_errors_name_the_variable(
-        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
-    ) -> None:
-        monkeypatch.setenv(f"LOGCLIENT_{name}", value)
-        assert error_message(None if name == "URL" else URL).startswith(says)
-
-    def test_errors_of_a_keyword_do_not_name_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("LOGCLIENT_URL", URL)
-        monkeypatch.setenv("LOGCLIENT_SPOOL_BYTES", "none of its business")
-        assert error_message(None, window=0).startswith("window: must be")
-        assert error_message(None, spool_bytes="16MiB") == "spool_bytes: needs spool"
+    def test_errors_name_the_variable(self, name: str, value: str, says: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            parse(None if name == "URL" else URL, environ={f"LOGCLIENT_{name}": value})
+        assert str(caught.value).startswith(says)
 
     def test_a_secret_is_named_and_not_written(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("TEST_TOKEN", "hunter2")
         tmp_path.joinpath("token").write_text("hunter3\n", encoding="utf-8")
         for place, value in (("env:TEST_TOKEN", "hunter2"), (f"file:{tmp_path / 'token'}", "hunter3")):
-            monkeypatch.setenv("LOGCLIENT_TOKEN", place)
-            assert parse("logux://host").token == Secret(value)
-        monkeypatch.setenv("LOGCLIENT_TOKEN", "hunter2")
-        text = error_message("logux://host")
-        assert text.startswith("LOGCLIENT_TOKEN: must not be written in a URL or a variable; give env:NAME")
+            monkeypatch.setenv("LOGCLIENT_URL", f"logux://host?token={place}")
+            assert parse().token == Secret(value)
+        monkeypatch.setenv("LOGCLIENT_URL", "logux://host?token=hunter2")
+        text = error_message(None)
+        assert text.startswith("LOGCLIENT_URL: token: must not be written in a URL or a variable; give")
         assert "hunter2" not in text
-
-    @pytest.mark.parametrize(
-        "name",
-        ["WINDW", "TREE", "ONLY", "DEBUG", "LIBRARIES", "CA", "TLS_PASSWORD", "TOKEN", "CLIENT_IP", "window"],
-    )
-    def test_other_variables_are_ignored(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        """Unknown ones, those for building, of TLS without TLS, of other protocols and schemes."""
-        monkeypatch.setenv(f"LOGCLIENT_{name}", "x")
-        monkeypatch.setenv("LOGCLIENT_PACE", "x")
-        for url in (URL, "plog+tcp://host"):
-            assert parse(url) == parse(url, environ={})
 
 
 class TestInternationalNames:

@@ -86,15 +86,15 @@ def test_a_keyword_wins_over_the_url_and_the_url_over_the_front_end(
 def test_the_environment_wins_over_the_front_end(
     make: Callable[..., Any], url: str, default: str, refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOGCLIENT_URL", url)
-    assert overflow_of(make()) == default
     for value in CHOICES:
-        monkeypatch.setenv("LOGCLIENT_OVERFLOW", value)
+        monkeypatch.setenv("LOGCLIENT_URL", f"{url}?overflow={value}")
         if refused and value.startswith(refused):
-            with pytest.raises(ConfigError, match=r"^LOGCLIENT_OVERFLOW: "):
+            with pytest.raises(ConfigError, match=r"overflow: "):
                 make()
         else:
             assert overflow_of(make()) == value
+    monkeypatch.setenv("LOGCLIENT_URL", url)
+    assert overflow_of(make()) == default
     monkeypatch.delenv("LOGCLIENT_URL")
     with pytest.raises(ConfigError, match=r"^URL: give one, or set the variable LOGCLIENT_URL$"):
         make()

@@ -215,12 +215,12 @@ class TestRefusals:
         """What the environment says later changes nothing."""
         url = "lumberjack://127.0.0.1:9?window=77&connect_timeout=3"
         with logclient.connect(url, timeout=0, fields={"a": 1}) as client:
-            monkeypatch.setenv("LOGCLIENT_CONNECT_TIMEOUT", "4")
-            monkeypatch.setenv("LOGCLIENT_FIELDS", '{"a": 2}')
+            monkeypatch.setenv("LOGCLIENT_SERVICE", "other")
             client.reconfigure("lumberjack://127.0.0.1:10")
             config = client.config
         assert (config.endpoints, config.options["window"]) == ((("127.0.0.1", 10),), 77)
         assert (config.connect_timeout, config.options["fields"]) == (3.0, {"a": 1})
+        assert config.options["service"] is None
 
 
 @pytest.mark.parametrize(

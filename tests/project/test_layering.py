@@ -120,6 +120,8 @@ def room_of(parts: tuple[str, ...]) -> str:
         if parts[1:2] and parts[1] in CONSUMER_MODULES:
             return "consumers"
         return "faces" if parts[1:] in CLIENT_MODULES else "protocols"
+    if first == "off":
+        return "root"  # it stands in for the clients of all protocols
     if first in LEAVES or first in ARROWS:
         return first
     raise AssertionError(f"logclient.{'.'.join(parts)} has no room: add it to ARROWS")

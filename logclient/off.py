@@ -1,0 +1,142 @@
+"""The off switch: the client of the URL ``none:``, which ships nothing, opens nothing and starts nothing."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from logclient import client
+from logclient.client import Event, Level, level_number
+from logclient.config import Config, parse
+from logclient.delivery import error_log
+from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
+from logclient.delivery.stats import Stats
+from logclient.logjam.agent import Agent, AgentMethods
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient.config.options import Options
+
+__all__ = ["Client"]
+
+DROPPED = "disabled"
+"""The reason under which events are counted as dropped."""
+
+_MOST = 1 << 62
+
+_said: list[str] = []
+"""The line that this process has written about it."""
+
+
+class _Counter:
+    """A number that threads and signal handlers increase without a lock."""
+
+    def __init__(self) -> None:
+        self._left = itertools.repeat(None, _MOST)
+
+    def add(self) -> None:
+        """Add one."""
+        next(self._left)
+
+    @property
+    def value(self) -> int:
+        """The number."""
+        return _MOST - self._left.__length_hint__()
+
+
+class _Nothing:
+    """What front ends ask of an engine: here there is none."""
+
+    inline = True  # callers never wait for a thread
+    on_start: Any = None
+
+    def flush_if_reachable(self, timeout: float) -> int:
+        return 0
+
+    def retire_in_background(self, patience: float) -> None:
+        pass
+
+
+class Client(AgentMethods[int], client.Client):
+    """A client that ships nothing: that of ``logclient.connect("none:")``, and of an empty LOGCLIENT_URL.
+
+    Events are neither encoded nor kept; their outcome is ``dropped`` with the reason ``disabled``. A Handler
+    with it ignores its records, which are not counted. Neither ledger nor spool nor fallback is written.
+    Requests of Logjam can be made, so that programs and middlewares with them run.
+
+    Attributes:
+        agent: makes the documents of these requests.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.documents = None
+        self.front_ends = weakref.WeakSet()
+        self._engine: Any = _Nothing()
+        self._callbacks = CallbackThread(self.warn_limited)
+        self._sent, self._refused = _Counter(), _Counter()
+        self._closed = False
+        self.agent = Agent(lambda *_: self.send(""), "off-none")
+        if not _said:
+            _said.append("nothing is shipped: the URL is none, or LOGCLIENT_URL is empty")
+            error_log.process.warn_limited("off", _said[0], logging.INFO)
+
+    @property
+    def _agent(self) -> Agent:
+        return self.agent
+
+    def send(self, event: Event, level: Level = client.INFO) -> int:
+        """Count one event, and return 0: it is dropped."""
+        (self._refused if self._closed else self._sent).add()
+        return 0
+
+    def submit(self, event: Event, level: Level = client.INFO) -> Delivery:
+        """Return the delivery of an event that is dropped as ``disabled``."""
+        delivery = Delivery(self.send(event), self._callbacks)
+        delivery._settle(Outcome("dropped", "closed" if self._closed else DROPPED))
+        return delivery
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Return 0: nothing waits."""
+        return 0
+
+    def close(self, timeout: float | None = None) -> int:
+        """Take no more events, and return 0: nothing waits."""
+        self._closed = True
+        return 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed and refuses events."""
+        return self._closed
+
+    @property
+    def producer(self) -> str:
+        """The first 20 digits of all ids: zeros, as no event has one."""
+        return "0" * 20
+
+    def reconfigure(
+        self, url: str | None = None, *, level: Level | None = None, **options: Unpack[Options]
+    ) -> None:
+        """Check the values and set the level. The client goes on to ship nothing."""
+        number = None if level is None else level_number(level)
+        parse("none:" if url is None else url, environ={}, **options)
+        for front_end in tuple(self.front_ends) if number is not None else ():
+            front_end.setLevel(number)
+
+    def stats(self) -> Stats:
+        """Return the counts: all events are dropped as ``disabled``."""
+        sent = self._sent.value
+        counts: dict[str, Any] = dict.fromkeys(Stats._fields, 0)
+        texts = ("last_error", "ledger_error", "spool_error", "tls", "pump", "compressor")
+        counts |= dict.fromkeys(texts, "")
+        counts |= {"failed": {}, "filtered": {}, "dropped": {DROPPED: sent} if sent else {}, "sent": sent}
+        about = {"url": self.config.redacted, "producer": self.producer}
+        return Stats(**{**counts, "refused": self._refused.value, **about})
+
+    def warn_limited(self, kind: str, text: str) -> None:
+        """Write a line to the error log, at most once a minute for each kind."""
+        error_log.process.warn_limited(kind, text)
