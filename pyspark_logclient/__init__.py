@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from logclient.errors import MissingExtra
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+except ImportError as error:
+    raise MissingExtra("pyspark", "spark") from error
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from logclient._ext.arrivals import paint
+from logclient.evidence.libraries import np, npt
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]

@@ -9,13 +9,11 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from logclient.config import registry
 from logclient.delivery.contract import TEST_PRODUCERS
 from logclient.errors import ConfigError
 from logclient.evidence.arrays import I32, I64, U8, U64, starts_of
+from logclient.evidence.libraries import np, npt
 from logclient.evidence.segments import Batch
 
 if TYPE_CHECKING:

@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
-import numpy as np
-import numpy.typing as npt
-
 from logclient.evidence import storage
 from logclient.evidence.arrays import U64, starts_of, true_runs
+from logclient.evidence.libraries import np, npt
 
 _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from logclient.evidence import decode
 from logclient.evidence.arrays import I64
+from logclient.evidence.libraries import np
 from logclient.evidence.selection import Selection
 
 YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970, is taken as unknown

@@ -13,13 +13,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from logclient._ext import capture as walker
 from logclient.errors import LedgerError
 from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U8, U64
+from logclient.evidence.libraries import np, npt
 from logclient.evidence.storage import display_name
 
 VERSION = 1

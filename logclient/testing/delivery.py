@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,11 @@ class Delivery:
         __tracebackhide__ = True
         self._checked = True
         self._collector.stop()
+        if not os.path.isdir(self.ledger):
+            raise AssertionError(
+                "nobody has written a ledger: give each client ledger=log_delivery.ledger, the attribute of "
+                "this fixture"
+            )
         return assert_delivered(self.ledger, self.capture, **options)
 
     def __enter__(self) -> Delivery:
@@ -116,6 +122,7 @@ class Delivery:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        __tracebackhide__ = True
         try:
             if kind is None and not self._checked:
                 self.check()

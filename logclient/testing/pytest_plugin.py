@@ -60,6 +60,7 @@ def log_delivery(
     log_collector_scheme: str, log_collector_options: dict[str, Any], tmp_path: Path
 ) -> Iterator[Delivery]:
     """Run a server on 127.0.0.1, and check at the end of the test that everything arrived."""
+    __tracebackhide__ = True
     from logclient.testing import Delivery
 
     make = _collector(log_collector_scheme)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from logclient.evidence import require
 from logclient.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -42,5 +43,7 @@ _MODULES = {
     "violations": "violation_files",
 }
 
-# PySpark, pyarrow and NumPy are an extra, and slow to import.
+# Every module of this package needs both. They are looked for, and not imported yet: that is slow.
+require("pyarrow", "numpy")
+
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

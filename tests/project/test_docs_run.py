@@ -48,7 +48,7 @@ INSTEAD = {
     "needs a cluster: tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
     "logclient verify --ledger L --capture C --master spark://head:7077": ""
     "needs a cluster: tests/verify/test_verify_cluster.py::test_workers_must_see_the_evidence",
-    "python -m pip install --target packages logclient pyarrow numpy": ""
+    "python -m pip install --target packages . pyarrow numpy": ""
     "needs an index: `make wheels` installs what it has built outside the tree",
     "spark-submit --master spark://head:7077 --archives packages.tar.gz#packages"
     " --conf spark.executorEnv.PYTHONPATH=packages verify_run.py": ""

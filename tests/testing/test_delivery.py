@@ -120,3 +120,29 @@ def test_fixture_fails_a_test_that_loses_events(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout
     assert "1 passed, 1 error" in done.stdout
     assert "AssertionError" in done.stdout and "has no end" in done.stdout
+
+
+def test_fixture_says_that_no_client_has_its_ledger(tmp_path: Path) -> None:
+    tmp_path.joinpath("test_it.py").write_text(
+        "import logclient\n"
+        "def test_it(log_delivery):\n"
+        "    with logclient.connect(log_delivery.url) as client:\n"
+        "        client.send({'message': 'paid'})\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:logclient",
+        "-p",
+        "logclient.testing.pytest_plugin",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=support.clean_environment(PYTHONPATH=str(support.ROOT)),
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    assert "nobody has written a ledger: give each client ledger=log_delivery.ledger" in done.stdout
+    assert len(done.stdout.splitlines()) < 40, done.stdout

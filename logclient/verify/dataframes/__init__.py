@@ -4,8 +4,12 @@
 ``sources.py`` and ``streams.py`` offer them to Spark.
 """
 
-from logclient.verify.dataframes.bodies import decoded
-from logclient.verify.dataframes.sources import (
+from logclient.verify.spark import require_spark
+
+require_spark()
+
+from logclient.verify.dataframes.bodies import decoded  # noqa: E402
+from logclient.verify.dataframes.sources import (  # noqa: E402
     CaptureSource,
     EventSource,
     LedgerSource,
