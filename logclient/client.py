@@ -19,6 +19,7 @@ from logclient._ext.record import Encoder, FastClient, LineEncoder, failure_reas
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, Secret, parse, registry
 from logclient.config.documents import DocumentConfig
+from logclient.config.hosts import is_local
 from logclient.config.parsing import MOVING, changed
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine
@@ -380,7 +381,7 @@ def _risks(config: Config) -> Iterator[tuple[str, str]]:
         )
     options = config.options
     in_clear = [name for name in config.credentials if options[name] and not config.tls]
-    if in_clear and not all(_is_here(host) for host, _ in config.endpoints):
+    if in_clear and not all(is_local(host) for host, _ in config.endpoints):
         for name in in_clear:
             encrypted = f"{config.scheme}+tls encrypts"
             yield name, f"{name}: sent unencrypted, so others on the path may read and use it; {encrypted}"
@@ -459,20 +460,6 @@ def level_number(level: Level) -> int:
     if not isinstance(level, int) or isinstance(level, bool):
         raise ConfigError(f"level: must be a number, or the name of a level such as ERROR, got {level!r:.40}")
     return level
-
-
-def _is_here(host: str) -> bool:
-    from ipaddress import IPv6Address, ip_address
-
-    name = host.rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        address = ip_address(name)
-    except ValueError:
-        return False
-    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (inner or address).is_loopback
 
 
 class _Engines:

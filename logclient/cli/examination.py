@@ -88,8 +88,8 @@ class Examination:
                 return
 
     def _reach(self) -> Iterator[Finding]:
-        if self._transport.proxied(self._endpoint):
-            yield Finding("name", SKIPPED, "left to the proxy of the environment")
+        if proxy := self._transport.proxy_of(self._endpoint):
+            yield Finding("name", SKIPPED, f"left to {proxy}, which the environment names")
             yield Finding("connect", SKIPPED, "through that proxy")
             return
         addresses, finding = self._look_up()

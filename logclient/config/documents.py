@@ -15,7 +15,8 @@ proxy_option = partial(
     option,
     # The value is not shown: it may be a proxy with its password.
     readers.choice("env", "none", instead="the environment names it, as in https_proxy"),
-    help="env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on); none: directly.",
+    help="env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on), but never to "
+    "this machine; none: directly.",
 )
 
 

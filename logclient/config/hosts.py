@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 _LONGEST_ECHO = 40
 
@@ -41,6 +45,29 @@ def dns_name(host: str) -> bytes:
             raise ValueError(f"{echo(host)} {needs}") from None
         return _encoded(host, lambda label: label.encode("idna"))
     return _encoded(host, lambda label: idna.encode(label, uts46=True))
+
+
+def is_local(host: str) -> bool:
+    """Return whether a host is this machine: a loopback address, in whatever form, or a name for one."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    address = ip(name)
+    return address is not None and (address.is_loopback or address.is_unspecified)
+
+
+def ip(host: str) -> IPv4Address | IPv6Address | None:
+    """Return an address as resolvers read it, such as 127.1; that in an IPv6 address, if there is one."""
+    import socket
+    from ipaddress import IPv4Address, IPv6Address
+
+    try:
+        if ":" not in host:
+            return IPv4Address(socket.inet_aton(host))
+        address = IPv6Address(host)
+    except (OSError, ValueError):
+        return None
+    return address.ipv4_mapped or address
 
 
 def _encoded(host: str, encode: Callable[[str], bytes]) -> bytes:

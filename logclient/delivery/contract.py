@@ -537,9 +537,9 @@ class Transport:
             return str(error)
         return ""
 
-    def proxied(self, endpoint: Any) -> bool:
-        """Return whether the connection would go through a proxy."""
-        return False
+    def proxy_of(self, endpoint: Any) -> str:
+        """Return the name of the proxy through which a connection would go; empty: through none."""
+        return ""
 
     def close(self) -> None:
         """Release the resources kept between connections."""

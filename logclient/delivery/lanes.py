@@ -229,9 +229,15 @@ class Lane:
             return self.endpoints.not_before
         return max(self.endpoints.not_before, self.endpoints.return_to_first())
 
+    @property
+    def _way(self) -> str:
+        """The proxy on the way to the current endpoint, in words for reports; empty: there is none."""
+        proxy = self.transport.proxy_of(self.endpoints.current)
+        return proxy and f" through {proxy}"
+
     def _try(self, attempt: LaneAttempt) -> Link | None:
         """Take the connection of an attempt that is over; report a failure."""
-        peer = self.endpoints.peer
+        peer = self.endpoints.peer + self._way
         try:
             return attempt.take()
         except CredentialError as error:
@@ -341,7 +347,7 @@ class Lane:
 
     def lost(self, link: Link, end: str) -> None:
         """End a connection that broke: events without an outcome are sent again on the next one."""
-        peer, unacknowledged = f"{self._diagnostics.url}: {link.peer}", link.drains_on_close
+        peer, unacknowledged = f"{self._diagnostics.url}: {link.peer}{self._way}", link.drains_on_close
         waited = bool(self.in_flight.inflight)
         self.disconnect(0.0)
         self.disconnects += 1

@@ -6,12 +6,15 @@ import os
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
+from ipaddress import ip_network
 from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from logclient.config import Secret
+from logclient.config.hosts import ip, is_local
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tcp_link import (
@@ -84,13 +87,38 @@ def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: 
     return Answer(int(found[1]), words, data[:end], data[end:])
 
 
+def _is_without(endpoint: Endpoint, without: str) -> bool:
+    """Return whether an endpoint is reached without a proxy: this machine, and what ``no_proxy`` lists.
+
+    Its entries are names, which stand for those below them, addresses and networks, each with a port or
+    without; or * for all hosts.
+    """
+    host, port = endpoint[0].rstrip(".").lower(), str(endpoint[1])
+    if is_local(host):
+        return True
+    address = ip(host)
+    for text in without.lower().replace(",", " ").split():
+        entry, colon, number = text.rpartition(":")
+        if not colon or (":" in entry and not entry.endswith("]")):  # no port
+            entry, number = text, port
+        entry = entry.strip("[]").removeprefix("*").strip(".")
+        if number != port:
+            continue
+        if text == "*" or (entry and (host == entry or host.endswith("." + entry))):
+            return True
+        with suppress(ValueError):
+            if address is not None and address in ip_network(entry, strict=False):
+                return True
+    return False
+
+
 class Proxy:
     """An HTTP proxy that makes tunnels (RFC 9110, section 9.3.6).
 
-    An environment variable names it. ``excluded("host:port")`` returns whether a host is reached without it.
+    An environment variable names it. `without` is what ``no_proxy`` lists: hosts that are reached directly.
     """
 
-    def __init__(self, variable: str, url: str, excluded: Callable[[str], bool]) -> None:
+    def __init__(self, variable: str, url: str, without: str) -> None:
         # Show nothing of it in errors: it may contain a password.
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -107,7 +135,7 @@ class Proxy:
         self.endpoint: Endpoint = (host, port or 80)
         self.peer = f"the proxy {host}:{port or 80}"
         self._variable = variable
-        self.excludes = excluded
+        self._without = without
         self._authorization: Secret | None = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -135,12 +163,14 @@ class Proxy:
         else:
             return None
 
-        def excluded(host: str) -> bool:
-            return bool(request.proxy_bypass_environment(host, proxies))  # type: ignore[attr-defined]
-
-        if all(excluded(f"{host}:{port}") for host, port in endpoints):
+        without = proxies.get("no", "")
+        if all(_is_without(endpoint, without) for endpoint in endpoints):
             return None
-        return cls(f"{kind}_proxy", url, excluded)
+        return cls(f"{kind}_proxy", url, without)
+
+    def excludes(self, endpoint: Endpoint) -> bool:
+        """Return whether an endpoint is reached without it."""
+        return _is_without(endpoint, self._without)
 
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
         """Connect through a tunnel as ``tcp_link.connect_any``; the proxy looks the name of `endpoint` up."""

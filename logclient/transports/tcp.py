@@ -48,14 +48,14 @@ class Tcp(Transport):
                 self._proxy = self._find_proxy()
             except ConfigError as error:
                 attempt.warn(f"{error}; the last proxy is used")
-        if self._proxy is not None and self.proxied(endpoint):
+        if self._proxy is not None and self.proxy_of(endpoint):
             return self._proxy.connect_any(endpoint, self.connect_timeout, attempt, link)
         return connect_any(endpoint, self.connect_timeout, attempt, link)
 
-    def proxied(self, endpoint: Endpoint) -> bool:
-        """Return whether connections to `endpoint` go through a proxy."""
-        host, port = endpoint
-        return self._proxy is not None and not self._proxy.excludes(f"{host}:{port}")
+    def proxy_of(self, endpoint: Endpoint) -> str:
+        """Return the name of the proxy through which connections to `endpoint` go; empty: through none."""
+        proxy = self._proxy
+        return "" if proxy is None or proxy.excludes(endpoint) else proxy.peer
 
     def make_link(
         self, connect: Connect, name: bytes, peer: str, attempt: Attempt, deadline: float

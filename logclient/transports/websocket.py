@@ -229,9 +229,9 @@ class WebSocket(Transport):
 
         return self._carrier.connect_any(endpoint, attempt, link)
 
-    def proxied(self, endpoint: Endpoint) -> bool:
-        """Return whether connections to `endpoint` go through a proxy."""
-        return self._carrier.proxied(endpoint)
+    def proxy_of(self, endpoint: Endpoint) -> str:
+        """Return the name of the proxy through which connections to `endpoint` go; empty: through none."""
+        return self._carrier.proxy_of(endpoint)
 
     def _open(
         self, inner: TcpLink, name: bytes, port: int, attempt: Attempt, deadline: float

@@ -988,6 +988,10 @@ class TestTls:
 # -- proxies
 
 
+ELSEWHERE = ("far.example", 9)
+"""An endpoint that only a proxy may know."""
+
+
 class TestProxies:
     @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
     def test_a_proxy_tunnels_plain_connections(self, variable: str, environment: Callable[..., None]) -> None:
@@ -1025,8 +1029,8 @@ class TestProxies:
     def test_proxy_credentials_are_sent_and_hidden(self, environment: Callable[..., None]) -> None:
         with serve_library(echo) as port, serving(ProxyServer(closed=True)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
-            transport = transport_by_url((HOST, port))
-            assert_echoes(transport.connect((HOST, port), Attempt()))
+            transport = transport_by_url(("only.proxy.example", port))
+            assert_echoes(transport.connect(("only.proxy.example", port), Attempt()))
             carrier = transport._carrier
             shown = repr(transport.__dict__ | carrier.__dict__) + repr(carrier._proxy.__dict__)  # type: ignore[union-attr]
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
@@ -1035,7 +1039,7 @@ class TestProxies:
     def test_a_proxy_password_may_be_any_bytes(self, environment: Callable[..., None]) -> None:
         """The environment holds bytes; the proxy knows their encoding."""
         environment(http_proxy="http://name:p\udcffss@proxy:1")
-        proxy = transport_by_url((HOST, 9))._carrier._proxy
+        proxy = transport_by_url(ELSEWHERE)._carrier._proxy
         assert proxy is not None and proxy._authorization is not None
         assert base64.b64decode(proxy._authorization.reveal()) == b"name:p\xffss"
 
@@ -1046,7 +1050,7 @@ class TestProxies:
         with serving(ProxyServer(closed=True)) as way:
             environment(http_proxy=f"http://{userinfo}{HOST}:{way}")
             with pytest.raises(CredentialError) as caught:
-                transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
+                transport_by_url(ELSEWHERE).connect(ELSEWHERE, Attempt())
         words = str(caught.value)
         assert words.startswith(f"the proxy {HOST}:{way} ") and "407 Who Are You" in words
         assert ("does not accept" in words) == bool(userinfo) and "wrong-secret" not in words
@@ -1071,7 +1075,7 @@ class TestProxies:
         with serving(ProxyServer(answer)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             with pytest.raises(kind) as caught:
-                transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
+                transport_by_url(ELSEWHERE).connect(ELSEWHERE, Attempt())
         assert str(caught.value).startswith(f"the proxy {HOST}:{way} {says}")
         assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
 
@@ -1080,7 +1084,7 @@ class TestProxies:
             way = listener.getsockname()[1]
         environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
         with pytest.raises(ConnectionError) as caught:
-            transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
+            transport_by_url(ELSEWHERE).connect(ELSEWHERE, Attempt())
         assert str(caught.value) == f"the proxy {HOST}:{way}: Connection refused"
 
     def test_a_proxy_of_an_unknown_name_is_named(
@@ -1092,7 +1096,7 @@ class TestProxies:
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
         environment(http_proxy="http://proxy.example:3128")
         with pytest.raises(ConnectionError) as caught:
-            transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
+            transport_by_url(ELSEWHERE).connect(ELSEWHERE, Attempt())
         assert str(caught.value) == "the proxy proxy.example:3128: Name or service not known"
 
     def test_a_stalled_proxy_times_out(self, environment: Callable[..., None]) -> None:
@@ -1100,7 +1104,7 @@ class TestProxies:
         with serving(lambda sock: over.wait(PATIENCE)) as way:
             environment(http_proxy=f"{HOST}:{way}")
             with pytest.raises(TimeoutError, match=r"the proxy .* did not answer"):
-                transport_by_url((HOST, 9), connect_timeout=0.2).connect((HOST, 9), Attempt())
+                transport_by_url(ELSEWHERE, connect_timeout=0.2).connect(ELSEWHERE, Attempt())
             over.set()
 
     def test_a_proxy_request_can_be_interrupted(self, environment: Callable[..., None]) -> None:
@@ -1115,7 +1119,7 @@ class TestProxies:
         with serving(talk) as way:
             environment(http_proxy=f"{HOST}:{way}")
             with pytest.raises(InterruptedError):
-                transport_by_url((HOST, 9), connect_timeout=1000).connect((HOST, 9), Attempt(asked.is_set))
+                transport_by_url(ELSEWHERE, connect_timeout=1000).connect(ELSEWHERE, Attempt(asked.is_set))
             over.set()
 
     @pytest.mark.parametrize(
@@ -1127,35 +1131,14 @@ class TestProxies:
     ) -> None:
         environment(ALL_PROXY=value)
         with pytest.raises(ConfigError) as caught:
-            transport_by_url((HOST, 9))
+            transport_by_url(ELSEWHERE)
         assert str(caught.value).startswith("proxy: all_proxy ") and "proxy=none" in str(caught.value)
         assert "secret" not in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("no_proxy", "around"),
-        [
-            ("*", True),
-            (HOST, True),
-            (f"other, {HOST}:{{port}}", True),
-            (f"{HOST}:1", False),
-            ("27.0.0.1", False),
-        ],
-    )
-    def test_no_proxy_excludes_hosts(
-        self, no_proxy: str, around: bool, environment: Callable[..., None]
-    ) -> None:
-        with serve_library(echo) as port:
-            environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
-            if around:
-                assert_echoes(transport_by_url((HOST, port)).connect((HOST, port), Attempt()))
-            else:
-                with pytest.raises(ConfigError):
-                    transport_by_url((HOST, port))
-
-    def test_no_proxy_applies_to_each_endpoint(self, environment: Callable[..., None]) -> None:
+    def test_each_endpoint_is_decided_alone(self, environment: Callable[..., None]) -> None:
         tunnels = ProxyServer()
         with serve_library(echo) as port, serving(tunnels) as way:
-            environment(http_proxy=f"{HOST}:{way}", no_proxy=HOST)
+            environment(http_proxy=f"{HOST}:{way}")
             endpoints = (HOST, port), ("only.proxy.example", port)
             transport = transport_by_url(*endpoints)
             for endpoint in endpoints:
