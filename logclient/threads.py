@@ -16,8 +16,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from signal import SIG_BLOCK, SIG_SETMASK, Signals, pthread_sigmask, sigpending, sigwait, valid_signals
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
@@ -34,6 +35,9 @@ SENDER, CALLBACKS, SPOOL, CONNECT = NAMES = (
 SHORTEST = 0.0005  # seconds between the first two polls of a greenlet that waits
 LONGEST = 0.02  # seconds between two polls, at most; more when many greenlets wait
 CROWD = 40  # greenlets that may poll that often; more of them share this rate, so that others get their turn
+FAULTS = {Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL, Signals.SIGSEGV, Signals.SIGTRAP}
+"""Signals that a thread raises itself. If they were blocked, the process would end without its handlers."""
+
 GONE = 0.25  # seconds until a thread that has ended for Python ends for the system; it takes microseconds
 
 
@@ -182,6 +186,36 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
             _waiting.pop(key, None)
 
 
+# -- signals ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def signals_blocked(numbers: Iterable[int] = valid_signals() - FAULTS) -> Iterator[None]:
+    """Block signals in the calling thread; a thread that is started meanwhile blocks them for ever.
+
+    Signals belong to the program. Ours must not be the thread that takes one which the program blocks.
+    """
+    # First only read: a Python handler may raise once the mask has changed, also out of that very call.
+    before = pthread_sigmask(SIG_BLOCK, ())
+    try:
+        pthread_sigmask(SIG_BLOCK, numbers)
+        yield
+    finally:
+        pthread_sigmask(SIG_SETMASK, before)
+
+
+@contextmanager
+def without_sigpipe() -> Iterator[None]:
+    """Write to what nobody reads any more without SIGPIPE, whose default action ends the process."""
+    due = Signals.SIGPIPE in sigpending()
+    with signals_blocked({Signals.SIGPIPE}):
+        try:
+            yield
+        finally:
+            if not due and Signals.SIGPIPE in sigpending():
+                sigwait({Signals.SIGPIPE})
+
+
 # -- native locks and threads -----------------------------------------------------------------------
 
 
@@ -286,7 +320,8 @@ class NativeThread:
 
     def start(self) -> None:
         """Start the thread; a RuntimeError: no thread can be started (any more)."""
-        original(_thread, "start_new_thread")(self._run, ())
+        with signals_blocked():
+            original(_thread, "start_new_thread")(self._run, ())
         self._begun = True
 
     def _run(self) -> None:
@@ -306,6 +341,12 @@ class NativeThread:
         self._ended.wait(timeout)
 
 
+class _Thread(threading.Thread):
+    def start(self) -> None:
+        with signals_blocked():
+            super().start()
+
+
 AnyThread = threading.Thread | NativeThread
 
 
@@ -321,7 +362,7 @@ def make_thread(target: Callable[[], object], name: str) -> AnyThread:
             if patched():  # since the start: threading looks for it by its present identifier
                 getattr(threading, "_active", {})[threading.get_ident()] = thread
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = _Thread(target=run, name=name, daemon=True)
     return thread
 
 

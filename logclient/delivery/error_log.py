@@ -148,7 +148,8 @@ def _write(text: str, level: int) -> None:
             if _is_descriptor_2(sys.stderr):
                 stderr.process.write(line.encode(errors="backslashreplace"))
             else:
-                sys.stderr.write(line)
+                with threads.without_sigpipe():
+                    sys.stderr.write(line)
     except Exception:  # a stderr that is closed or not read, a user's handler: the line has no place
         pass
 

@@ -34,7 +34,7 @@ class Stderr:
         if end < self._not_before:
             raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
         rest = memoryview(data)
-        with _opened() as fd:
+        with _opened() as fd, threads.without_sigpipe():
             while rest:
                 if not threads.wait_ready([], [fd], max(0.0, end - time.monotonic())):
                     self._not_before = end + PAUSE

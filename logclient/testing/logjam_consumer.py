@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 from logclient.config import host_port
 from logclient.errors import LedgerError, LogclientError
 from logclient.logjam.subscriber import Device, Message, Subscriber
+from logclient.threads import signals_blocked
 
 __all__ = ["Consumer", "Counts"]
 
@@ -82,7 +83,8 @@ class Consumer:
         self._thread = threading.Thread(
             target=self._serve, args=(subscriber,), name="logclient-consumer", daemon=True
         )
-        self._thread.start()
+        with signals_blocked():
+            self._thread.start()
         return self
 
     def stop(self) -> None:

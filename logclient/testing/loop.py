@@ -19,6 +19,7 @@ from logclient.files.capture import CaptureWriter
 from logclient.testing.duplicates import DuplicateCounter, decode_units
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
 from logclient.testing.faults import FaultLog, Faults
+from logclient.threads import signals_blocked
 
 TOO_MANY = "connections: too many"
 
@@ -204,7 +205,8 @@ class CollectorBase(Generic[C]):
         self._stopping = False
         self.error = None
         self._thread = threading.Thread(target=self._serve, name="logclient-collector", daemon=True)
-        self._thread.start()
+        with signals_blocked():
+            self._thread.start()
         return self
 
     if TYPE_CHECKING:  # for protocols to implement; the first runs in the caller's thread

@@ -32,6 +32,8 @@ RECEIVE = 65536
 # Python names the option.
 NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
 
+NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)  # the same for one call, where there is that
+
 COUNTS_RECEIVED = sys.platform == "linux"
 """Whether the kernel reports how many bytes a connection has received: see `bytes_received`."""
 
@@ -75,7 +77,7 @@ class TcpLink(Link):
     def _write(self, data: memoryview) -> int:
         """Return how many bytes were taken; 0: the socket is full."""
         try:
-            return self._socket.send(data)
+            return self._socket.send(data, NO_SIGNAL)
         except (BlockingIOError, InterruptedError):
             return 0
 

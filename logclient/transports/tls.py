@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logclient.config import Secret, dns_name
 from logclient.delivery.attempt import Attempt, renew
 from logclient.errors import ConfigError, CredentialError, is_shortage
-from logclient.threads import original
+from logclient.threads import original, without_sigpipe
 from logclient.transports.tcp import Tcp
 from logclient.transports.tcp_link import Connect
 from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, read_certificate, refused
@@ -58,23 +58,30 @@ _NOT_TLS = {
 }  # fmt: skip
 
 
-class _NativeSocket:
-    """The part of ``ssl.SSLSocket`` that we use, where gevent has replaced that name.
+class _PythonSocket:
+    """The part of ``ssl.SSLSocket`` that we use, without SIGPIPE.
 
-    The original class looks itself up by the name, and can no longer be used.
+    The class itself cannot be used where gevent has replaced its name, by which it looks itself up.
     """
 
     def __init__(self, context: Any, plain: socket.socket, name: bytes) -> None:
         self._plain = plain
         self._tls = context._wrap_socket(plain, False, name.decode("ascii"))
         self.fileno, self.close = plain.fileno, plain.close
-        self.do_handshake, self.unwrap = self._tls.do_handshake, self._tls.shutdown
-        self.send, self.version, self.cipher = self._tls.write, self._tls.version, self._tls.cipher
+        self.do_handshake = partial(self._quietly, self._tls.do_handshake)
+        self.unwrap = partial(self._quietly, self._tls.shutdown)
+        self.send = partial(self._quietly, self._tls.write)
+        self.version, self.cipher = self._tls.version, self._tls.cipher
         self.getpeercert = self._tls.getpeercert
+
+    @staticmethod
+    def _quietly(method: Callable[..., Any], *given: Any) -> Any:
+        with without_sigpipe():
+            return method(*given)
 
     def recv(self, size: int) -> bytes:
         try:
-            data: bytes = self._tls.read(size)
+            data: bytes = self._quietly(self._tls.read, size)
         except ssl.SSLEOFError:  # the peer closed without close_notify
             return b""
         return data
@@ -185,7 +192,7 @@ class Tls(Tcp):
         if not self._verify:
             plain.verify_mode = ssl.CERT_NONE
         context: ssl.SSLContext | TlsContext = plain
-        wrap: Wrap = partial(_wrap, plain)
+        wrap: Wrap = partial(_PythonSocket, plain)
         if self._library is not None:
             from logclient._ext.tls import TlsContext, TlsSocket
 
@@ -396,14 +403,6 @@ def _unreadable(option: str, path: str, error: OSError) -> OSError | ConfigError
 def _is_passing(error: OSError) -> bool:
     """Return whether the machine failed, not the file. The numbers of an ``SSLError`` are OpenSSL's own."""
     return not isinstance(error, ssl.SSLError) and (is_shortage(error) or error.errno == errno.EIO)
-
-
-def _wrap(context: ssl.SSLContext, plain: socket.socket, name: bytes) -> AnySocket:
-    """Add TLS to a plain socket, with Python's ``ssl``."""
-    if type(context).__module__ == "ssl":
-        return context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
-    # From gevent: its sockets would switch to another greenlet.
-    return _NativeSocket(context, plain, name)
 
 
 def _shake(wrap: Wrap, plain: socket.socket, name: bytes, attempt: Attempt, deadline: float) -> AnySocket:

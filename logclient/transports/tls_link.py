@@ -36,7 +36,7 @@ _REFUSALS = {
 }  # fmt: skip
 
 AnySocket = Any
-"""A connected socket with TLS: ``ssl.SSLSocket``, `_NativeSocket` or ``_ext.tls.TlsSocket``."""
+"""A connected socket with TLS: `_PythonSocket` or ``_ext.tls.TlsSocket``."""
 
 
 def read_certificate(sock: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, join_frames
 from logclient.errors import ConfigError, CredentialError, MissingExtra
-from logclient.threads import AnyThread, Event, make_thread, wait_until
+from logclient.threads import AnyThread, Event, make_thread, signals_blocked, wait_until
 from logclient.threads import join as join_thread
 from logclient.transports.tcp_link import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
 
@@ -330,8 +330,8 @@ class Zmq(Transport):
             # A forked child has none of its parent's threads and needs a context of its own.
             context = _Context(1)
             _check_resources()
-            # libzmq starts its threads here.
-            sock: zmq.Socket[bytes] = context.socket(getattr(zmq, self.kind))
+            with signals_blocked():  # libzmq starts its threads here
+                sock: zmq.Socket[bytes] = context.socket(getattr(zmq, self.kind))
             self._context, self._pid = context, os.getpid()
             return sock
         return self._context.socket(getattr(zmq, self.kind))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from logclient.errors import VerifyError
+from logclient.threads import signals_blocked
 from logclient.verify.spark import Session
 
 INTERVAL_S = 0.25  # seconds between two checks of Spark's progress
@@ -33,7 +34,8 @@ class Watch:
 
     def __enter__(self) -> Watch:
         if self._runs:
-            self._thread.start()
+            with signals_blocked():
+                self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
