@@ -160,7 +160,7 @@ class Config:
         "with its body.",
     )
     fallback: str | None = option(
-        readers.optional(readers.file_path),
+        readers.optional(readers.file_or_stderr),
         "none",
         "A file for events that failed or were dropped, as JSON lines with the reason; stderr: there. At 64 "
         "MiB the file becomes FILE.1. See operations.md.",

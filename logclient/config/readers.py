@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from logclient.config.hosts import dns_name, echo
-from logclient.config.secrets import read_secret
+from logclient.config.secrets import absolute, read_secret
 
 _TRUE = frozenset(("true", "yes", "on", "1"))
 _FALSE = frozenset(("false", "no", "off", "0"))
@@ -296,12 +296,14 @@ def words(*known: str) -> Reader:
 # -- places and keys
 
 
-def _path_reader(what: str) -> Callable[[Any], str]:
+def _path_reader(what: str, *words: str) -> Callable[[Any], str]:
+    """Make a reader of paths, which makes them absolute: the program may change its directory later."""
+
     def read(value: Any) -> str:
         found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
         if not isinstance(found, str) or not found or "\0" in found:
             raise ValueError(f"must be {what}, got {echo(value)}")
-        return found
+        return found if found in words else absolute(found)
 
     return read
 
@@ -337,6 +339,7 @@ patterns = Reader("patterns", _patterns)
 function = Reader("function", _function)
 directory = Reader("directory", _path_reader("the path of a directory"))
 file_path = Reader("path", _path_reader("a path"))
+file_or_stderr = Reader("path", _path_reader("a path, or stderr", "stderr"))
 host = Reader("host", _host)
 curve_key = Reader("text", _curve_key)
 secret = Reader("secret", read_secret, secret=True)

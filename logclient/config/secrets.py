@@ -72,6 +72,22 @@ class Secret:
         return self
 
 
+def absolute(path: str) -> str:
+    """Return a path that stays right when the program changes its directory; ValueError: it has none."""
+    if os.path.isabs(path):
+        return path
+    try:
+        return os.path.join(os.getcwd(), path)
+    except OSError as error:
+        words = f"must be an absolute path, got {echo(path)}: the current directory cannot be read"
+        raise ValueError(f"{words}: {error.strerror}") from None
+
+
+def absolute_source(text: str) -> str:
+    """Return ``file:PATH`` with an absolute path, and any other text as it is."""
+    return f"file:{absolute(text[5:])}" if text.startswith("file:") else text
+
+
 def read_secret(value: Any) -> Secret:
     """Read a secret from a keyword: the secret itself, ``env:NAME``, ``file:PATH``, or a function.
 
@@ -83,6 +99,7 @@ def read_secret(value: Any) -> Secret:
         return Secret(None, read=partial(_call, value), key=value)
     if not isinstance(value, str) or not value:
         raise ValueError("must be the secret, env:NAME, file:PATH or a function that returns it")
+    value = absolute_source(value)
     if value.startswith(("env:", "file:")):
         return Secret(_read_source(value), value, partial(_read_source, value))
     return Secret(value)

@@ -30,11 +30,11 @@ class Fallback:
     """Writes lost events to a file, or to stderr.
 
     Args:
-        target: path of the file, or ``stderr``.
+        target: absolute path of the file, or ``stderr``.
     """
 
     def __init__(self, target: str) -> None:
-        self.target = target if target == "stderr" else os.path.abspath(target)
+        self.target = target
         folder = os.path.dirname(self.target)
         if folder and not os.path.isdir(folder):
             raise ConfigError(f"fallback: no such folder: {folder}")

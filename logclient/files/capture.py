@@ -171,7 +171,7 @@ class CaptureWriter:
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", listener):
             raise ConfigError(f"listener: {listener!r} must be letters, digits, '.', '_', '-' (at most 200)")
-        self.directory = os.fspath(directory)
+        self.directory = os.path.abspath(directory)
         self.listener = listener
         self.recovered = False  # whether an earlier capture was found that had not been closed
         self._protocol = protocol

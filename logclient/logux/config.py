@@ -11,7 +11,7 @@ from logclient.config.documents import DocumentConfig, proxy_option
 from logclient.config.hosts import echo
 from logclient.config.option import option
 from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret
-from logclient.config.secrets import Secret, read_secret
+from logclient.config.secrets import Secret, absolute_source, read_secret
 from logclient.errors import ConfigError
 
 _DAY = 86400.0
@@ -90,6 +90,7 @@ def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
     """Read a mapping, or text with a line ``Name: value`` for each header."""
     pairs: list[tuple[Any, Any]]
     if isinstance(value, str):
+        value = absolute_source(value)
         pairs = [(name, Secret(content)) for name, content in _header_lines(value)]
     elif isinstance(value, Mapping):
         pairs = list(value.items())

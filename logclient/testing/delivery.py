@@ -96,7 +96,7 @@ class Delivery:
     """
 
     def __init__(self, make: Callable[[str], CollectorBase[Any]], folder: Any) -> None:
-        self.ledger, self.capture = str(folder / "ledger"), str(folder / "capture")
+        self.ledger, self.capture = (os.path.abspath(folder / name) for name in ("ledger", "capture"))
         self._collector = make(self.capture)
         self._checked = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -51,6 +52,7 @@ class Consumer:
         self.unreached: list[str] = []  #: endpoints where no device has answered yet
         self._endpoints = [f"tcp://{place}" for place in places]
         listener = re.sub(r"[^A-Za-z0-9.-]", "_", f"logjam-sub-{places[0].replace(':', '-')}")
+        capture = None if capture is None else os.path.abspath(capture)
         self._options = {"capture": capture, "listener": listener, **options}
         self._keep = keep
         self._kept: deque[Message] = deque()

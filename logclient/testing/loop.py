@@ -6,6 +6,7 @@ The collector of a protocol adds the sockets and the rules.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 import threading
@@ -116,7 +117,11 @@ class CollectorBase(Generic[C]):
         self._protocol = protocol
         self._snapshot = counts
         self._count = counts().as_dict()
-        self._options = options
+        self._options = options.copy()
+        if capture := options.get("capture"):
+            self._options["capture"] = os.path.abspath(capture)
+        if fault_log := options.get("fault_log"):
+            self._options["fault_log"] = os.path.abspath(fault_log)
         self._idle = options.get("idle", 900.0)
         self._max_connections = options.get("max_connections", 1000)
         self._keep = options.get("keep", False)

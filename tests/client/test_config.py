@@ -153,7 +153,7 @@ class TestEndpoints:
         query = "&".join([f"ledger={encoded}", *(f"{key}={value}" for key, value in numbers.items())])
         one = parse(f"lumberjack://{places}?{query}")
         assert one.endpoints == tuple(endpoints)
-        assert one.ledger == (None if ledger == "none" else ledger)
+        assert one.ledger == (None if ledger == "none" else os.path.join(os.getcwd(), ledger))
         assert parse(one.redacted) == one
 
 
