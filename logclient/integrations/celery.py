@@ -14,7 +14,7 @@ from typing import Any
 
 from logclient.errors import MissingExtra
 from logclient.integrations.request_fields import check_logger, sane_id
-from logclient.records.context import bind, bound
+from logclient.records.context import Binding, bound
 
 __all__ = ["install"]
 
@@ -68,7 +68,7 @@ def _begin(task_id: str, task: Any, **_: Any) -> None:
         if _is_fit(name, given := request.get(header)):
             fields[name] = given
     # There is one request for each run of a task, also of tasks that run within another one.
-    setattr(request, _BINDING, bind(fields))
+    setattr(request, _BINDING, Binding(fields, request=True))
     setattr(request, _BEGUN, time.perf_counter())
 
 

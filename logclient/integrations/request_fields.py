@@ -42,7 +42,7 @@ class RequestFields:
         logger: the name of a logger that gets a record when the request has ended.
     """
 
-    __slots__ = ("_before", "_begun", "_fields", "_logger", "_shown", "id", "nested")
+    __slots__ = ("_begun", "_binding", "_fields", "_logger", "_shown", "id", "nested")
 
     def __init__(
         self,
@@ -64,13 +64,11 @@ class RequestFields:
             fields["client.ip"] = address
         if (trace := trace_id(traceparent)) is not None:
             fields["trace.id"] = trace
-        before = context.current.get()
-        others: Mapping[str, Any] = before.fields if before is not None else {}
-        self.nested = "http.request.id" in others
-        kept = {name: value for name, value in others.items() if name not in _NAMES}
-        self._before = before
-        self._fields = context.Fields({**kept, **fields})
-        context.current.set(self._fields)
+        bound = context.bound()
+        self.nested = "http.request.id" in bound
+        taken = {name: context.TAKEN for name in _NAMES if name in bound}
+        self._binding = context.Binding({**taken, **fields}, request=True)
+        self._fields = context.current.get()
 
     def log(self, status: int, route: Fact, user: Fact = lambda: None) -> None:
         """Log once that the request has ended. What a filter raises is reported.
@@ -105,9 +103,8 @@ class RequestFields:
         return now is not None and now.fields.get("http.request.id") == self.id
 
     def end(self) -> None:
-        """Bring back the fields from before. Where another request's fields are bound, do nothing."""
-        if self._is_bound(context.current.get()):
-            context.current.set(self._before)
+        """Take the fields away, and what was bound during the request, where they are bound."""
+        self._binding.reset()
 
 
 def check_logger(name: object) -> str | None:

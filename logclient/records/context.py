@@ -12,20 +12,44 @@ event itself wins over a bound one of the same name, and a bound one over those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
+from weakref import ref
 
 __all__ = ["Binding", "Fields", "bind", "bound", "unbind"]
+
+TAKEN = object()
+"""In place of a value: the field is taken away, for as long as the binding lasts."""
+
+
+def _nobody() -> None:
+    return None
+
+
+class Part:
+    """The fields of one binding. If nobody can undo it, it ends with the binding around it."""
+
+    __slots__ = ("ends", "fields", "owner", "request")
+
+    def __init__(
+        self, fields: dict[str, Any], owner: Callable[[], Binding | None] = _nobody, request: bool = False
+    ) -> None:
+        self.fields = fields
+        self.owner = owner
+        self.request = request  # of a request or a task: all bindings inside of it end with it
+        self.ends = False  # the next change of a context that has it removes it, if it has no owner
 
 
 class Fields:
     """Fields of a context by name. Read-only: another binding makes another one."""
 
-    __slots__ = ("fields", "made")
+    __slots__ = ("fields", "made", "parts")
 
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts  # innermost last
+        merged = {name: value for part in parts for name, value in part.fields.items()}
+        self.fields = {name: value for name, value in merged.items() if value is not TAKEN}
         self.made: dict[object, Any] = {}  # what encoders made of them, by the own fields of an encoder
 
 
@@ -40,11 +64,14 @@ class Binding:
         fields: all fields of the context from here on.
     """
 
-    __slots__ = ("_before", "fields")
+    __slots__ = ("__weakref__", "_before", "_made", "_part", "fields")
 
-    def __init__(self, before: Fields | None, fields: dict[str, Any]) -> None:
-        self._before = before
-        self.fields: Mapping[str, Any] = fields
+    def __init__(self, fields: dict[str, Any], request: bool = False) -> None:
+        self._before = current.get()
+        self._part = Part(fields, ref(self), request)
+        self._made: Fields | None = Fields([*_left(_parts(self._before)), self._part])
+        current.set(self._made)
+        self.fields: Mapping[str, Any] = self._made.fields
 
     def __enter__(self) -> Binding:
         return self
@@ -53,9 +80,49 @@ class Binding:
         self.reset()
 
     def reset(self) -> None:
-        """Bring back the fields from before the call of `bind`."""
-        # Not ContextVar.reset: frameworks end a request in another context than they began it.
-        current.set(self._before)
+        """Take the fields of this binding away, in whatever order bindings end.
+
+        A context that does not have them is not changed: frameworks end a request, and Python a generator, in
+        another context than it has begun in.
+        """
+        parts = _parts(current.get())
+        if current.get() is self._made and parts[:-1] == _parts(self._before):
+            current.set(self._before)  # with what encoders have made of it
+        elif self._part in parts:
+            _set(_left(parts, self._part))
+        elif self._made is not None:
+            self._part.owner, self._part.ends = _nobody, True
+        self._made = self._before = None
+
+
+def _parts(fields: Fields | None) -> list[Part]:
+    return [] if fields is None else fields.parts
+
+
+def _left(parts: Iterable[Part], ended: Part | None = None) -> list[Part]:
+    """Return the parts without what has ended, and what was bound inside of that."""
+    kept: list[Part] = []
+    around: Part | None = None  # has ended
+    for part in parts:
+        alone = part.owner() is None
+        if part is ended or (alone and part.ends):
+            around = part
+        elif around is not None and (alone or (around.request and not part.request)):
+            continue
+        elif alone and (not kept or kept[-1].owner() is None):
+            merged = {**(kept.pop().fields if kept else {}), **part.fields}
+            if not kept:
+                merged = {name: value for name, value in merged.items() if value is not TAKEN}
+            kept += [Part(merged)] if merged else []
+        else:
+            part.ends = part.ends or around is not None
+            around = None
+            kept.append(part)
+    return kept
+
+
+def _set(parts: list[Part]) -> None:
+    current.set(Fields(parts) if parts else None)
 
 
 def bind(fields: Mapping[str, Any] | None = None, /, **more: Any) -> Binding:
@@ -75,20 +142,18 @@ def bind(fields: Mapping[str, Any] | None = None, /, **more: Any) -> Binding:
         more: further fields; they win.
 
     Returns:
-        A context manager; its end brings back the fields from before.
+        A context manager; its end takes these fields away, and what was bound inside of it without ``with``.
 
     Raises:
         TypeError: it is no mapping, or a name is not a string.
     """
     if fields is not None and not isinstance(fields, Mapping):
         raise TypeError(f"fields: must be a mapping, got {type(fields).__name__}")
-    before = current.get()
-    made = {**bound(), **(fields or {}), **more}
+    made = {**(fields or {}), **more}
     for name in made:
         if not isinstance(name, str):
             raise TypeError(f"fields: each name must be a string, got {type(name).__name__}")
-    current.set(Fields(made) if made else None)
-    return Binding(before, made)
+    return Binding(made)
 
 
 def unbind(*names: str) -> None:
@@ -97,8 +162,8 @@ def unbind(*names: str) -> None:
     Args:
         names: of the fields; those that are not bound are ignored.
     """
-    made = {name: value for name, value in bound().items() if name not in names} if names else {}
-    current.set(Fields(made) if made else None)
+    taken = {name: TAKEN for name in bound() if name in names or not names}
+    _set(_left([*_left(_parts(current.get())), Part(taken)]))
 
 
 def bound() -> dict[str, Any]:

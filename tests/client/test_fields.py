@@ -7,19 +7,24 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import nullcontext
+from contextvars import Context, copy_context
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import logclient
 from logclient import ConfigError
 from logclient._ext.record import Encoder
 from logclient.records import context
+from logclient.records.context import Binding
 from logclient.records.formatters import EcsFormatter
 from logclient.records.host import fields_of
 from logclient.testing.lumberjack import Collector, decode
@@ -195,6 +200,128 @@ class TestBind:
             "two": {"main": True, "task": "two"},
             "thread": {},
         }
+
+    @examples(200)
+    @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=8), st.randoms())
+    def test_bindings_end_in_any_order(self, given: list[tuple[str, int]], random: Random) -> None:
+        Context().run(self.end_in_any_order, given, random)
+
+    @staticmethod
+    def end_in_any_order(given: list[tuple[str, int]], random: Random) -> None:
+        held = [(logclient.bind({name: value}), {name: value}) for name, value in given]
+        while held:
+            binding, _ = held.pop(random.randrange(len(held)))
+            for _ in range(random.choice((1, 1, 2))):
+                binding.reset()
+            left: dict[str, int] = {}
+            for _, fields in held:
+                left |= fields
+            assert logclient.bound() == left
+        assert context.current.get() is None
+
+    def test_a_generator_that_another_request_closes_changes_nothing_there(self) -> None:
+        def chunks() -> Iterator[None]:
+            with logclient.bind(step="chunks"):
+                yield
+
+        with logclient.bind(request="A", user="ann"):
+            of_a = chunks()
+            next(of_a)
+        with logclient.bind(request="B"):
+            of_a.close()
+            assert logclient.bound() == {"request": "B"}
+        assert logclient.bound() == {}
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_generators_of_one_thread_end_in_any_order(self, first: int) -> None:
+        def response(name: str) -> Iterator[dict[str, Any]]:
+            with logclient.bind(request=name):
+                while True:
+                    yield logclient.bound()
+
+        both = [response("A"), response("B")]
+        for one in both:
+            next(one)
+        both.pop(first).close()
+        assert next(both[0]) == {"request": "AB"[1 - first]}
+        both[0].close()
+        assert logclient.bound() == {}
+
+    @pytest.mark.parametrize("ending", ["reset", "exit", "close"])
+    def test_another_context_that_ends_a_binding_stays_as_it_is(self, ending: str) -> None:
+        def steps() -> Iterator[Binding]:
+            with logclient.bind(request="A", user="ann") as made:
+                yield made
+
+        of_a, of_b = Context(), Context()
+        generator = steps()
+        binding = of_a.run(next, generator)
+        task = of_a.copy()
+        ends = {"reset": binding.reset, "exit": partial(binding.__exit__, None, None, None)}
+        of_b.run(logclient.bind, {"request": "B"})
+        of_b.run(ends.get(ending, generator.close))  # type: ignore[attr-defined]
+        assert of_b.run(logclient.bound) == {"request": "B"}
+        # Nothing can end the binding where it was made, so the next one there does.
+        with_next = of_a.run(logclient.bind, {"request": "C"})
+        assert of_a.run(logclient.bound) == {"request": "C"}
+        of_a.run(with_next.reset)
+        assert of_a.run(logclient.bound) == {}
+        assert task.run(logclient.bound) == {"request": "A", "user": "ann"}
+
+    def test_an_async_generator_closed_by_another_task(self) -> None:
+        seen = []
+
+        async def rows() -> AsyncIterator[int]:
+            with logclient.bind(request="A"):
+                yield 1
+
+        async def begin() -> AsyncIterator[int]:
+            made = rows()
+            await anext(made)
+            return made
+
+        async def end(made: Any) -> None:
+            with logclient.bind(request="B"):
+                await made.aclose()
+                seen.append(logclient.bound())
+            seen.append(logclient.bound())
+
+        async def main() -> None:
+            await asyncio.create_task(end(await asyncio.create_task(begin())))
+
+        asyncio.run(main())
+        assert seen == [{"request": "B"}, {}]
+
+    def test_what_is_bound_inside_without_a_block_ends_with_the_block(self) -> None:
+        with logclient.bind(a=0, b=0):
+            with logclient.bind(a=1):
+                logclient.bind(job=7)
+                logclient.unbind("b")
+                inside = copy_context()
+                assert logclient.bound() == {"a": 1, "job": 7}
+            assert logclient.bound() == {"a": 0, "b": 0}
+        assert logclient.bound() == {}
+        with inside.run(logclient.bind, {"step": 1}):
+            assert inside.run(logclient.bound) == {"a": 1, "job": 7, "step": 1}
+        assert inside.run(logclient.bound) == {"a": 1, "job": 7, "step": 1}
+
+    def test_a_binding_that_is_never_undone_does_not_outlast_the_next(self) -> None:
+        def job(number: int) -> dict[str, Any]:
+            with logclient.bind(job=number):
+                binding = logclient.bind({f"step.{number}": 1})
+            return dict(binding.fields)
+
+        assert Context().run(lambda: [job(0), job(1)])[1] == {"job": 1, "step.1": 1}
+
+    def test_bindings_of_a_long_context_take_bounded_memory(self) -> None:
+        def run() -> int:
+            for number in range(1000):
+                made = logclient.bind({f"n{number % 3}": number})
+                logclient.unbind(f"n{number % 2}")
+            assert made.fields
+            return len(context.current.get().parts)  # type: ignore[union-attr]
+
+        assert Context().run(run) <= 3
 
     def test_many_clients_in_one_context(self) -> None:
         encoders = [Encoder(fields={"n": n}, bound=context.current) for n in range(50)]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,24 @@ class TestWithinAProgram:
         assert first["celery.task.id"] not in ("the-outer", None)
         mine = {"celery.task.name": "shop.outer", "celery.task.id": "the-outer", "order": 17}
         assert second == {**before, **mine}
+
+    def test_a_task_that_ends_in_another_context_changes_nothing_there(self, app: Any) -> None:
+        from celery import signals
+
+        @app.task(shared=False, name="shop.task")
+        def task() -> None: ...
+
+        def tell(signal: Any) -> None:
+            signal.send(sender=task, task_id="t", task=task, args=(), kwargs={}, retval=None, state="SUCCESS")
+
+        of_task, of_request = Context(), Context()
+        of_task.run(tell, signals.task_prerun)
+        assert of_task.run(logclient.bound)["celery.task.id"] == "t"
+        of_request.run(logclient.bind, {"http.request.id": "r"})
+        of_request.run(tell, signals.task_postrun)
+        assert of_request.run(logclient.bound) == {"http.request.id": "r"}
+        with of_task.run(logclient.bind, {"order": 17}) as next_one:
+            assert next_one.fields == {"order": 17}
 
     @pytest.mark.parametrize("given", ["a b", "x" * 129, 5, None])
     def test_ids_that_are_not_fit_are_ignored(self, app: Any, given: object) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from contextvars import Context
 from typing import Any, NamedTuple
 
 import pytest
@@ -233,6 +234,32 @@ def test_access_logs_have_the_fields(
             get("/pool/d", x_request_id=f"r-{n}")
         event = next(event for event in arrived() if event["log.logger"] == logger)
     assert _fields(event) == _expected("/pool/d", "r-0")
+
+
+def _begun(path: str) -> RequestFields:
+    return RequestFields("GET", path, None, None, None)
+
+
+class TestOrder:
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_requests_of_one_thread_end_in_any_order(self, first: int) -> None:
+        requests = [_begun("/a"), _begun("/b")]
+        logclient.bind(user="ann")  # of the second
+        inner = logclient.bind(step=1)
+        requests.pop(first).end()
+        left = {"url.path": "/a"} if first else {"url.path": "/b", "user": "ann", "step": 1}
+        assert logclient.bound().items() >= left.items()
+        assert ("user" in logclient.bound()) == (not first)
+        requests[0].end()
+        inner.reset()
+        assert logclient.bound() == {}
+
+    def test_a_request_that_another_context_ends_changes_nothing_there(self) -> None:
+        of_a, of_b = Context(), Context()
+        fields = of_a.run(_begun, "/a")
+        of_b.run(_begun, "/b")
+        of_b.run(fields.end)
+        assert of_b.run(logclient.bound)["url.path"] == "/b"
 
 
 class TestFlask:
