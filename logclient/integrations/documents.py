@@ -57,9 +57,10 @@ class FrontEnd:
             return
         try:
             if self._sampling is not None:
-                message = document.get("message", "")
-                text = message, document.get("error.type", "")
-                held = self._sampling.admit(logger, level, message, lambda: text)
+                # Without a message its fields tell it from others.
+                message = document.get("message") or {**document, "@timestamp": None}
+                error = document.get("error.type", "")
+                held = self._sampling.admit(logger, level, message, lambda: str(message), error)
                 if held < 0:
                     return
                 document |= {SUPPRESSED: held} if held else {}

@@ -21,6 +21,7 @@ SUPPRESSED = "labels.suppressed"
 LARGEST = 4096  # templates, texts and pairs of logger and level that are remembered
 
 _WINDOW = 1.0
+_SHORT = 256  # characters of a template that is kept as it is
 
 
 class Sampling:
@@ -53,25 +54,22 @@ class Sampling:
 
     def call(self, logger: str, level: int, msg: object, args: Any, exc_info: Any) -> int:
         """Return what ``admit`` does of a log call that has no record."""
-        return self.admit(
-            logger, level, msg, lambda: (str(msg) % args if args else str(msg), _kind(exc_info))
-        )
+        return self.admit(logger, level, msg, lambda: str(msg) % args if args else str(msg), _kind(exc_info))
 
     def record(self, record: logging.LogRecord) -> logging.LogRecord | None:
         """Return the record to ship: itself, or a copy that says how many were held back; None: none."""
-        held = self.admit(
-            record.name, record.levelno, record.msg, lambda: (record.getMessage(), _kind(record.exc_info))
-        )
+        held = self.admit(record.name, record.levelno, record.msg, record.getMessage, _kind(record.exc_info))
         if held <= 0:
             return None if held < 0 else record
         made = copy.copy(record)
         setattr(made, SUPPRESSED, held)
         return made
 
-    def admit(self, logger: str, level: int, template: object, text: Callable[[], object]) -> int:
-        """Return how many of a record's template were held back since one passed; -1: it does not pass.
+    def admit(self, logger: str, level: int, message: object, text: Callable[[], object], error: str) -> int:
+        """Return how many of a record's message were held back since one passed; -1: it does not pass.
 
-        The template is its message before the arguments; `text` returns all that makes it equal to another.
+        The message is what it was logged with, before its arguments; `text` returns its text, and `error` is
+        the type of its exception.
         """
         if self._share is not None:
             share = self._share(logger, level)
@@ -80,14 +78,21 @@ class Sampling:
                 return -1
         held = found = 0
         if self._dedupe:
-            held = self._pass(hash((logger, level, text())), self._dedupe, 1)
+            try:
+                said = text()
+            except (
+                Exception
+            ):  # arguments that do not fit, or an object without a text: the event has a message
+                said = template(message)
+            held = self._pass(hash((logger, level, said, error)), self._dedupe, 1)
             if held < 0:
                 self._count(FILTER_DEDUPE)
                 return -1
         if self._rate:
-            key = logger, template if isinstance(template, str) else type(template)
+            key = logger, template(message)
             found = self._pass(key, _WINDOW, self._rate)
             if found < 0:
+                self._windows[key][2] += held
                 self._count(FILTER_RATE_LIMIT)
                 return -1
         return held + found
@@ -124,6 +129,32 @@ def _share(levels: Mapping[int, float], loggers: Mapping[str, float], logger: st
     while name and name not in loggers:
         name = name.rpartition(".")[0]
     return loggers[name] if name else levels.get(level, 1.0)
+
+
+def template(message: object) -> object:
+    """Return what is equal for messages that a reader calls the same, however their arguments differ.
+
+    It is hashable and small, and no object of the application.
+    """
+    try:
+        if isinstance(message, str):
+            text = str.__str__(message)
+            return text if len(text) <= _SHORT else hash(text)
+        if isinstance(message, Mapping):
+            for name in ("message", "event", "msg"):
+                found = message.get(name)
+                if found is not None and not isinstance(found, Mapping) and (made := template(found)) != "":
+                    return made
+        elif isinstance(message, BaseException):
+            return type(message).__qualname__, template(str(message))
+        else:
+            for name in ("fmt", "format", "template", "msg"):  # of objects that format themselves
+                found = getattr(message, name, None)
+                if isinstance(found, str) and any(mark in found for mark in "{%$"):
+                    return template(found)
+        return template(str(message))
+    except Exception:
+        return f"<unprintable {type(message).__name__}>"
 
 
 def _kind(exc_info: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
 
-def _record(msg: str, *args: Any, name: str = "shop", level: int = logging.INFO) -> logging.LogRecord:
+def _record(msg: Any, *args: Any, name: str = "shop", level: int = logging.INFO) -> logging.LogRecord:
     return logging.LogRecord(name, level, "/srv/shop.py", 7, msg, args, None, "pay")
 
 
@@ -99,7 +99,137 @@ class TestRates:
         assert suppressed <= len(scene.counts)
 
 
+class _Braces:
+    """As the logging cookbook of Python has it."""
+
+    def __init__(self, text: str, *args: Any) -> None:
+        self.fmt = text
+        self.args = args
+
+    def __str__(self) -> str:
+        return self.fmt.format(*self.args)
+
+
+class _Attribute:
+    """An object that formats itself, and keeps its format under a name of its own."""
+
+    def __init__(self, name: str, text: str, **values: Any) -> None:
+        self.values = values
+        self.name = name
+        setattr(self, name, text)
+
+    def __str__(self) -> str:
+        return str(getattr(self, self.name)).format(**self.values)
+
+
+class _Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class _Mapping(Mapping[str, Any]):
+    def __init__(self, **values: Any) -> None:
+        self.values_ = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values_[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+
+class _OddText(str):
+    def __hash__(self) -> int:
+        raise TypeError("no hash")
+
+
+KINDS: dict[str, Callable[[str, int], Any]] = {
+    "text": lambda text, n: text,
+    "text of a subclass": lambda text, n: _OddText(text),
+    "long text": lambda text, n: text.rjust(100_000),
+    "message": lambda text, n: {"message": text, "n": n},
+    "event": lambda text, n: {"n": n, "event": text},
+    "msg": lambda text, n: {"msg": text, "n": n},
+    "an empty message": lambda text, n: {"message": "", "event": text, "n": n},
+    "event of a mapping": lambda text, n: _Mapping(event=text, n=n),
+    "event that formats itself": lambda text, n: {"event": _Braces(text + " {}", n)},
+    "fields": lambda text, n: {"kind": text},
+    "braces": lambda text, n: _Braces(text + " {}", n),
+    "braces without a place": lambda text, n: _Braces(text),
+    "format": lambda text, n: _Attribute("format", text + " {n}", n=n),
+    "template": lambda text, n: _Attribute("template", text + " {n}", n=n),
+    "no format": lambda text, n: _Attribute("fmt", text),
+    "exception": lambda text, n: OSError(text),
+    "number": lambda text, n: len(text),
+    "tuple": lambda text, n: (text, 1),
+    "bytes": lambda text, n: text.encode(),
+}
+
+
+class TestMessages:
+    """What a reader calls the same message, of whatever type."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_another_message_passes(self, kind: str) -> None:
+        make, scene = KINDS[kind], Scene(rate=5)
+        found = [scene.passes(_record(make("heartbeat", n))) for n in range(50)]
+        assert found == [0] * 5 + [-1] * 45
+        assert scene.passes(_record(make("payment failed", 1), level=logging.ERROR)) == 0
+        scene.now += 1.0
+        assert scene.passes(_record(make("heartbeat", 50))) == 45
+        assert len(scene.counts) == 45
+
+    def test_exceptions_of_other_types_are_others(self) -> None:
+        scene = Scene(rate=1)
+        for error, expected in (
+            (OSError("x"), 0),
+            (ValueError("x"), 0),
+            (OSError("y"), 0),
+            (OSError("x"), -1),
+        ):
+            assert scene.passes(_record(error)) == expected
+
+    @pytest.mark.parametrize("scene", [Scene(rate=1), Scene(dedupe=5.0), Scene(rate=1, dedupe=5.0)])
+    def test_an_object_without_a_text_stays_one_message(self, scene: Scene) -> None:
+        messages = [_Unprintable(), "other", _Unprintable(), "other"]
+        assert [scene.passes(_record(message)) for message in messages] == [0, 0, -1, -1]
+
+    def test_an_object_that_logs_its_text_is_counted_exactly(self) -> None:
+        scene = Scene(rate=1, dedupe=5.0)
+
+        class Logs:
+            def __str__(self) -> str:
+                scene.passes(_record("inner"))
+                return "outer"
+
+        assert [scene.passes(_record(Logs())) for _ in range(3)] == [0, -1, -1]
+        assert scene.counts.count("dedupe") + scene.counts.count("rate_limit") == len(scene.counts)
+
+    def test_long_messages_are_not_kept(self) -> None:
+        scene = Scene(rate=1)
+        for n in range(10):
+            scene.passes(_record(str(n) * 100_000))
+        assert sum(len(str(key)) for key in scene.sampling._windows) < 1000
+
+    def test_what_both_hold_back_is_said_once(self) -> None:
+        scene = Scene(rate=1, dedupe=0.5)
+        assert [scene.passes(_record("a %d", n)) for n in (1, 1, 1)] == [0, -1, -1]
+        scene.now += 0.6
+        assert scene.passes(_record("a %d", 1)) == -1  # for the rate, with the two of before
+        scene.now += 0.6
+        assert scene.passes(_record("a %d", 1)) == 3
+        assert scene.counts == ["dedupe"] * 2 + ["rate_limit"]
+
+
 class TestRepetitions:
+    def test_arguments_that_do_not_fit_are_as_good_as_none(self) -> None:
+        scene = Scene(dedupe=5.0)
+        texts = ["%d items", "%d items", "%d others", "%s and %s"]
+        assert [scene.passes(_record(text, "two")) for text in texts] == [0, -1, 0, 0]
+
     def test_equal_texts_are_held_back_for_a_while(self) -> None:
         scene = Scene(dedupe=5.0)
         assert [scene.passes(_record("a %d", n)) for n in (1, 1, 2, 1)] == [0, -1, 0, -1]
@@ -157,6 +287,52 @@ class TestHandlers:
         handler.close()
         first, second = map(dotted, server.events(2, PATIENCE))
         assert SUPPRESSED not in first and second[SUPPRESSED] == sent - 2
+
+    def test_structlog_through_logging(self, server: Collector) -> None:
+        structlog = pytest.importorskip("structlog")
+        handler = logclient.Handler(server.url, rate_limit=5)
+        logger = structlog.wrap_logger(
+            logging.Logger("shop"),
+            [structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+        logger._logger.addHandler(handler)
+        for n in range(50):
+            logger.info("heartbeat", n=n)
+        logger.error("payment failed", order=17)
+        logger.info("user logged in", user=7)
+        assert handler.client.flush(PATIENCE) == 0
+        handler.close()
+        texts = [event["message"] for event in server.events(7, PATIENCE)]
+        assert texts == ["heartbeat"] * 5 + ["payment failed", "user logged in"]
+
+    @pytest.mark.parametrize("kind", [logging.Logger, logclient.Logger])
+    @pytest.mark.parametrize("option", [{"rate_limit": 1}, {"dedupe": "1h"}])
+    def test_what_ships_is_no_error(self, server: Collector, kind: Any, option: Any, capsys: Any) -> None:
+        handler = logclient.Handler(server.url, **option)
+        logger = kind("shop")
+        logger.addHandler(handler)
+        for _ in range(3):
+            logger.error("%d items", "two")
+            logger.error(_Unprintable())
+            logger.error(_Braces("{} items", 2))
+        assert handler.client.flush(PATIENCE) == 0
+        assert handler.client.stats().filtered == {next(iter(option)): 6}
+        handler.close()
+        assert len(server.events(3, PATIENCE)) == 3
+        assert capsys.readouterr().err == ""
+
+    def test_events_without_a_message_are_told_apart(self, server: Collector) -> None:
+        structlog = pytest.importorskip("structlog")
+        from logclient.integrations.structlog import LoggerFactory
+
+        factory = LoggerFactory(server.url, rate_limit=5, dedupe="1h")
+        logger = structlog.wrap_logger(factory(), [])
+        for n in (1, 1, 2, 3, 4, 5, 6, 7):
+            logger.info("", order=n)
+        assert factory.client.flush(PATIENCE) == 0
+        assert dict(factory.client.stats().filtered) == {"dedupe": 1}
+        factory.client.close()
 
     def test_other_front_ends_sample_too(self, server: Collector) -> None:
         loguru = pytest.importorskip("loguru")
