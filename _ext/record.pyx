@@ -10,8 +10,8 @@ are `nogil`: the compiler accepts nothing in them that could run Python code, so
 valid. Before anything else runs, `Encoder._take_references` takes strong references.
 
 A value without an encoding is replaced and counted as sanitized: NaN and infinities by null, lone surrogates
-by U+FFFD, bytes by text with U+FFFD for invalid UTF-8, keys by strings, unknown objects by ``str()``. A
-cycle, or nesting deeper than 128 levels, has no replacement: the event fails as unencodable.
+by U+FFFD, bytes by text with U+FFFD for invalid UTF-8, keys by strings, unknown objects by ``str()``, a
+container inside itself and one below 128 levels by a short text.
 """
 
 cimport cython

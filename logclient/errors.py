@@ -4,7 +4,7 @@
 
     LogclientError
     ├── ConfigError        (ValueError)       a URL, an option or a call that can never work
-    ├── EncodeError        (ValueError)       an event that has no encoding: a cycle, too deep
+    ├── EncodeError        (ValueError)       an event that has no encoding: it is too large
     │   └── EncodeTypeError (TypeError)       ... because its type cannot be an event
     ├── QueueFull          (BufferError)      overflow=raise, and a bound is reached
     ├── ConnectFailed      (ConnectionError)  no server can be reached, or it does not answer

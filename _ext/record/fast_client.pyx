@@ -44,7 +44,7 @@ cdef class FastClient:
 
         Raises:
             EncodeTypeError: it is none of the three (a TypeError).
-            EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
+            EncodeError: it has no encoding: a mapping that cannot be read, too large (a ValueError).
             ConfigError: there is no such level (a ValueError).
             QueueFull: with ``overflow=raise``.
             TypeError: ``__init__`` has not run.

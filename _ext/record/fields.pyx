@@ -61,7 +61,7 @@ cdef int _write_any_field(Document *doc, int key, PyObject *v) except -2:
     if _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
     _open_field(doc, key, False)
-    status = _write_held(doc, v, 1)
+    status = _write_field_value(doc, v)
     if status < 0:
         return status
     return _close_field(doc, False)
@@ -205,7 +205,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
                 v = <PyObject *> REDACTED_TEXT
             if not _is_inert(v):
                 doc.seen |= SEEN_MAPPING
-            status = _write_held(doc, v, 1)
+            status = _write_field_value(doc, v)
             if status < 0:
                 return status
             if closers:
@@ -244,7 +244,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
                 return -1
             _close_field(doc, True)
             continue
-        status = _write_held(doc, v, 1)
+        status = _write_field_value(doc, v)
         if status < 0:
             return status
         if doc.pair_block:

@@ -17,6 +17,12 @@ cdef enum:
     CUT = 2                  # as much as fits into `message_room`
 
 
+# A value that is being written, and those that it is inside of.
+ctypedef struct Outer:
+    PyObject *value
+    Outer *next
+
+
 # A document being written.
 #
 # Functions that write return 0; -1 if the event fails (`reason` is set, no Python exception is); or -2 with a
@@ -46,6 +52,7 @@ ctypedef struct Document:
     bint in_error            # inside the object `error`
     Py_ssize_t event_at      # offset of the object `event`, or -1; set by _nest
     bint no_python           # fail, for no reason (R_NONE), where Python code would run
+    Outer *outer             # what the next value is inside of, if cycles are looked for; or NULL
     # These stay when the document is begun again:
     size_t limit             # max_event_bytes
     bint pair_block          # a pair block, not a JSON object
@@ -254,7 +261,71 @@ cdef inline int _write_held(Document *doc, PyObject *v, int depth) except -2:
 
 cdef int _write_object(Document *doc, PyObject *v, int depth) except -2:
     cdef object held = <object> v     # an argument that is cast is not held
+    if doc.outer != NULL:
+        return _write_inside(doc, held, depth)
     return _write_value(doc, <PyObject *> held, depth)
+
+
+cdef str CYCLE = "<cycle>"
+cdef str TOO_DEEP = "<too deep>"
+
+
+cdef int _write_field_value(Document *doc, PyObject *v) except -2:
+    # Write the value of a field.
+    return _write_value(doc, v, 1) if _is_inert(v) else _write_whole(doc, <object> v)
+
+
+cdef int _write_whole(Document *doc, object v) except -2:
+    """Write the value of a field; a part of it that has no JSON becomes a short text.
+
+    Cycles are looked for only where a value turned out to have too many levels: it is written again then.
+    """
+    cdef size_t start = <size_t> (doc.p - doc.base)
+    cdef uint32_t sanitized = doc.sanitized
+    cdef bint plain = doc.unquoted
+    cdef Outer top
+    cdef int status = _write_value(doc, <PyObject *> v, 1)
+    if status != -1 or doc.reason != R_UNENCODABLE:
+        return status
+    top.value = NULL
+    top.next = NULL
+    doc.outer = &top
+    for value in (v, TOO_DEEP):          # the same value in many places may have no end
+        doc.p = doc.base + start
+        doc.sanitized = sanitized
+        doc.unquoted = plain
+        doc.reason = <uint8_t> R_NONE
+        status = _write_object(doc, <PyObject *> value, 1)
+        if status != -1 or doc.reason == R_NONE:
+            break
+        sanitized += 1
+    doc.outer = NULL
+    return status
+
+
+cdef int _write_inside(Document *doc, object v, int depth) except -2:
+    # Write a value unless it is inside itself.
+    cdef Outer here
+    cdef Outer *outer = doc.outer
+    while outer != NULL:
+        if outer.value == <PyObject *> v:
+            doc.sanitized += 1
+            return _write_string(doc, <PyObject *> CYCLE)
+        outer = outer.next
+    here.value = <PyObject *> v
+    here.next = doc.outer
+    doc.outer = &here
+    cdef int status = _write_value(doc, <PyObject *> v, depth)
+    doc.outer = here.next
+    return status
+
+
+cdef int _write_too_deep(Document *doc) noexcept nogil:
+    if doc.outer == NULL:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    doc.sanitized += 1
+    return _write_string(doc, <PyObject *> TOO_DEEP)
 
 
 cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
@@ -263,8 +334,7 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     cdef int status
     cdef dict copy
     if depth >= MAX_DEPTH:
-        doc.reason = <uint8_t> R_UNENCODABLE
-        return -1
+        return _write_too_deep(doc)
     doc.unquoted = False
     cdef size_t start = <size_t> (doc.p - doc.base)
     if LC_SHARED:
@@ -326,8 +396,7 @@ cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
     cdef Py_ssize_t i = 0
     cdef int status
     if depth >= MAX_DEPTH:
-        doc.reason = <uint8_t> R_UNENCODABLE
-        return -1
+        return _write_too_deep(doc)
     if LC_SHARED and is_list:
         copy = tuple(<object> items)
         items = <PyObject *> copy
@@ -377,8 +446,7 @@ cdef int _write_other(Document *doc, object v, int depth) except -2:
     except Exception:
         other = _unprintable(doc, v)
     if depth > MAX_DEPTH:
-        doc.reason = <uint8_t> R_UNENCODABLE
-        return -1
+        return _write_too_deep(doc)
     return _write_value(doc, <PyObject *> other, depth)
 
 
@@ -442,6 +510,14 @@ cdef str _unprintable(Document *doc, object v):
 
 
 # Keys.
+
+cdef bint _is_mapping(object v) except -1:
+    # The class of a lazy object may be unknown until a query has been made, which may fail.
+    try:
+        return isinstance(v, Mapping)
+    except Exception:
+        return False
+
 
 cdef bint _has_surrogate(PyObject *text) noexcept nogil:
     cdef Py_ssize_t i

@@ -12,10 +12,10 @@ cdef frozenset OURS_IN_RECORDS = frozenset(("@timestamp", "log.level"))
 cdef dict _as_dict(Document *doc, object value):
     """Return a mapping as a dict with keys that are strings; None for anything else."""
     cdef uint8_t reason = doc.reason
-    if not isinstance(value, Mapping):
-        if not hasattr(type(value), "__dataclass_fields__"):
-            return None
+    if not _is_mapping(value):
         try:
+            if not hasattr(type(value), "__dataclass_fields__"):
+                return None
             value = _plain_value(value, 1)
         except Exception:
             return None
@@ -26,7 +26,7 @@ cdef dict _as_dict(Document *doc, object value):
 
 cdef object _snapshot(Document *doc, object value, int depth=1):
     """Return a value that is written as it is now, even if its ``__str__`` changes later."""
-    if value is None or isinstance(value, (bool, float, list, tuple, set, frozenset, Mapping)):
+    if value is None or isinstance(value, (bool, float, list, tuple, set, frozenset)) or _is_mapping(value):
         return value
     if isinstance(value, int):
         return int.__index__(value)
@@ -36,7 +36,7 @@ cdef object _snapshot(Document *doc, object value, int depth=1):
         found = _plain_value(value, 1)
         if found is value:
             return _text_of(doc, value)
-        # Beyond the last level the value stays as it is, and the document cannot be written.
+        # Beyond the last level the value stays as it is.
         return found if depth >= MAX_DEPTH else _snapshot(doc, found, depth + 1)
     except Exception:
         return _unprintable(doc, value)
@@ -77,7 +77,8 @@ cdef dict _merge_message_fields(Encoder encoder, Document *doc, dict attributes,
     cdef dict fields = {}
     cdef dict own = _clean_dict(doc, msg, None)
     if own is None:
-        return None
+        doc.reason = <uint8_t> R_NONE
+        own = {"message": _unprintable(doc, msg)}
     if extra >= 0:
         fields = _clean_dict(doc, attributes, encoder.standard)
         if fields is None:
@@ -223,7 +224,7 @@ cdef int _move_to_labels(Encoder encoder, Document *doc, dict made, list moving)
     cdef Py_ssize_t n = len(encoder.labels)
     if not moving:
         return 0
-    if "labels" in made and not isinstance(made["labels"], Mapping):
+    if "labels" in made and not _is_mapping(made["labels"]):
         moving.append(("labels", made.pop("labels")))
     # The names below `labels` that are the prefix of another field.
     cdef set heads = {name[:name.index(".", n)] for name in made

@@ -168,7 +168,7 @@ cdef class Encoder:
             The body, its kind (``K_DOCUMENT`` and flags), how many values were sanitized and fields moved.
 
         Raises:
-            EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
+            EncodeError: a mapping that cannot be read, or a document that is too large.
             EncodeTypeError: it is neither.
         """
         return self._encode(obj, False, None)
@@ -760,7 +760,7 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
         error.reason = "too_large"
         return error
     if reason == R_UNENCODABLE:
-        return EncodeError(f"event: a cycle, more than {MAX_DEPTH} levels, or a mapping that cannot be read")
+        return EncodeError("event: a mapping that cannot be read")
     return EncodeTypeError(f"event: must be a mapping or a string, got {type(obj).__name__}")
 
 

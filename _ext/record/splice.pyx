@@ -71,7 +71,7 @@ cdef int _add_spliceable(Encoder e, Document *doc, dict made, str name, object v
     """Add a field under a name that is free in every record: others are set for each event anew."""
     cdef str head = name.partition(".")[0]
     cdef dict found = None
-    if head in SHARED_OBJECTS and isinstance(value, Mapping) and depth < MAX_MERGE_LEVELS:
+    if head in SHARED_OBJECTS and _is_mapping(value) and depth < MAX_MERGE_LEVELS:
         found = _clean_dict(doc, value, None)
     if found is not None:
         for key, deep in found.items():
@@ -150,7 +150,7 @@ cdef Splice _make_splice(Encoder e, dict fields):
     for name, value in written.items():
         if "." in name:
             made.seen |= SEEN_BELOW
-        if isinstance(value, (Mapping, list, tuple)) or not _is_inert(<PyObject *> value):
+        if not _is_inert(<PyObject *> value):
             made.seen |= SEEN_MAPPING
     return made
 

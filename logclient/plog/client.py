@@ -306,7 +306,7 @@ class Client(_DocumentClient):
             The sequence of the event, or 0 if it was dropped at once.
 
         Raises:
-            EncodeError: the data have no encoding: a cycle, too deep, too large.
+            EncodeError: the data have no encoding: a mapping that cannot be read, too large.
             ValueError: a tag breaks a rule.
             QueueFull: with ``overflow=raise``.
         """

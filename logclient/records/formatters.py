@@ -88,7 +88,7 @@ class DocumentFormatter(logging.Formatter):
         """Return the document of a record: a JSON object on one line.
 
         Raises:
-            EncodeError: the fields of the record contain a cycle or are nested too deep.
+            EncodeError: the document is too large.
         """
         own = type(self).formatException is not DocumentFormatter.formatException
         if own and record.exc_info and not record.exc_text:

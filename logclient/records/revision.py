@@ -23,6 +23,7 @@ Document = dict[str, Any]
 Step = Callable[[Document], Any]
 
 FLAG = ["truncated"]
+PLAIN = Encoder(max_event_bytes=1 << 40, ecs=False, carriers=())  # makes JSON of what steps return
 CUTTER_BYTES = len('{"message":"","log.flags":["truncated"]}')
 
 
@@ -80,7 +81,12 @@ class Revision:
                 if not isinstance(document, Mapping):
                     raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
             document = dict(document)
-            made = document if self._form is None else self._form(dict(document))
+            made = document
+            if self._form is not None:
+                body, _, *changed = PLAIN.encode(document)
+                self._queue.count_changed(*changed)
+                document = json.loads(body)
+                made = self._form(dict(document))
         except BaseException as error:
             # It may have been there to remove secrets: the event is not sent. And nothing may leave a log
             # call, not even what a signal handler raises meanwhile.

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import pathlib
+import re
 import struct
 import sys
 import uuid
@@ -72,6 +73,54 @@ class Order:
     number: int
     id: Any = None
     secret: str = dataclasses.field(default="s", repr=False)
+
+
+class Unreadable(dict[str, Any]):
+    """A mapping that cannot be read."""
+
+    def keys(self) -> Any:
+        raise RuntimeError("gone")
+
+    items = __iter__ = keys
+
+
+class Lazy:
+    """An object whose class is not known before a query that fails, as of Django's SimpleLazyObject."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("the database is gone")
+
+    @__class__.setter
+    def __class__(self, _: Any) -> None: ...
+
+    __str__ = __repr__ = __class__.fget  # type: ignore[attr-defined]
+
+
+def _values_without_json() -> dict[str, Any]:
+    items: list[Any] = [1]
+    items.append({"again": items, "kept": Order(5)})
+    table: dict[Any, Any] = {}
+    table[1] = table  # by way of a key that is no string
+    own: UserDict[str, Any] = UserDict(b=1)
+    own["a"] = [own]
+    both: tuple[list[Any], list[Any]] = [], []
+    both[0].append(both[1])
+    both[1].extend((both[0], both[0], 2))
+    order = Order(1)
+    order.id = [items, order]
+    deep: Any = "end"
+    for _ in range(200):
+        deep = [0, {"a": deep}]
+    return {
+        "list": items, "mapping": table, "own mapping": own, "two lists": both[0], "dataclass": order,
+        "in a set's place": (items, {"b": items}), "deep": deep, "deep and a cycle": [deep, items],
+        "without text": Broken(), "without class": Lazy(), "unreadable": Unreadable(a=1),
+        "many": [items] * 3 + [Broken()],
+    }  # fmt: skip
+
+
+WITHOUT_JSON = _values_without_json()
 
 
 class Pendulum(enum.Enum):
@@ -495,35 +544,37 @@ class TestMapping:
         assert json.loads(body) == {"a": 1, "b": "<unprintable Broken>", "<unprintable Broken>": 2}
         assert sanitized == 2
 
-    def test_nesting_deeper_than_128_is_refused(self) -> None:
-        def nest(n: int) -> Any:
-            made: Any = {}
-            for i in range(n):
-                made = [made] if i % 2 else {"a": made}
-            return made
-
-        assert load_fields(encode_mapping({"v": nest(126)})[0])
-        with pytest.raises(EncodeError, match="128"):
-            encode_mapping({"v": nest(127)})
+    @pytest.mark.parametrize("levels", [126, 127, 128, 300])
+    def test_what_is_nested_deeper_than_128_levels_becomes_a_short_text(self, levels: int) -> None:
+        made: Any = {}
+        for i in range(levels):
+            made = [made] if i % 2 else {"a": made}
+        event = {"v": made, "next": 1}
+        result = encode_mapping(event)
+        assert_same_document(result, ecs.of_mapping(event))
+        assert result[2] == result[0].count(b'"<too deep>"') == (levels > 126)
+        inside = json.loads(result[0])["v"]
+        for _ in range(127):
+            inside = inside["a"] if isinstance(inside, dict) and inside else inside[0] if inside else inside
+        assert inside == ("<too deep>" if levels > 126 else {})
 
     @pytest.mark.parametrize("pairs", [False, True])
     @pytest.mark.parametrize("place", ["a", "list", "mapping", "event.id", "event", "@metadata"])
     @pytest.mark.parametrize("kind", ["an Enum", "a timedelta"])
-    def test_values_that_stand_for_their_own_kind_are_refused(
+    def test_values_that_stand_for_their_own_kind_end_as_a_short_text(
         self, kind: str, place: str, pairs: bool
     ) -> None:
         """Each stands for another one, without an end."""
         value: Any = Pendulum.TICK if kind == "an Enum" else Stand(None)
         nested = {"list": [value], "mapping": {"a": value}, "event": {"id": value}}
         nested["@metadata"] = {"_id": value}
-        made = {place: nested.get(place, value)}
+        made = {place: nested.get(place, value), "kept": 1}
         encoder = Encoder(pairs=pairs, trust_metadata=True, identity="own")
+        bodies = [encoder.encode_record(logging.makeLogRecord({"msg": "m"} | made))[0]]
         if place != "@metadata" or not pairs:
-            with pytest.raises(EncodeError, match="128"):
-                encoder.encode(made)
-        if place != "@metadata":
-            with pytest.raises(EncodeError, match="128"):
-                encoder.encode_record(logging.makeLogRecord({"msg": "m"} | made))
+            bodies.append(encoder.encode(made)[0])
+        for body in bodies:
+            assert b"kept" in body and (place == "@metadata" or b"<too deep>" in body)
 
     def test_a_value_that_stands_for_others_is_the_last_one(self) -> None:
         made: Any = 5
@@ -556,19 +607,59 @@ class TestMapping:
             items.insert(place, ("v", value))
             assert encode(*items) == both
 
-    def test_cycles_are_refused(self) -> None:
-        items: list[Any] = [1]
-        items.append({"again": items})
-        with pytest.raises(ValueError, match="cycle"):
-            encode_mapping({"a": items})
-        table: dict[Any, Any] = {}
-        table[1] = table  # by way of a key that is no string
-        with pytest.raises(ValueError, match="cycle"):
-            encode_mapping({"a": table})
-        own: UserDict[str, Any] = UserDict()
-        own["a"] = own
-        with pytest.raises(EncodeError):
-            encode_mapping(own)
+    @pytest.mark.parametrize("nested", [False, True])
+    @pytest.mark.parametrize("kind", WITHOUT_JSON)
+    def test_a_value_without_json_costs_only_its_place(self, kind: str, nested: bool) -> None:
+        value = WITHOUT_JSON[kind]
+        names = ecs.Names(nested=nested)
+        encoder = Encoder(nested=nested)
+        for event in ({"v": [value], "next": 1}, {"v": {"a": [value, 2]}}):
+            made = encoder.encode(event)
+            assert_same_document(made, ecs.of_mapping(event, names))
+            assert made[2] and re.search(b"<(cycle|too deep|unprintable [A-Za-z]+)>", made[0])
+            record = logging.makeLogRecord({"msg": "m"} | event)
+            assert_same_document(encoder.encode_record(record), ecs.of_record(record, names))
+        for place in ("v", "labels", "error", "event.id", "@metadata", "log", "log.level"):
+            event = {place: value, "next": 1, "error.code": 2}
+            for made in encoder.encode(event), encoder.encode_record(logging.makeLogRecord(event)):
+                assert json.loads(made[0])["next"] == 1 and made[2] + made[3]
+
+    def test_a_value_without_json_costs_only_its_place_in_a_pair_block(self) -> None:
+        for value in WITHOUT_JSON.values():
+            event = {"v": [value], "next": 1}
+            assert_same_pairs(Encoder(pairs=True).encode(event), ecs.of_mapping(event, pairs=True))
+
+    def test_a_message_without_json_costs_only_its_place(self) -> None:
+        table: dict[str, Any] = {"a": 1}
+        table["again"] = table
+        made = Encoder().encode_record(logging.makeLogRecord({"msg": table}))
+        assert (json.loads(made[0])["again"], made[2]) == ({"a": 1, "again": "<cycle>"}, 1)
+        record = logging.makeLogRecord({"msg": Unreadable(a=1), "kept": 1})
+        found = json.loads(Encoder().encode_record(record)[0])
+        assert (found["message"], found["kept"]) == ("<unprintable Unreadable>", 1)
+
+    def test_a_value_that_has_no_end_without_a_cycle_becomes_a_short_text(self) -> None:
+        """The same lists in many places: what is written grows with every level."""
+        shared: Any = ["x"]
+        for _ in range(200):
+            shared = [shared, shared]
+        ring: list[Any] = [[] for _ in range(12)]
+        for one in ring:
+            one.extend(ring)
+        for value in (shared, ring):
+            body, _, sanitized, _ = encode_mapping({"v": value, "next": 1}, 10_000)
+            assert (json.loads(body), sanitized) == ({"v": "<too deep>", "next": 1}, 1)
+
+    def test_an_interrupt_in_a_value_leaves_the_encoder(self) -> None:
+        class Interrupted:
+            def __str__(self) -> str:
+                raise KeyboardInterrupt
+
+        items: list[Any] = [Interrupted()]
+        items.append(items)
+        for value in (Interrupted(), items):
+            with pytest.raises(KeyboardInterrupt):
+                encode_mapping({"v": value})
 
     @pytest.mark.parametrize("odd", [None, 1, 1.5, [], ["a"], (("a", 1),), object()])
     def test_an_event_must_be_a_mapping_or_a_string(self, odd: Any) -> None:

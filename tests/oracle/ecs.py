@@ -75,6 +75,7 @@ class Document:
         self.moved = 0
         self.flags = 0
         self.nested = names.nested and names.ecs and not self.flat
+        self.above: list[Any] | None = None  # what a value is inside of, once a field had too many levels
 
     # -- values
 
@@ -87,7 +88,40 @@ class Document:
         self.sanitized += 1
         return self.text(f"<unprintable {type(value).__name__}>")
 
+    def field(self, value: Any) -> Any:
+        """Return the value of a field, with texts for its parts that have no JSON."""
+        before = self.sanitized
+        try:
+            return self.value(value, 1)
+        except Unencodable:
+            self.sanitized, self.above = before, []
+            return self.value(value, 1)
+        finally:
+            self.above = None
+
     def value(self, value: Any, depth: int) -> Any:
+        if self.above is None or type(value) in (str, int, float, type(None)):
+            return self.inner_value(value, depth)
+        if any(value is other for other in self.above):
+            return self.replaced("<cycle>")
+        self.above.append(value)
+        try:
+            return self.inner_value(value, depth)
+        finally:
+            self.above.pop()
+
+    def replaced(self, text: str) -> str:
+        self.sanitized += 1
+        return text
+
+    def too_deep(self) -> str:
+        if self.above is None:
+            raise Unencodable
+        return self.replaced("<too deep>")
+
+    def inner_value(self, value: Any, depth: int) -> Any:
+        if not has_class(value):
+            return self.unprintable(value)
         if value is None or value is True or value is False:
             return value
         if isinstance(value, str):
@@ -101,25 +135,30 @@ class Document:
             return None
         if isinstance(value, (list, tuple, set, frozenset)):
             if depth >= DEPTH:
-                raise Unencodable
+                return self.too_deep()
             return [self.value(v, depth + 1) for v in value]
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             if depth >= DEPTH:
-                raise Unencodable
-            return {k: self.value(v, depth + 1) for k, v in self.keys(value).items()}
+                return self.too_deep()
+            try:
+                found = self.keys(value)
+            except Exception:
+                return self.unprintable(value)
+            return {k: self.value(v, depth + 1) for k, v in found.items()}
         try:
-            if isinstance(value, enum.Enum):
-                return self.value(value.value, depth)
-            if isinstance(value, datetime.timedelta):
-                return value.total_seconds()
+            if isinstance(value, (enum.Enum, datetime.timedelta)):
+                stands = value.value if isinstance(value, enum.Enum) else value.total_seconds()
+                return self.too_deep() if depth >= DEPTH else self.inner_value(stands, depth + 1)
             if is_dataclass(value) and depth <= CLASSES:
-                return self.value(shown_fields(value), depth)
+                return self.inner_value(shown_fields(value), depth)
             if isinstance(value, (bytes, bytearray, memoryview)):
                 text, strange = bytes(value).decode("utf-8", "replace"), True
             elif isinstance(value, (datetime.date, datetime.time)):
                 text, strange = value.isoformat(), False
             else:
                 text, strange = str(value), not isinstance(value, PLAIN)
+        except Unencodable:
+            raise
         except Exception:
             return self.unprintable(value)
         self.sanitized += strange
@@ -178,7 +217,7 @@ class Document:
             head = key.split(".")[0]
             if beats and head == "@metadata":
                 plain = key == "@metadata" and not self.in_pairs
-                if plain and isinstance(value, Mapping):
+                if plain and is_mapping(value):
                     metadata = self.metadata(self.keys(value))
                 elif plain or not names.trust_metadata or (carries and key == "@metadata._id"):
                     self.moved += 1
@@ -193,7 +232,7 @@ class Document:
                     carries and key.startswith("event.id."),
                     not beats and key in names.carriers and names.identity == "id",
                     key in self.reserved(record),
-                    names.ecs and key in OBJECTS and (self.flat or not isinstance(value, Mapping)),
+                    names.ecs and key in OBJECTS and (self.flat or not is_mapping(value)),
                 )
             ):
                 moving.append((key, value))
@@ -210,7 +249,7 @@ class Document:
                 kept[key] = value
         if names.ecs:
             kept = self.untangled(kept, moving, record)
-        if moving and "labels" in kept and not isinstance(kept["labels"], Mapping):
+        if moving and "labels" in kept and not is_mapping(kept["labels"]):
             moving.append(("labels", kept.pop("labels")))
         inside = kept.get("labels", ())
         for key, value in moving:
@@ -249,7 +288,7 @@ class Document:
         ours = IN_RECORDS if record else self.reserved(record)
         for _ in range(4):
             above = {name for name in kept for other in (*kept, *ours) if other.startswith(name + ".")}
-            wide = {name for name in above if isinstance(kept[name], Mapping) and kept[name]}
+            wide = {name for name in above if is_mapping(kept[name]) and kept[name]}
             if not wide:
                 break
             before, kept = kept, {}
@@ -268,12 +307,18 @@ class Document:
         above = {name for name in kept for other in (*kept, *ours) if other.startswith(name + ".")}
         for name, value in list(kept.items()):
             below = name not in ours and any(name.startswith(other + ".") for other in ours)
-            if below or (name in above and not (isinstance(value, Mapping) and not value)):
+            if below or (name in above and not (is_mapping(value) and not value)):
                 moving.append((name, kept.pop(name)))
         return kept
 
     def settled(self, value: Any) -> Any:
-        if value is None or isinstance(value, (bool, float, list, tuple, set, frozenset, Mapping)):
+        if not has_class(value):
+            return self.unprintable(value)
+        if (
+            value is None
+            or is_mapping(value)
+            or isinstance(value, (bool, float, list, tuple, set, frozenset))
+        ):
             return value
         return self.value(value, 1)
 
@@ -281,7 +326,7 @@ class Document:
 
     def user(self, fields: dict[str, Any]) -> None:
         for key, value in fields.items():
-            self.fields[key] = self.value(value, 1)
+            self.fields[key] = self.field(value)
 
     def message(self, record: logging.LogRecord) -> str:
         if type(record).getMessage is not logging.LogRecord.getMessage:
@@ -317,7 +362,7 @@ class Document:
 
         def put(key: str, value: Any) -> None:
             if key not in fields and value is not None:
-                self.fields[key] = value if key == "@timestamp" else self.value(value, 1)
+                self.fields[key] = value if key == "@timestamp" else self.field(value)
 
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=round(record.created * 1e6))
         put("@timestamp", moment.isoformat(timespec="microseconds") + "Z")
@@ -402,6 +447,17 @@ def nested(fields: Mapping[str, Any], at_end: tuple[str, ...] = ("event", "@meta
     if not made.get("event", True):
         del made["event"]
     return made
+
+
+def has_class(value: object) -> bool:
+    try:
+        return bool(value.__class__)
+    except Exception:
+        return False
+
+
+def is_mapping(value: object) -> bool:
+    return has_class(value) and isinstance(value, Mapping)
 
 
 def is_dataclass(value: object) -> bool:
