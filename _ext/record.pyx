@@ -47,7 +47,9 @@ import os
 import os.path
 import sys
 import weakref
+from collections import deque
 from collections.abc import Mapping
+from types import MemberDescriptorType
 
 from logclient._ext.tracebacks import ExceptionFormatter
 

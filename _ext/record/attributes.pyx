@@ -113,12 +113,12 @@ cdef str _format_message(Document *doc, object msg, object args):
     """Return the message as ``LogRecord.getMessage`` does; append arguments that do not fit the format."""
     cdef str text
     try:
-        text = _exact_str(msg if type(msg) is str else str(msg))
+        text = _exact_str(msg if type(msg) is str else str(_shown(doc, msg)))
     except Exception:
         text = _unprintable(doc, msg)
     try:
         if args:
-            args = _redacted_args(doc, args)
+            args = tuple([_shown(doc, one) for one in args]) if type(args) is tuple else _shown(doc, args)
             text = _exact_str(text % args)
     except Exception:
         doc.sanitized += 1

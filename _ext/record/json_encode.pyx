@@ -7,7 +7,6 @@ cdef enum:
     MAX_CLASSES = 4          # levels down to which dataclasses are mappings
     TRACE_DIGITS = 32        # of the id of a trace
     IDS = 48                 # digits of the ids of a trace and of a span
-    NUMBER_BITS = 1023       # a larger integer exceeds every double, and real servers refuse its whole window
 
 
 # How much of the message is written.
@@ -193,6 +192,7 @@ cdef int _write_int(Document *doc, PyObject *v) except -2:
 
 
 cdef int _write_big_int(Document *doc, PyObject *number) except -2:
+    # Elasticsearch refuses a document with an integer beyond 64 bits; and a large one exceeds every double.
     cdef object v = <object> number      # a strong reference: a garbage collection may run here
     cdef str text
     if doc.no_python:
@@ -201,13 +201,8 @@ cdef int _write_big_int(Document *doc, PyObject *number) except -2:
         text = int.__repr__(v)
     except ValueError:       # longer than sys.get_int_max_str_digits()
         text = hex(v)
-    if int.bit_length(v) > NUMBER_BITS:
-        doc.sanitized += 1
-        return _write_string(doc, <PyObject *> text)
-    if _reserve(doc, <size_t> len(text) + LC_SLACK) < 0:
-        return -1
-    doc.p = lc_quote1(doc.p, <uint8_t *> PyUnicode_DATA(<PyObject *> text), <size_t> len(text))
-    return 0
+    doc.sanitized += 1
+    return _write_string(doc, <PyObject *> text)
 
 
 cdef int _write_float(Document *doc, double v) except -2:
@@ -271,15 +266,11 @@ cdef str TOO_DEEP = "<too deep>"
 
 
 cdef int _write_field_value(Document *doc, PyObject *v) except -2:
-    # Write the value of a field.
+    # Write the value of a field. If it has too many levels, it is written again: cycles are looked for then.
     return _write_value(doc, v, 1) if _is_inert(v) else _write_whole(doc, <object> v)
 
 
 cdef int _write_whole(Document *doc, object v) except -2:
-    """Write the value of a field; a part of it that has no JSON becomes a short text.
-
-    Cycles are looked for only where a value turned out to have too many levels: it is written again then.
-    """
     cdef size_t start = <size_t> (doc.p - doc.base)
     cdef uint32_t sanitized = doc.sanitized
     cdef bint plain = doc.unquoted
@@ -406,6 +397,8 @@ cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
     doc.unquoted = False
     while i < (PyList_GET_SIZE(items) if is_list else PyTuple_GET_SIZE(items)):
         v = PyList_GET_ITEM(items, i) if is_list else PyTuple_GET_ITEM(items, i)
+        if i == 1 and doc.redacted != NULL and _is_secret_pair(doc, <object> items):
+            v = <PyObject *> REDACTED_TEXT
         status = _write_held(doc, v, depth + 1)
         if status < 0:
             return status
@@ -433,10 +426,12 @@ cdef int _write_other(Document *doc, object v, int depth) except -2:
     try:
         if isinstance(v, (list, tuple)):
             other = tuple(v)
+            if doc.redacted != NULL and _has_names(v):
+                other = tuple([REDACTED_TEXT if _is_secret(doc, name) else item for name, item in _parts(v)])
         elif isinstance(v, (set, frozenset)):
             other = list(v)
-        elif isinstance(v, Mapping):
-            other = dict(v)
+        elif _is_mapping(v):
+            other = _dict_of(v)
         else:
             other = _plain_value(v, depth)
             if other is v:
@@ -491,12 +486,10 @@ cdef str _text_of(Document *doc, object v):
     if module is not None and isinstance(v, (module.date, module.time)):
         # ISO 8601 with a T: Elasticsearch detects it as a date.
         return _exact_str(v.isoformat())
-    if doc.redacted != NULL and hasattr(type(v), "__dataclass_fields__"):
-        text = f"<{type(v).__name__}>"       # its str() may have what is to be left out
-    else:
-        text = _exact_str(str(v))
-    if not any([_is_instance(v, module, name) for module, name in PROPER]):
-        doc.sanitized += 1
+    if any([_is_instance(v, module, name) for module, name in PROPER]):
+        return _exact_str(str(v))
+    text = _exact_str(str(_shown(doc, v)))
+    doc.sanitized += 1
     return text
 
 
@@ -509,14 +502,37 @@ cdef str _unprintable(Document *doc, object v):
     return f"<unprintable {type(v).__name__}>"
 
 
-# Keys.
+# Mappings and their keys.
+
+# The methods by which classes of many libraries return all values of a name.
+cdef tuple MULTIPLE = ("multi_items", "getlist", "getall", "get_all")
+
+
+cdef inline bint _is_multiple(object kind) except -1:
+    return any([hasattr(kind, name) for name in MULTIPLE])
+
 
 cdef bint _is_mapping(object v) except -1:
     # The class of a lazy object may be unknown until a query has been made, which may fail.
+    cdef object kind = type(v)
     try:
-        return isinstance(v, Mapping)
+        return isinstance(v, Mapping) or hasattr(kind, "keys") and hasattr(kind, "items") and _is_multiple(kind)
     except Exception:
         return False
+
+
+cdef dict _dict_of(object v):
+    """Return a mapping as a new dict, with a list of all values of a name where there are several."""
+    cdef object kind = type(v)
+    cdef dict made = {}
+    if kind is dict or not _is_multiple(kind):
+        return dict(v)
+    if hasattr(kind, "lists"):
+        made = {name: list(values) for name, values in v.lists()}
+    else:
+        for name, value in v.multi_items() if hasattr(kind, "multi_items") else v.items():
+            made.setdefault(name, []).append(value)
+    return {name: values[0] if len(values) == 1 else values for name, values in made.items()}
 
 
 cdef bint _has_surrogate(PyObject *text) noexcept nogil:
@@ -552,12 +568,15 @@ cdef str _clean_key(Document *doc, object key):
 
 cdef dict _clean_dict(Document *doc, object d, dict without):
     # Copy a mapping but for the keys in `without`, with keys that are valid strings; of equal keys the last
-    # counts. None: it cannot be read.
+    # stays, and each other one is counted. None: it cannot be read.
     cdef dict copy = {}
+    cdef str text
     try:
-        for key, value in list(d.items()):
+        for key, value in _dict_of(d).items():
             if without is None or key not in without:
-                copy[_clean_key(doc, key)] = value
+                text = _clean_key(doc, key)
+                doc.sanitized += text in copy
+                copy[text] = value
     except Exception:
         doc.reason = <uint8_t> R_UNENCODABLE
         return None

@@ -319,9 +319,9 @@ cdef class Encoder:
             d = obj
         elif isinstance(obj, str):
             d = {"message": obj} if self.text is None else <dict?> self.text(obj)
-        elif isinstance(obj, Mapping):
+        elif _is_mapping(obj):
             try:
-                d = dict(obj)
+                d = _dict_of(obj)
             except Exception:
                 doc.reason = <uint8_t> R_UNENCODABLE
                 return -1
@@ -556,11 +556,12 @@ cdef class Encoder:
         # Find out which of our fields the application replaces before the first one is written.
         if override is None:
             subclass = record is not None and type(record) is not self.record_type
-            if s.values[A_MSG] != NULL and PyDict_Check(s.values[A_MSG]):
+            if s.values[A_MSG] != NULL and not PyUnicode_CheckExact(s.values[A_MSG]):
                 attributes = self._take_references(attributes, s)
-                if s.values[A_ARGS] == NULL or not <object> s.values[A_ARGS]:
+                if ((s.values[A_ARGS] == NULL or not <object> s.values[A_ARGS])
+                        and _is_mapping(<object> s.values[A_MSG])):
                     override = <object> s.values[A_MSG]
-        if isinstance(override, dict):
+        if override is not None and not isinstance(override, str):
             attributes = self._take_references(attributes, s)
             fields = _merge_message_fields(self, doc, attributes, s.first_extra, override)
             if fields is None:

@@ -102,33 +102,103 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
     return made
 
 
-cdef object _redacted_args(Document *doc, object args):
-    """Return the arguments of a message, those by name without the values to leave out."""
-    if doc.redacted == NULL or not isinstance(args, Mapping):
-        return args
-    try:
-        return _redacted(doc, args, ())
-    except Exception:
-        return _unprintable(doc, args)
-
-
-cdef object _redacted(Document *doc, object value, tuple above):
-    """Return a copy of a mapping, list or tuple without the values to leave out, and anything else itself."""
+cdef bint _is_secret(Document *doc, object name) except -1:
+    """Return whether the value of this name is left out; `name` may be anything."""
     cdef str exact
-    cdef dict made
-    cdef bint plain = type(value) in (list, tuple)
-    if not plain and not isinstance(value, Mapping):
-        return value
-    if len(above) >= MAX_DEPTH or any([value is other for other in above]):
+    if isinstance(name, (bytes, bytearray)):
+        exact = str(name, "utf-8", "replace")
+    elif isinstance(name, str):
+        exact = _exact_str(name)
+    else:
+        return False
+    return _covers(doc.redacted, <PyObject *> exact)
+
+
+cdef bint _is_secret_pair(Document *doc, object v) except -1:
+    # Return whether a list or tuple is a name and its value, which is left out.
+    return len(v) == 2 and _is_secret(doc, v[0])
+
+
+# What is redacted where values become text. The text of an exception is left to the option `redact_text`.
+
+cdef enum:
+    MAX_PARTS = 1000         # a value with more is not searched for names
+cdef tuple WITHOUT_NAMES = (str, bytes, int, float, complex, type, type(sys), BaseException)
+cdef tuple COLLECTIONS = (type({}.values()), type({}.items()), list, tuple, set, frozenset, deque)
+
+
+cdef bint _has_names(object v) except -1:
+    fields = getattr(type(v), "_fields", None)
+    return isinstance(v, tuple) and isinstance(fields, tuple) and len(fields) == len(v)
+
+
+cdef object _parts(object v):
+    """Return what the text of a value may show, as pairs of a name or None and a value."""
+    cdef object kind = type(v)
+    cdef dict found
+    if isinstance(v, WITHOUT_NAMES):
+        return ()
+    if _has_names(v):
+        return zip(kind._fields, v)
+    if isinstance(v, COLLECTIONS):
+        return [(v[0] if i and len(v) == 2 and isinstance(v, (list, tuple)) else None, inner)
+                for i, inner in enumerate(v)]
+    if _is_mapping(v):
+        return _dict_of(v).items()
+    if kind.__repr__ is object.__repr__ and kind.__str__ is object.__str__:
+        return ()
+    if _is_instance(v, "types", "MethodType"):
+        return ((None, v.__self__),)
+    if _is_instance(v, "functools", "partial"):
+        return ((None, v.args), (None, v.keywords))
+    found = dict.fromkeys(v.keys()) if hasattr(kind, "keys") else {}
+    found.update(getattr(v, "__dict__", ()))
+    for base in kind.__mro__:
+        if "__slots__" in vars(base):
+            found.update([(name, getattr(v, name, None)) for name, member in vars(base).items()
+                          if type(member) is MemberDescriptorType])
+    # Without what makes a name private.
+    return [(name.lstrip("_").rpartition("__")[2] if isinstance(name, str) else name, inner)
+            for name, inner in found.items()]
+
+
+cdef bint _shows_secret(Document *doc, object v) except -1:
+    """Return whether the text of a value may show what is left out. One that cannot be searched may."""
+    cdef list found = [v]
+    cdef set seen = set()
+    try:
+        for v in found:
+            if id(v) in seen:
+                continue
+            seen.add(id(v))
+            for name, inner in _parts(v):
+                if _is_secret(doc, name):
+                    return True
+                found.append(inner)
+            if len(found) > MAX_PARTS:
+                return True
+    except Exception:
+        return True
+    return False
+
+
+cdef object _shown(Document *doc, object v, tuple above=()):
+    """Return a value whose text shows nothing that is left out: itself, a copy, or the name of its class."""
+    cdef list made
+    cdef bint mapping
+    if doc.redacted == NULL or not _shows_secret(doc, v):
+        return v
+    if len(above) >= MAX_DEPTH or any([v is other for other in above]):
         return "..."
-    above += (value,)
-    if plain:
-        return type(value)([_redacted(doc, item, above) for item in value])
-    made = dict(value)
-    for name, item in made.items():
-        exact = _exact_str(name) if isinstance(name, str) else None
-        if exact is not None and _covers(doc.redacted, <PyObject *> exact):
-            made[name] = REDACTED_TEXT
-        else:
-            made[name] = _redacted(doc, item, above)
-    return made
+    try:
+        mapping = _is_mapping(v)
+        if not mapping and (_has_names(v) or not isinstance(v, COLLECTIONS)):
+            return f"<{type(v).__name__}>"
+        above += (v,)
+        made = [(name, REDACTED_TEXT if _is_secret(doc, name) else _shown(doc, inner, above))
+                for name, inner in _parts(v)]
+        if mapping:
+            return dict(made)
+        return (type(v) if type(v) in COLLECTIONS[2:] else list)([inner for _, inner in made])
+    except Exception:
+        return _unprintable(doc, v)

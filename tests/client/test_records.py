@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import email.message
 import enum
+import http.client
 import itertools
 import json
 import logging
@@ -14,12 +16,18 @@ import pathlib
 import re
 import struct
 import sys
+import urllib.parse
 import uuid
+import wsgiref.headers
 from collections import OrderedDict, UserDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import multidict
 import pytest
+import starlette.datastructures as starlette
+import werkzeug.datastructures as werkzeug
+from django.utils.datastructures import MultiValueDict as DjangoValues
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -121,6 +129,35 @@ def _values_without_json() -> dict[str, Any]:
 
 
 WITHOUT_JSON = _values_without_json()
+
+
+class Whole(int):
+    """A subclass of int."""
+
+
+def _message(kind: Any) -> Any:
+    made = kind()
+    for name, value in PAIRS:
+        made[name] = value
+    return made
+
+
+PAIRS = [("x", "1"), ("y", "3"), ("x", "2")]
+QUERY = "x=1&y=3&x=2"
+SEVERAL_VALUES: dict[str, Callable[[], Any]] = {
+    "werkzeug's MultiDict": lambda: werkzeug.MultiDict(PAIRS),
+    "werkzeug's CombinedMultiDict": lambda: werkzeug.CombinedMultiDict([werkzeug.ImmutableMultiDict(PAIRS)]),
+    "werkzeug's Headers": lambda: werkzeug.Headers(PAIRS),
+    "multidict's CIMultiDict": lambda: multidict.CIMultiDict(PAIRS),
+    "multidict's proxy": lambda: multidict.MultiDictProxy(multidict.MultiDict(PAIRS)),
+    "Starlette's QueryParams": lambda: starlette.QueryParams(QUERY),
+    "Starlette's FormData": lambda: starlette.FormData(PAIRS),
+    "Starlette's Headers": lambda: starlette.Headers(raw=[(k.encode(), v.encode()) for k, v in PAIRS]),
+    "Django's MultiValueDict": lambda: DjangoValues(urllib.parse.parse_qs(QUERY)),
+    "email's Message": lambda: _message(email.message.Message),
+    "http's HTTPMessage": lambda: _message(http.client.HTTPMessage),
+    "wsgiref's Headers": lambda: wsgiref.headers.Headers(PAIRS),
+}
 
 
 class Pendulum(enum.Enum):
@@ -465,11 +502,23 @@ class TestMapping:
     @given(st.integers() | st.integers(-(2**64), 2**64))
     @example(2**63 - 1)
     @example(-(2**63))
-    @example(2**1023 - 1)
-    def test_integers_are_written_exactly(self, value: int) -> None:
-        assert encode_mapping({"v": value})[0] == b'{"v":%d}' % value
+    @example(2**63)
+    @example(-(2**63) - 1)
+    def test_integers_of_64_bits_are_numbers_and_others_their_text(self, value: int) -> None:
+        whole = -(2**63) <= value < 2**63
+        for one in (value, Whole(value)):
+            made = encode_mapping({"v": one, "list": [one]})
+            written = value if whole else str(value)
+            assert (json.loads(made[0]), made[2]) == ({"v": written, "list": [written]}, 2 * (not whole))
+            assert_same_document(made, ecs.of_mapping({"v": one, "list": [one]}))
 
-    def test_integers_beyond_doubles_become_text(self) -> None:
+    @pytest.mark.parametrize("value", [2**63, 2**64 - 1, -(2**63) - 1])
+    def test_integers_beyond_64_bits_are_text_in_fields_of_ours(self, value: int) -> None:
+        record = logging.makeLogRecord({"msg": "m", "lineno": value, "process": value})
+        found = json.loads(Encoder().encode_record(record)[0])
+        assert found["log.origin.file.line"] == found["process.pid"] == str(value)
+
+    def test_integers_beyond_the_digits_of_python_become_text(self) -> None:
         for value in (2**1024, -(2**1024), 10**4000, 10 ** (sys.get_int_max_str_digits() + 1)):
             body, _, sanitized, _ = encode_mapping({"v": value})
             assert sanitized == 1
@@ -484,11 +533,11 @@ class TestMapping:
             "d": numpy.datetime64("2026-01-02T03:04:05"),
             "e": numpy.str_("text"),
             "f": numpy.float64("nan"),
-            "g": [numpy.uint8(255)],
+            "g": [numpy.uint8(255), numpy.uint64(2**64 - 1)],
         }
         body, _, sanitized, _ = encode_mapping(event)
         expected = {"a": -5, "b": 0.5, "c": True, "d": "2026-01-02T03:04:05", "e": "text", "f": None}
-        assert (json.loads(body), sanitized) == ({**expected, "g": [255]}, 1)
+        assert (json.loads(body), sanitized) == ({**expected, "g": [255, str(2**64 - 1)]}, 2)
 
     def test_dataclasses_in_a_circle_end_as_text(self) -> None:
         order = Order(1)
@@ -660,6 +709,37 @@ class TestMapping:
         for value in (Interrupted(), items):
             with pytest.raises(KeyboardInterrupt):
                 encode_mapping({"v": value})
+
+    @pytest.mark.parametrize("kind", SEVERAL_VALUES)
+    def test_all_values_of_a_name_are_kept(self, kind: str) -> None:
+        value = SEVERAL_VALUES[kind]()
+        expected = {"x": ["1", "2"], "y": "3"}
+        made = encode_mapping({"v": value, "list": [value]})
+        assert (json.loads(made[0]), made[2]) == ({"v": expected, "list": [expected]}, 0)
+        assert_same_document(made, ecs.of_mapping({"v": value, "list": [value]}))
+        assert json.loads(encode_mapping(value)[0]) == expected
+        for at in ({"msg": value}, {"labels": value, "msg": "m"}):
+            record = logging.makeLogRecord(at)
+            made = Encoder().encode_record(record)
+            assert_same_document(made, ecs.of_record(record))
+            assert made[2:] == (0, 0)
+        assert json.loads(Encoder(fields={"v": value}).encode({})[0]) == {"v": expected}
+
+    @pytest.mark.parametrize(
+        ("mapping", "written", "sanitized"),
+        [
+            ({1: "a", "1": "b"}, {"1": "b"}, 2),
+            ({"1": "a", 1: "b", b"1": "c"}, {"1": "c"}, 4),
+            ({None: 1, "None": 2, True: 3}, {"None": 2, "True": 3}, 3),
+            ({"\ud800": 1, chr(0xFFFD): 2}, {"\ufffd": 2}, 2),
+        ],
+    )
+    def test_a_value_that_is_lost_to_an_equal_key_is_counted(
+        self, mapping: dict[Any, Any], written: dict[str, Any], sanitized: int
+    ) -> None:
+        for event, expected in ((mapping, written), ({"v": mapping}, {"v": written})):
+            made = encode_mapping(event)
+            assert (dict(load_fields(made[0])), made[2]) == (expected, sanitized)
 
     @pytest.mark.parametrize("odd", [None, 1, 1.5, [], ["a"], (("a", 1),), object()])
     def test_an_event_must_be_a_mapping_or_a_string(self, odd: Any) -> None:

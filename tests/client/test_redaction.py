@@ -10,18 +10,28 @@ import re
 import signal
 import sys
 from asyncio import CancelledError
+from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from email.message import Message
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from random import Random
-from types import MappingProxyType
-from typing import Any, ClassVar
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
+import attrs
+import multidict
+import pydantic
+import pydantic.v1
 import pytest
+import starlette.datastructures as starlette
+import werkzeug.datastructures as werkzeug
 from hypothesis import given
 from hypothesis import strategies as st
+from requests.structures import CaseInsensitiveDict
 
 import logclient
 from logclient import ConfigError, EncodeError
@@ -41,7 +51,7 @@ NAMES = st.sampled_from(
     )
 )  # fmt: skip
 DEEP = st.recursive(
-    st.one_of(st.integers(0, 9), st.text(max_size=3), st.none()),
+    st.one_of(st.integers(0, 9), st.text(max_size=3), st.none(), NAMES),
     lambda inner: st.one_of(
         st.lists(inner, max_size=2),
         st.tuples(inner, inner),
@@ -70,6 +80,8 @@ def _fits(entry: str, name: str) -> bool:
 def without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: REDACTED if covers(SECRETS, k) else without_secrets(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str):
+        return type(value)((value[0], REDACTED if covers(SECRETS, value[0]) else without_secrets(value[1])))
     return type(value)(map(without_secrets, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -168,6 +180,19 @@ class TestNames:
 
     @pytest.mark.slow
     @examples(400)
+    @given(st.lists(DEEP, max_size=4), st.sampled_from(("%s", "%s %s", "%r %s %r", "%d")), st.booleans())
+    def test_arguments_by_position_equal_those_without_secrets(
+        self, args: list[Any], text: str, whole: bool
+    ) -> None:
+        record = _record({}, "", ())
+        plain = _record({}, "", ())
+        record.msg, record.args = (args, ()) if whole else (text, tuple(args))
+        plain.msg = without_secrets(args) if whole else text
+        plain.args = () if whole else tuple(map(without_secrets, args))
+        assert Encoder(redact=SECRETS).encode_record(record) == Encoder().encode_record(plain)
+
+    @pytest.mark.slow
+    @examples(400)
     @given(st.dictionaries(NAMES, DEEP, min_size=1, max_size=5), st.sampled_from(("%s", "%(a)s", "%d")))
     def test_arguments_by_name_equal_those_without_secrets(self, args: dict[str, Any], text: str) -> None:
         found = Encoder(redact=SECRETS).encode_record(_record({}, text, (args,)))
@@ -205,7 +230,7 @@ class TestNames:
         for text in ("%(a)s", "%s", "%(b)s"):
             record = _record({}, text, ({"a": Odd(), "password": "geheim"},))
             body = Encoder(redact=SECRETS).encode_record(record)[0]
-            assert b"<unprintable dict>" in body and b"geheim" not in body
+            assert b"<unprintable Odd>" in body and b"geheim" not in body
 
     def test_dataclasses_that_lie_too_deep_are_names(self) -> None:
         @dataclass
@@ -241,6 +266,199 @@ class TestNames:
             handler.close()
             (event,) = server.events(1, PATIENCE)
         assert (event["message"], event["password"]) == ("text", REDACTED)
+
+
+class NamedLogin(NamedTuple):
+    user: str
+    password: str
+
+
+@dataclass
+class DataLogin:
+    user: str
+    password: str
+
+
+@attrs.define
+class SlotLogin:
+    user: str
+    password: str
+
+
+@attrs.define(slots=False)
+class AttrLogin:
+    user: str
+    password: str
+
+
+class ModelLogin(pydantic.BaseModel):
+    user: str
+    password: str
+
+
+class OldModelLogin(pydantic.v1.BaseModel):
+    user: str
+    password: str
+
+
+class OpenModel(pydantic.BaseModel):
+    model_config = {"extra": "allow"}
+    user: str
+
+
+class PrivateLogin:
+    """Shows an attribute under another name than it has."""
+
+    __slots__ = ("__password", "user")
+
+    def __init__(self, user: str, password: str) -> None:
+        self.user = user
+        self.__password = password
+
+    def __repr__(self) -> str:
+        return f"{self.user} {self.__password}"
+
+    def method(self) -> None: ...
+
+
+class Table:
+    """No Mapping, but it has keys, as a row of a database."""
+
+    def keys(self) -> list[str]:
+        return ["user", "password"]
+
+    def __str__(self) -> str:
+        return "ann geheim"
+
+
+@dataclass
+class Outer:
+    inner: Any
+
+
+def _headers(kind: Any) -> Any:
+    made = kind()
+    made["user"] = "ann"
+    made["Password"] = "geheim"
+    return made
+
+
+PAIRS = [("user", "ann"), ("Password", "geheim")]
+LOGIN = {"user": "ann", "password": "geheim"}
+SHAPES: dict[str, Callable[[], Any]] = {
+    "dict": lambda: LOGIN,
+    "nested dict": lambda: {"a": [{"b": LOGIN}]},
+    "keys of bytes": lambda: {b"user": "ann", b"password": "geheim"},
+    "OrderedDict": lambda: OrderedDict(LOGIN),
+    "ChainMap": lambda: ChainMap(LOGIN),
+    "UserDict": lambda: UserDict(LOGIN),
+    "mappingproxy": lambda: MappingProxyType(LOGIN),
+    "requests' headers": lambda: CaseInsensitiveDict(LOGIN),
+    "werkzeug's Headers": lambda: werkzeug.Headers(PAIRS),
+    "werkzeug's EnvironHeaders": lambda: werkzeug.EnvironHeaders(
+        {"HTTP_USER": "ann", "HTTP_PASSWORD": "geheim"}
+    ),
+    "werkzeug's MultiDict": lambda: werkzeug.MultiDict([*PAIRS, ("Password", "geheim")]),
+    "multidict's CIMultiDict": lambda: multidict.CIMultiDict(PAIRS),
+    "Starlette's FormData": lambda: starlette.FormData(PAIRS),
+    "Starlette's Headers": lambda: starlette.Headers(LOGIN),
+    "email's Message": lambda: _headers(Message),
+    "named tuple": lambda: NamedLogin("ann", "geheim"),
+    "named tuples in a set": lambda: {NamedLogin("ann", "geheim")},
+    "dataclass": lambda: DataLogin("ann", "geheim"),
+    "dataclass with a named tuple": lambda: Outer(NamedLogin("ann", "geheim")),
+    "class of attrs with slots": lambda: SlotLogin("ann", "geheim"),
+    "class of attrs": lambda: AttrLogin("ann", "geheim"),
+    "model of pydantic": lambda: ModelLogin(user="ann", password="geheim"),
+    "model of pydantic 1": lambda: OldModelLogin(user="ann", password="geheim"),
+    "model with more fields": lambda: OpenModel(user="ann", password="geheim"),
+    "SimpleNamespace": lambda: SimpleNamespace(**LOGIN),
+    "dict in a SimpleNamespace": lambda: SimpleNamespace(a=SimpleNamespace(b=[LOGIN])),
+    "private attribute": lambda: PrivateLogin("ann", "geheim"),
+    "method of an object": lambda: PrivateLogin("ann", "geheim").method,
+    "partial function": lambda: partial(print, LOGIN, end="geheim"),
+    "partial function with names": lambda: partial(print, password="geheim"),
+    "keys without a Mapping": Table,
+    "pair": lambda: ("password", "geheim"),
+    "list of pairs": lambda: PAIRS,
+    "list of lists": lambda: [list(pair) for pair in PAIRS],
+    "ASGI's headers": lambda: [(name.lower().encode(), value.encode()) for name, value in PAIRS],
+    "set of pairs": lambda: set(PAIRS),
+    "tuple of pairs": lambda: tuple(PAIRS),
+    "items": LOGIN.items,
+    "items of an OrderedDict": lambda: OrderedDict(LOGIN).items(),
+    "items of a UserDict": lambda: UserDict(LOGIN).items(),
+    "values": lambda: {"a": LOGIN}.values(),
+    "deque": lambda: deque([LOGIN]),
+    "deque of pairs": lambda: deque(PAIRS),
+    "UserList": lambda: UserList([LOGIN]),
+    "in a circle": lambda: _in_a_circle(LOGIN),
+    "among many": lambda: SimpleNamespace(a=[*range(2000), LOGIN]),
+}
+
+
+def _in_a_circle(value: Any) -> Any:
+    made = SimpleNamespace(value=value)
+    made.again = [made]
+    return made
+
+
+class TestShapes:
+    """No secret leaves, whatever has its name, wherever that stands."""
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_no_shape_of_a_value_shows_a_secret(self, shape: str) -> None:
+        value = SHAPES[shape]()
+        encoder = Encoder(redact=("password",))
+        bodies = [encoder.encode({"v": value, "in": [value], "labels": value, "event.id": value})[0]]
+        bodies += [Encoder(redact=("password",), pairs=True).encode({"v": value, "in": [value]})[0]]
+        bodies += [Encoder(redact=("password",), fields={"v": value, "log": value}).encode({})[0]]
+        messages = [
+            ("%s", (value,)), ("%s logs in: %r", ("ann", value)), ("%s", ([value],)),
+            ("%s", ({"a": (value,)},)), ("%(a)s", ({"a": value},)), ("no directive", ("ann", value)),
+            ("%d", (value,)), (value, ()), ([value], ()), (value, ("ann",)),
+        ]  # fmt: skip
+        for message, args in messages:
+            record = logging.LogRecord("shop", 20, "shop.py", 7, "", (), None)
+            record.msg, record.args = message, args
+            bodies.append(encoder.encode_record(record)[0])
+        assert [body for body in bodies if b"geheim" in body] == []
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_other_values_stay_and_keep_their_type(self, shape: str) -> None:
+        value = SHAPES[shape]()
+        plain = json.loads(Encoder().encode({"v": value})[0])["v"]
+        found = json.loads(Encoder(redact=("password",)).encode({"v": value})[0])["v"]
+        assert type(found) is type(plain)
+        if type(plain) is not str and "ann" in json.dumps(plain):
+            assert "ann" in json.dumps(found)
+
+    @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "among many"])
+    def test_a_value_without_secrets_is_as_without_the_option(self, shape: str) -> None:
+        value = SHAPES[shape]()
+        encoder = Encoder(redact=("token",))
+        assert encoder.encode({"v": value, "in": [value]}) == Encoder().encode({"v": value, "in": [value]})
+        for message, args in (("%s", (value,)), ("%(a)s %(a)r", ({"a": [value]},)), (value, ())):
+            record = _record({}, "", ())
+            record.msg, record.args = message, args
+            assert encoder.encode_record(record) == Encoder().encode_record(record)
+
+    def test_nothing_that_is_searched_is_used_up_or_changed(self) -> None:
+        items = iter([LOGIN])
+        lines = (line for line in ["password"])
+        pairs = [("password", "geheim"), deque([LOGIN])]
+        record = _record({"pairs": pairs, "items": items}, "%s %s %s", (items, lines, pairs))
+        assert b"geheim" not in Encoder(redact=("password",)).encode_record(record)[0]
+        assert (next(items), next(lines)) == (LOGIN, "password")
+        assert pairs == [("password", "geheim"), deque([{"user": "ann", "password": "geheim"}])]
+
+    def test_the_text_of_exceptions_and_functions_stays(self) -> None:
+        error = ValueError("no password")
+        error.password = "geheim"  # type: ignore[attr-defined]
+        record = _record({"kind": ModelLogin}, "%s %s", (error, covers))
+        found = json.loads(Encoder(redact=("password",)).encode_record(record)[0])
+        assert found["message"] == f"no password {covers}"
+        assert found["kind"] == str(ModelLogin)
 
 
 class Sent:

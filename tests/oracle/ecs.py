@@ -165,8 +165,8 @@ class Document:
         return self.text(text)
 
     def integer(self, value: int) -> int | str:
-        # A double must be able to represent it, or a real server refuses the window.
-        if value.bit_length() <= 1023:
+        # Elasticsearch takes no more than 64 bits.
+        if -(2**63) <= value < 2**63:
             return value
         self.sanitized += 1
         try:
@@ -176,7 +176,7 @@ class Document:
 
     def keys(self, mapping: Mapping[Any, Any]) -> dict[str, Any]:
         made = {}
-        for key, value in dict(mapping).items():
+        for key, value in all_values(mapping).items():
             if isinstance(key, str):
                 text = str.__str__(key)
             else:
@@ -189,7 +189,9 @@ class Document:
                     )
                 except Exception:
                     text = f"<unprintable {type(key).__name__}>"
-            made[self.text(text)] = value
+            text = self.text(text)
+            self.sanitized += text in made
+            made[text] = value
         return made
 
     # -- names
@@ -351,7 +353,7 @@ class Document:
     def record(self, record: logging.LogRecord) -> None:
         extra = self.keys({k: v for k, v in vars(record).items() if k not in STANDARD})
         fields: dict[str, Any] = extra
-        structured = isinstance(record.msg, dict) and not record.args
+        structured = is_mapping(record.msg) and not record.args
         if structured:
             own = self.keys(record.msg)  # type: ignore[arg-type]
             if "message" not in own and isinstance(own.get("event"), str):
@@ -457,7 +459,26 @@ def has_class(value: object) -> bool:
 
 
 def is_mapping(value: object) -> bool:
-    return has_class(value) and isinstance(value, Mapping)
+    return has_class(value) and (
+        isinstance(value, Mapping) or (hasattr(type(value), "items") and many(value))
+    )
+
+
+def many(value: object) -> bool:
+    """Return whether a mapping may have several values of a name."""
+    return any(hasattr(type(value), name) for name in ("multi_items", "getlist", "getall", "get_all"))
+
+
+def all_values(mapping: Any) -> dict[Any, Any]:
+    """Return a mapping as a dict, with a list of the values where a name has several."""
+    if not many(mapping):
+        return dict(mapping)
+    if hasattr(mapping, "lists"):
+        pairs = [(name, value) for name, values in mapping.lists() for value in values]
+    else:
+        pairs = mapping.multi_items() if hasattr(mapping, "multi_items") else list(mapping.items())
+    found = {name: [value for other, value in pairs if other == name] for name, _ in pairs}
+    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
 
 
 def is_dataclass(value: object) -> bool:
