@@ -96,57 +96,52 @@ LC_INLINE void lc_pages_free(void *p, size_t size) {
 }
 #endif
 
-/* Wakes a sleeping sender: a descriptor, so that it can wait for its socket at the same time. */
-#include <fcntl.h>
+/* Wakes a sleeping sender: a pipe, so that it can wait for its socket at the same time. An eventfd would not be
+ * known again, because all of them have the same inode. The sender opens it, and whoever wakes it only writes. */
 #include <poll.h>
-#include <unistd.h>
+#include "descriptors.h"
 typedef struct {
-    int in;
-    int out;
+    lc_file in;
+    lc_file out;
 } lc_wake;
-#if defined(__linux__) && !defined(LC_LIKE_MACOS)
-#define LC_WAKE "eventfd"
-#include <sys/eventfd.h>
-LC_INLINE int lc_wake_open(lc_wake *w) {
-    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: its sender looks for work by itself */
-    return w->in < 0 ? -1 : 0;
+LC_INLINE void lc_wake_init(lc_wake *w) { w->in.fd = w->out.fd = -1; }
+LC_INLINE int lc_wake_is_open(const lc_wake *w) { return lc_is_ours(&w->in) && lc_is_ours(&w->out); }
+LC_INLINE void lc_wake_close(lc_wake *w) {
+    lc_close(&w->in);
+    lc_close(&w->out);
 }
+/* Without a descriptor left it stays closed, and its sender looks for work by itself. */
+LC_INLINE void lc_wake_open(lc_wake *w) {
+    int p[2], failed;
+    lc_wake_close(w);
+#if defined(__linux__) && !defined(LC_LIKE_MACOS)
+    if (pipe2(p, O_NONBLOCK | O_CLOEXEC) < 0) return;
 #else
-#define LC_WAKE "pipe"
-LC_INLINE int lc_wake_open(lc_wake *w) {
-    int p[2];
-    w->in = w->out = -1;
-    if (pipe(p) < 0) return -1;
+    if (pipe(p) < 0) return;
     for (int i = 0; i < 2; i++) {
         fcntl(p[i], F_SETFL, O_NONBLOCK);
         fcntl(p[i], F_SETFD, FD_CLOEXEC);
     }
-    w->in = p[0];
-    w->out = p[1];
-    return 0;
-}
 #endif
+    failed = lc_own(&w->in, p[0]);
+    if (lc_own(&w->out, p[1]) < 0 || failed) lc_wake_close(w);
+}
 LC_INLINE void lc_wake_set(lc_wake *w) {
-    uint64_t one = 1;
-    ssize_t n = write(w->out, &one, sizeof one); /* full: already set */
+    ssize_t n = lc_is_ours(&w->out) ? write(w->out.fd, "", 1) : 0; /* full: already set */
     (void)n;
 }
 LC_INLINE void lc_wake_clear(lc_wake *w) {
-    uint64_t sink[16];
-    while (read(w->in, sink, sizeof sink) == (ssize_t)sizeof sink) {}
+    char sink[128];
+    if (!lc_is_ours(&w->in)) w->in.fd = -1;
+    else while (read(w->in.fd, sink, sizeof sink) == (ssize_t)sizeof sink) {}
 }
 LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
-    struct pollfd p = {w->in, POLLIN, 0};
-    if (w->in < 0 && seconds > 0.05) seconds = 0.05;
+    struct pollfd p = {w->in.fd, POLLIN, 0};
+    if (w->in.fd < 0 && seconds > 0.05) seconds = 0.05;
     if (seconds > 0) poll(&p, 1, seconds > 2e6 ? -1 : (int)(seconds * 1000.0 + 0.999));
     lc_wake_clear(w);
 }
-LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in; }
-LC_INLINE void lc_wake_close(lc_wake *w) {
-    if (w->in < 0) return;
-    close(w->in);
-    if (w->out != w->in) close(w->out);
-}
+LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in.fd; }
 
 /* Store a word after everything that was stored before it, for whoever reads the memory once this process is
  * gone. */

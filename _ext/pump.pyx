@@ -13,6 +13,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from logclient._ext.codec cimport *
+from logclient._ext.descriptors cimport *
 from logclient._ext.inflight cimport *
 from logclient._ext.queue cimport *
 from logclient._ext.sockets cimport *

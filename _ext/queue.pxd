@@ -24,10 +24,11 @@ cdef extern from "platform.h" nogil:
     uint64_t lc_ticks()
     void lc_publish(uint64_t *word, uint64_t value)
     uint64_t LC_SOON
-    const char *LC_WAKE
     void *lc_pages(size_t size)
     void lc_pages_free(void *p, size_t size)
-    int lc_wake_open(lc_wake *w)
+    void lc_wake_init(lc_wake *w)
+    bint lc_wake_is_open(const lc_wake *w)
+    void lc_wake_open(lc_wake *w)
     void lc_wake_set(lc_wake *w)
     void lc_wake_clear(lc_wake *w)
     void lc_wake_wait(lc_wake *w, double seconds)
@@ -207,7 +208,6 @@ ctypedef struct lc_queue:
     uint8_t sender_state
     uint8_t urgent_wake_used     # an error has ended a linger early: the next one lasts its full time
     uint8_t released         # there will be no sender any more: `wake` is closed once no caller writes to it
-    uint8_t wake_closed
     uint8_t fork_safe        # the sender sleeps and touches nothing that a forked child would use
     uint8_t fork_paused      # a fork is prepared: a fork-safe sender goes on sleeping
     uint32_t waking          # callers that are about to write to `wake`

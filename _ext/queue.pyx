@@ -12,7 +12,6 @@ have held its mutex. The Python object stays the same.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EMFILE
 from libc.stdint cimport SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -46,8 +45,6 @@ include "queue/lost.pyx"
 include "queue/put.pyx"
 include "queue/ticket.pyx"
 
-WAKE = LC_WAKE.decode()
-"""The object that wakes a sleeping sender: ``eventfd`` or ``pipe``."""
 POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}
 
 
@@ -150,12 +147,10 @@ cdef class EventQueue:
         try:
             if like.lost != NULL:
                 h.lost = _new_lost(like.lost.room)
-            if lc_wake_open(&h.wake) < 0 and self.h == NULL:
-                raise OSError(EMFILE, "no descriptor left to wake the sender with")
         except BaseException:
-            _free_lost(h.lost)
             free(h)
             raise
+        lc_wake_init(&h.wake)
         lc_mutex_init(&h.mutex)
         lc_cond_init(&h.changed)
         h.generation = lc_forks
@@ -228,8 +223,7 @@ cdef class EventQueue:
         lc_free_chunks(h.surplus)
         for i in range(<int> SIZE_CLASSES):
             lc_free_chunks(h.free[i])
-        if not h.wake_closed:
-            lc_wake_close(&h.wake)
+        lc_wake_close(&h.wake)
         if h.spool != NULL:
             free(h.spool.segments)
             free(h.spool)
@@ -264,14 +258,18 @@ cdef class EventQueue:
     def renew(self):
         """In a forked child, start with an empty queue of the same bounds, and leave the parent's alone."""
         cdef lc_queue *parents = self.h
-        if not parents.wake_closed:
-            lc_wake_close(&parents.wake)   # this process's copy of the descriptor
+        lc_wake_close(&parents.wake)       # this process's copies of the descriptors
         self._make(parents)
 
-    def reopen_wake(self):
-        """Open the wake-up descriptor in a child that could get none when it was forked."""
-        if lc_wake_fd(&self.h.wake) < 0:
-            lc_wake_open(&self.h.wake)
+    def open_wake(self):
+        """Open what wakes the sender, which calls this first, and again: the program may have closed it."""
+        cdef lc_queue *h
+        if lc_wake_is_open(&self.h.wake):
+            return
+        h = _lock(self)
+        if not h.released and not h.waking:
+            lc_wake_open(&h.wake)
+        lc_mutex_unlock(&h.mutex)
 
     @property
     def forked(self) -> bool:
@@ -450,7 +448,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable on a wake-up; -1 after ``release``."""
+        """Return the descriptor that becomes readable on a wake-up; -1: there is none."""
         return -1 if self.h.released else lc_wake_fd(&self.h.wake)
 
     def prepare_wait(self, bint idle) -> bool:

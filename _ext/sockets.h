@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <sys/socket.h>
+#include "descriptors.h"
 #ifdef LC_LIKE_MACOS
 #undef MSG_NOSIGNAL
 #endif
@@ -13,5 +14,17 @@
 #ifndef MSG_MORE
 #define MSG_MORE 0 /* only Linux has it */
 #endif
+
+/* As send and recv, on a descriptor that is ours still; else EBADF. */
+static inline ssize_t lc_send(const lc_file *f, const void *data, size_t size, int flags) {
+    if (lc_is_ours(f)) return send(f->fd, data, size, flags);
+    errno = EBADF;
+    return -1;
+}
+static inline ssize_t lc_recv(const lc_file *f, void *data, size_t size, int flags) {
+    if (lc_is_ours(f)) return recv(f->fd, data, size, flags);
+    errno = EBADF;
+    return -1;
+}
 
 #endif

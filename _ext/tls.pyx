@@ -22,6 +22,7 @@ from libc.string cimport memcpy
 
 from posix.unistd cimport getpid
 
+from logclient._ext.descriptors cimport lc_file, lc_own
 from logclient._ext.pump cimport *
 from logclient._ext.sockets cimport *
 
@@ -58,7 +59,7 @@ cdef class TlsSocket:
     cdef BIO *inner              # owned by `ssl`
     cdef BIO *outer              # our end of the pair
     cdef object plain
-    cdef int fd
+    cdef lc_file file
     cdef int owner               # the process that may end this connection
     cdef bint eof                # the peer has sent its last byte
     cdef bint closed             # it has also said so, or that is taken as said
@@ -80,7 +81,7 @@ cdef class TlsSocket:
         self.context = context
         self.o = o
         self.owner = getpid()
-        self.fd = -1
+        self.file.fd = -1
         if not name or b"\0" in name:
             raise ValueError(f"{name!r} is no name of a server")
         o.ERR_clear_error()
@@ -107,7 +108,8 @@ cdef class TlsSocket:
             o.ERR_clear_error()
             raise ValueError(f"{name!r} is no name of a server")
         self.plain = plain
-        self.fd = plain.fileno()
+        if lc_own(&self.file, plain.fileno()) < 0:
+            raise OSError(errno, "the socket is not open")
 
     def __dealloc__(self):
         # In a forked child a call may have been under way, and its locks may be held for ever: leave all
@@ -130,7 +132,7 @@ cdef class TlsSocket:
                 return 1
             if self.send_failed:
                 return LINK_BROKEN
-            sent = send(self.fd, data, <size_t> n, flags)
+            sent = lc_send(&self.file, data, <size_t> n, flags)
             if sent >= 0:
                 self.o.BIO_nread(self.outer, &data, <int> sent)
             elif errno == EAGAIN or errno == EWOULDBLOCK:
@@ -149,7 +151,7 @@ cdef class TlsSocket:
         if n <= 0:
             return 0
         while True:
-            got = recv(self.fd, room, <size_t> n, MSG_DONTWAIT)
+            got = lc_recv(&self.file, room, <size_t> n, MSG_DONTWAIT)
             if got > 0:
                 self.o.BIO_nwrite(self.outer, &room, <int> got)
                 return 1
@@ -366,7 +368,7 @@ cdef class TlsSocket:
 
     def unwrap(self):
         """Send close_notify, as far as the kernel takes it; the peer's is not waited for."""
-        if self.failed or self.fd < 0:
+        if self.failed or self.file.fd < 0:
             return
         with nogil:
             self.o.ERR_clear_error()
@@ -409,12 +411,12 @@ cdef class TlsSocket:
 
     def fileno(self) -> int:
         """Return the descriptor of the socket; -1: closed."""
-        return self.fd
+        return self.file.fd
 
     def close(self):
         """Close the socket, without a word to the peer."""
         self.failed = True
-        self.fd = -1
+        self.file.fd = -1
         if self.plain is not None:
             self.plain.close()
 

@@ -22,7 +22,7 @@ cdef class UdpPump(CompiledPump):
     A method that the system refuses is not tried again on the same socket.
     """
 
-    cdef int fd
+    cdef lc_file file
     cdef int method              # UDP_ONE, UDP_MANY or UDP_RUNS; below 0: chosen by the next link
     cdef size_t inside           # bytes of the first run that are sent already
     cdef bint no_buffers         # the system is out of buffers, although the socket is writable
@@ -40,7 +40,8 @@ cdef class UdpPump(CompiledPump):
         self.method = -1
 
     cdef int _use_link(self, link) except -1:
-        self.fd = link.fileno()
+        self.file.fd = link.fileno()
+        self.file.device, self.file.inode = link.identity
         if self.method < 0:
             self.method = UDP_METHODS.index(link.send_method)
             if not LC_MMSG:
@@ -69,13 +70,15 @@ cdef class UdpPump(CompiledPump):
         cdef size_t done = 0         # bytes of whole runs
         cdef size_t run, segment
         cdef int n, error, _taken
+        if not lc_is_ours(&self.file):
+            return self._failed(EBADF)
         if self.late_error:
             self.error = self.late_error
             self.late_error = 0
             return LINK_BROKEN
         while done < size:
             self._gather(data + done, size - done)
-            n = lc_udp_send(self.fd, &self.call, self.method)
+            n = lc_udp_send(self.file.fd, &self.call, self.method)
             if n < 0:
                 error = errno
                 if error == EINTR:
@@ -106,7 +109,7 @@ cdef class UdpPump(CompiledPump):
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
         while True:
-            n = recv(self.fd, data + RUN_HEAD, size - RUN_HEAD, MSG_DONTWAIT | MSG_TRUNC)
+            n = lc_recv(&self.file, data + RUN_HEAD, size - RUN_HEAD, MSG_DONTWAIT | MSG_TRUNC)
             if n > 0 and <size_t> n <= size - RUN_HEAD:
                 lc_put_frame(data, <uint32_t> n)
                 lc_put_frame(data + 4, <uint32_t> n)
@@ -116,7 +119,7 @@ cdef class UdpPump(CompiledPump):
             return self._failed(errno)
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
-        fds[0].fd = self.fd
+        fds[0].fd = self.file.fd
         fds[0].events = <short> POLLIN
         if full and self.no_buffers:         # no event reports that the system has some again
             limit[0] = min(limit[0], lc_monotonic() + 0.001)

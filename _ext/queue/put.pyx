@@ -129,7 +129,7 @@ cdef bint lc_grant_room(lc_queue *h) noexcept nogil:
 
 cdef inline bint _begin_wake(lc_queue *h) noexcept nogil:
     # Announce a wake-up; return whether there is a sender. If so, call _wake after releasing the mutex.
-    if h.released:
+    if h.released or lc_wake_fd(&h.wake) < 0:
         return False
     h.waking += 1
     return True
@@ -145,8 +145,7 @@ cdef void _wake(lc_queue *h) noexcept nogil:
 
 cdef inline void _close_wake(lc_queue *h) noexcept nogil:
     # Close the descriptor once no caller can write to it any more. Mutex held.
-    if h.released and not h.waking and not h.wake_closed:
-        h.wake_closed = True
+    if h.released and not h.waking:
         lc_wake_close(&h.wake)
 
 

@@ -19,6 +19,6 @@ cdef class TlsPump(CompiledPump):
         return self.tls.read(data, size)
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
-        fds[0].fd = self.tls.fd
+        fds[0].fd = self.tls.file.fd
         fds[0].events = <short> self.tls.interest(full)
         return self.tls.has_unread

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from logclient.config import Secret
+from logclient.descriptors import Identity, identity
 from logclient.errors import CredentialError
 from logclient.threads import wait_ready
 
@@ -30,7 +32,7 @@ class Attempt:
     ) -> None:
         self.stopped = stopped
         self.warn = warn
-        self._waits_for: list[int] = []
+        self._waits_for: list[tuple[int, Identity | None]] = []
 
     def wait(self, reading: list[int], writing: list[int], deadline: float, late: str) -> bool:
         """Sleep until a descriptor is ready, or until it is time to call this again.
@@ -47,31 +49,33 @@ class Attempt:
         Raises:
             TimeoutError: the time is over.
             InterruptedError: none is ready, and ``stopped`` says to give up.
+            ConnectionAbortedError: a descriptor is not ours any more.
         """
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(late)
-        ready = self._sleep(reading, writing, min(left, STOP_CHECK_S))
+        known = self._waits_for = [(fd, identity(fd)) for fd in reading + writing]
+        try:
+            ready = self._sleep(reading, writing, min(left, STOP_CHECK_S))
+        finally:
+            self._waits_for = []
+        if any(identity(fd) != file for fd, file in known):
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the program has closed the descriptor")
         if not ready and self.stopped():
             raise InterruptedError("stopped while connecting")
         return ready
 
     def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
-        self._waits_for = reading + writing
-        try:
-            return wait_ready(reading, writing, seconds)
-        finally:
-            self._waits_for = []
+        return wait_ready(reading, writing, seconds)
 
     def abandon(self) -> None:
         """In a forked child: release the connection that the parent is making.
 
-        Else the peer would not see its end there. The descriptor's number stays taken, as it belongs to an
-        object of a thread that does not exist here.
+        Else the peer would not see its end there. Its object belongs to a thread that does not exist here.
         """
-        for fd in self._waits_for:
-            with suppress(OSError), open(os.devnull, "rb") as nothing:  # out of descriptors
-                os.dup2(nothing.fileno(), fd, inheritable=False)
+        for fd, known in self._waits_for:
+            if known == identity(fd) and stat.S_ISSOCK(os.fstat(fd).st_mode):  # else it is ZeroMQ's
+                os.close(fd)
 
 
 def renew(secrets: Iterable[tuple[str, Secret | None]], attempt: Attempt) -> None:

@@ -84,13 +84,11 @@ class LaneAttempt(Attempt):
     def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         wake = self._queue.fileno()
         if self._thread is None and wake >= 0:  # a caller wakes the sender, too
-            self._waits_for = reading + writing
             self._queue.enter_fork_safe()
             try:
                 threads.wait_ready([*reading, wake], writing, seconds)
             finally:
                 self._queue.leave_fork_safe()
-                self._waits_for = []
             # First, so that a wake-up from now on is noticed by the next sleep.
             self._queue.finish_wait()
             seconds = 0.0

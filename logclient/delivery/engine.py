@@ -599,7 +599,7 @@ class Engine:
         try:
             self.turns += 1
             self.submissions.callbacks.ensure_thread()
-            self.queue.reopen_wake()
+            self.queue.open_wake()
             for lane in self.lanes:
                 lane.core.sample_clocks(time.monotonic())
             if self._ages is not None:

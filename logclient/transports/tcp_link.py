@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logclient.config import dns_name
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import FOREVER, Link
+from logclient.descriptors import Identity, identity, lifted
 from logclient.errors import CredentialError
 from logclient.threads import original
 
@@ -40,6 +41,34 @@ COUNTS_RECEIVED = sys.platform == "linux"
 _BYTES_RECEIVED = 128  # where Linux's struct tcp_info has tcpi_bytes_received, a u64
 
 
+if TYPE_CHECKING:
+    from socket import socket as _Socket
+else:  # not gevent's, which switches to another greenlet
+    _Socket = original(socket, "socket")
+
+
+class KnownSocket(_Socket):
+    """A socket that closes no other file than its own, once it has its `identity`."""
+
+    identity: Identity | None = None
+
+    def close(self) -> None:
+        """Close the socket, or only forget its number if that is another file's now."""
+        if self.identity is not None and identity(self.fileno()) != self.identity:
+            self.detach()
+        super().close()
+
+
+class OwnSocket(KnownSocket):
+    """A new socket, or that of a descriptor."""
+
+    def __init__(self, family: int = -1, kind: int = -1, number: int = -1, fileno: int | None = None) -> None:
+        super().__init__(family, kind, number, fileno)
+        if self.fileno() < 3:
+            super().__init__(fileno=lifted(self.detach()))
+        self.identity = identity(self.fileno())
+
+
 class TcpLink(Link):
     """One connected stream socket."""
 
@@ -48,11 +77,21 @@ class TcpLink(Link):
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
         self._socket = sock
+        self.identity = identity(sock.fileno())
         self._unsent = memoryview(b"")
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
         return self._socket.fileno()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the descriptor is still that of the connection."""
+        return identity(self._socket.fileno()) == self.identity
+
+    def _check(self) -> None:
+        if not self.is_ours:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Take these bytes; return whether the kernel has all of them and of the calls before."""
@@ -76,6 +115,7 @@ class TcpLink(Link):
 
     def _write(self, data: memoryview) -> int:
         """Return how many bytes were taken; 0: the socket is full."""
+        self._check()
         try:
             return self._socket.send(data, NO_SIGNAL)
         except (BlockingIOError, InterruptedError):
@@ -83,6 +123,7 @@ class TcpLink(Link):
 
     def receive(self) -> bytes | None:
         """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
+        self._check()
         try:
             return self._socket.recv(RECEIVE)
         except (BlockingIOError, InterruptedError):
@@ -99,7 +140,7 @@ class TcpLink(Link):
 
     def detach(self) -> socket.socket:
         """Give the socket to the caller; the link cannot be used any more."""
-        sock: socket.socket = original(socket, "socket")(fileno=self._socket.detach())
+        sock = OwnSocket(fileno=self._socket.detach())
         sock.setblocking(False)
         return sock
 
@@ -178,7 +219,7 @@ def connect_any(endpoint: Endpoint, timeout: float, attempt: Attempt, link: Make
 def _connect(
     attempt: Attempt, deadline: float, family: int, kind: int, number: int, address: Any
 ) -> socket.socket:
-    sock: socket.socket = original(socket, "socket")(family, kind, number)
+    sock = OwnSocket(family, kind, number)
     try:
         sock.setblocking(False)
         error = sock.connect_ex(address)

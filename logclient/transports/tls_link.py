@@ -111,6 +111,7 @@ class TlsLink(TcpLink):
         return found
 
     def _write(self, data: memoryview) -> int:
+        self._check()
         self._reads_first = False
         try:
             taken: int = self.tls_socket.send(data)
@@ -136,6 +137,7 @@ class TlsLink(TcpLink):
 
     def receive(self) -> bytes | None:
         """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
+        self._check()
         # A record (16 KiB) is always read completely, so no data waits in the library unseen by `wait`.
         self._writes_first = False
         try:
@@ -168,6 +170,7 @@ class TlsLink(TcpLink):
     def close(self, flush_for: float = 0.0) -> None:
         """Send close_notify, without waiting for the peer's, and close the socket."""
         try:
+            self._check()
             self.tls_socket.unwrap()
         except (OSError, ValueError):
             pass

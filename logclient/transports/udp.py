@@ -17,8 +17,7 @@ from typing import Any
 
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
-from logclient.threads import original
-from logclient.transports.tcp_link import Endpoint, TcpLink, first_address
+from logclient.transports.tcp_link import Endpoint, OwnSocket, TcpLink, first_address
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -45,6 +44,7 @@ class UdpLink(TcpLink):
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Give the datagrams of these runs to the kernel. Pumps do it themselves: this is for questions."""
+        self._check()
         for buffer in buffers:
             data, at = memoryview(buffer), 0
             while at < len(data):
@@ -76,6 +76,7 @@ class UdpLink(TcpLink):
 
     def receive(self) -> bytes | None:
         """Return a datagram behind its head, or None when there is none."""
+        self._check()
         while True:
             try:
                 data = self._socket.recv(_LARGEST)
@@ -93,7 +94,7 @@ class Udp(Transport):
         host, port = endpoint
 
         def make(_: bytes, family: int, kind: int, number: int, address: Any) -> UdpLink:
-            sock: socket.socket = original(socket, "socket")(family, kind, number)
+            sock = OwnSocket(family, kind, number)
             try:
                 sock.setblocking(False)
                 sock.connect(address)

@@ -10,7 +10,8 @@ import socket
 import struct
 from ipaddress import ip_address
 
-from logclient.threads import original
+from logclient.descriptors import identity
+from logclient.transports.tcp_link import OwnSocket
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -29,7 +30,7 @@ class ReceiverQueue:
     """The receive queue of the socket that receives from a connected one."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._netlink: socket.socket | None = None
+        self._netlink: OwnSocket | None = None
         self._request = b""
         self._matches: set[str] = set()  # addresses as the tables write them
         self._most = 0
@@ -39,8 +40,7 @@ class ReceiverQueue:
             return  # on another machine
         self._request = _request(sock.family, own, peer)
         try:
-            make = original(socket, "socket")
-            self._netlink = netlink = make(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+            self._netlink = netlink = OwnSocket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
             netlink.setblocking(False)
         except (AttributeError, OSError):  # not on this system
             self._netlink = None
@@ -60,7 +60,7 @@ class ReceiverQueue:
             netlink.close()
 
     def _ask(self) -> tuple[int, int, int] | None:
-        if self._netlink is None:
+        if self._netlink is None or identity(self._netlink.fileno()) != self._netlink.identity:
             return None
         try:
             self._netlink.send(self._request)

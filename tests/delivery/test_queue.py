@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -161,12 +162,23 @@ def readable(h: EventQueue) -> bool:
     return bool(select.select([h.fileno()], [], [], 0)[0])
 
 
-needs_descriptor = pytest.mark.skipif(EventQueue().fileno() < 0, reason="no descriptor to wake with here")
+def is_at(fd: int, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), file)
+    except OSError:
+        return False
 
 
-@needs_descriptor
+def with_sender(**bounds: int) -> EventQueue:
+    """A queue whose sender has opened what wakes it."""
+    h = EventQueue(**bounds)
+    assert h.fileno() < 0, "nothing is open before there is a sender"
+    h.open_wake()
+    return h
+
+
 def test_the_first_event_wakes_an_idle_sender() -> None:
-    h = EventQueue()
+    h = with_sender()
     assert h.prepare_wait(True)
     assert not readable(h)
     h.push(b"")
@@ -175,17 +187,15 @@ def test_the_first_event_wakes_an_idle_sender() -> None:
     assert not readable(h)
 
 
-@needs_descriptor
 def test_an_idle_wait_is_refused_while_events_wait() -> None:
-    h = EventQueue()
+    h = with_sender()
     h.push(b"")
     assert not h.prepare_wait(True)
     assert h.prepare_wait(False), "a linger is allowed"
 
 
-@needs_descriptor
 def test_errors_and_full_windows_end_the_linger() -> None:
-    h = EventQueue(full_events=5)
+    h = with_sender(full_events=5)
     h.prepare_wait(False)
     h.push(b"", 2)
     assert not readable(h)
@@ -200,7 +210,7 @@ def test_errors_and_full_windows_end_the_linger() -> None:
     h.push(b"", 2)
     assert readable(h), "five are waiting"
     h.finish_wait()
-    big = EventQueue(full_bytes=1000)
+    big = with_sender(full_bytes=1000)
     big.prepare_wait(False)
     big.push(b"x" * 900)
     assert not readable(big)
@@ -208,9 +218,8 @@ def test_errors_and_full_windows_end_the_linger() -> None:
     assert readable(big)
 
 
-@needs_descriptor
 def test_a_busy_sender_is_not_woken() -> None:
-    h = EventQueue(full_events=2)
+    h = with_sender(full_events=2)
     for _ in range(10):
         h.push(b"", 5)
     assert not readable(h)
@@ -218,6 +227,36 @@ def test_a_busy_sender_is_not_woken() -> None:
     assert readable(h)
     h.wait_for_wake(PATIENCE)
     assert not readable(h)
+
+
+def test_a_number_that_another_file_has_is_left_alone() -> None:
+    """Whether the sender or a caller finds it: never written, read or closed; the sender opens a new pipe."""
+    for notice in (EventQueue.wake, EventQueue.finish_wait, EventQueue.open_wake, EventQueue.release):
+        h = with_sender()
+        pipe = os.fstat(h.fileno())
+        numbers = [fd for fd in range(h.fileno() + 64) if is_at(fd, pipe)]
+        assert len(numbers) == 2
+        mine, peer = socket.socketpair()
+        with mine, peer:
+            peer.send(b"for the program")
+            for fd in numbers:
+                os.dup2(mine.fileno(), fd)
+            try:
+                notice(h)
+                h.wake()
+                assert not select.select([peer], [], [], 0)[0], "nothing was written"
+                assert mine.recv(100) == b"for the program", "nothing was read"
+                if notice is not EventQueue.release:
+                    h.open_wake()
+                    assert h.fileno() not in numbers
+                    h.wake()
+                    assert readable(h)
+                h.release()
+                del h
+                assert all(is_at(fd, os.fstat(mine.fileno())) for fd in numbers), "nothing was closed"
+            finally:
+                for fd in numbers:
+                    os.close(fd)
 
 
 # -- waiting ------------------------------------------------------------------------------------------
@@ -479,7 +518,7 @@ def test_errors_are_kept_when_the_queue_overflows() -> None:
 
 
 def test_a_waiting_sender_can_be_paused() -> None:
-    h = EventQueue()
+    h = with_sender()
     assert not h.pause_for_fork(), "no sender sleeps"
     ended = threading.Event()
 

@@ -20,8 +20,9 @@ EXT = ROOT / "_ext"
 # Anybody may import these.
 LEAVES_OWN: dict[str, set[str]] = {
     "config": {"config", "errors"},
+    "descriptors": set(),
     "errors": set(),
-    "files": {"errors", "files"},
+    "files": {"descriptors", "errors", "files"},
     "lazy": set(),
     "readable": set(),
     "threads": {"errors"},
@@ -54,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "_ext files": {"_ext base"},
     "_ext receivers": {"_ext queue"},
     "_ext queue": {"_ext base"},
-    "_ext sockets": set(),
+    "_ext sockets": {"_ext base"},
     "_ext base": set(),
 }
 
@@ -63,7 +64,7 @@ CLIENT_MODULES = {(), ("agent",), ("client",), ("request",), ("state",)}
 CONSUMER_MODULES = {"subscriber", "zeromq"}
 """Modules of a protocol's package that receive."""
 EXT_ROOMS = {
-    "_ext base": {"buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}
+    "_ext base": {"buffer", "codec_base", "constants", "decoder", "deflate", "descriptors", "hash", "codec"}
     | {"ids", "jsonscan", "jsontext"},
     "_ext queue": {"queue", "inflight", "spool"},
     "_ext records": {"record", "tracebacks"},
