@@ -47,19 +47,19 @@ else:  # not gevent's, which switches to another greenlet
     _Socket = original(socket, "socket")
 
 
-class KnownSocket(_Socket):
-    """A socket that closes no other file than its own, once it has its `identity`."""
+class Known:
+    """Part of a socket that closes no other file than its own, once it has its `identity`."""
 
     identity: Identity | None = None
 
-    def close(self) -> None:
+    def close(self: Any) -> None:
         """Close the socket, or only forget its number if that is another file's now."""
         if self.identity is not None and identity(self.fileno()) != self.identity:
             self.detach()
-        super().close()
+        super().close()  # type: ignore[misc]
 
 
-class OwnSocket(KnownSocket):
+class OwnSocket(Known, _Socket):
     """A new socket, or that of a descriptor."""
 
     def __init__(self, family: int = -1, kind: int = -1, number: int = -1, fileno: int | None = None) -> None:
