@@ -12,8 +12,14 @@ def _end(number: int, frame: object) -> None:
 def run() -> int:
     """Run the command of this process, and return its exit code.
 
-    Until its modules are imported, and after its work, SIGINT and SIGTERM end the process at once.
+    Until its modules are imported, and after its work, SIGINT and SIGTERM end the process at once. A standard
+    stream that is closed becomes the null device, or a socket would get its number, and the output.
     """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from logclient.cli.exits import end_with_reader
+from logclient.cli.exits import check_input, end_with_reader
 from logclient.cli.parser import UsageError, positive
 from logclient.config import registry
 from logclient.errors import ConfigError, ExitCode, LedgerError
@@ -89,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(name: str, hexadecimal: bool) -> Bytes:
     data: Bytes
     if name == "-":
+        check_input()
         data = sys.stdin.buffer.read()
     else:
         with open(name, "rb") as file:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import signal
 import sys
 import threading
@@ -25,7 +27,14 @@ from logclient.errors import (
 )
 from logclient.readable import escape
 
-__all__ = ["Stopped", "TerminationSignals", "end_with_reader", "run_command", "signals_handled"]
+__all__ = [
+    "Stopped",
+    "TerminationSignals",
+    "check_input",
+    "end_with_reader",
+    "run_command",
+    "signals_handled",
+]
 
 
 class Stopped(KeyboardInterrupt):
@@ -50,8 +59,7 @@ def run_command(work: Callable[[], int], *, debug: bool = False) -> int:
                 try:
                     return int(work())
                 finally:
-                    if sys.stdout is not None:
-                        sys.stdout.flush()
+                    sys.stdout.flush()
         except KeyboardInterrupt as error:
             code = error.code if isinstance(error, Stopped) else ExitCode.INTERRUPTED
             return _report(code, "terminated" if code == ExitCode.TERMINATED else "interrupted", debug)
@@ -151,8 +159,9 @@ class _Output(io.FileIO):
                 if self.raises:
                     raise
             except OSError as error:
-                error.filename = "standard output" if self.fileno() == 1 else "standard error"
-                raise
+                if self.fileno() != 2:  # nothing can be said where errors are said
+                    error.filename = "standard output"
+                    raise
         return len(data)
 
 
@@ -168,7 +177,12 @@ def _readers_may_end() -> Iterator[_Output | None]:
 
 
 def _tolerant(stream: Any) -> Any:
-    """Return the stream, in a form that writes to an `_Output` if it writes to a file descriptor."""
+    """Return the stream, in a form that writes to an `_Output` if it writes to a file descriptor.
+
+    One that was closed when the process began is None: then this is the null device.
+    """
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     raw = getattr(stream.buffer, "raw", stream.buffer)
@@ -188,6 +202,12 @@ def _tolerant(stream: Any) -> Any:
 def _raw(stream: Any) -> _Output | None:
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw if isinstance(raw, _Output) else None
+
+
+def check_input() -> None:
+    """Check that standard input is open: a command reads it."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise OSError(errno.EBADF, "is closed", "standard input")
 
 
 def end_with_reader() -> None:

@@ -54,9 +54,22 @@ class CommandParser(_Parser):
             self.set_defaults(run=command.run)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Load the command, then parse: argparse calls this method only for the command that is given."""
+        """Load the command, then parse: argparse calls this method only for the command that is given.
+
+        Options may stand between positional arguments. argparse leaves over those that follow an option.
+        """
         self.load()
-        return super().parse_known_args(args, namespace)
+        found, left = super().parse_known_args(args, namespace)
+        last = next((one for one in reversed(self._actions) if not one.option_strings), None)
+        if last is not None and last.nargs in ("*", "+"):
+            rest = left[left.index("--") :] if "--" in left else []
+            more = [text for text in left[: len(left) - len(rest)] if text == "-" or text[:1] != "-"]
+            unknown = [text for text in left[: len(left) - len(rest)] if text not in more]
+            setattr(found, last.dest, [*(getattr(found, last.dest) or ()), *more, *rest[1:]])
+            left = unknown
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return found, []
 
 
 class _Version(argparse.Action):

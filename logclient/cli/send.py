@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from logclient import config
-from logclient.cli.exits import Stopped, TerminationSignals
+from logclient.cli.exits import Stopped, TerminationSignals, check_input
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, parse_url, positive, rate
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
@@ -66,8 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     OK: every event is acknowledged or handed over; UNREACHABLE: none is; else BROKEN.
     """
     files = arguments.files or [STDIN]
-    if STDIN in files and arguments.repeat > 1:
-        raise UsageError("--repeat: standard input cannot be read again")
+    if STDIN in files:
+        check_input()
+        if arguments.repeat > 1:
+            raise UsageError("--repeat: standard input cannot be read again")
     given = parse_url(arguments.url, ledger=arguments.ledger)
     sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
     defaults: dict[str, Any] = {

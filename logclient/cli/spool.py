@@ -183,7 +183,7 @@ def _purge(arguments: argparse.Namespace) -> int:
         for owner in dead:
             print(_describe(owner), flush=True)
     if dead and not arguments.yes:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("purge: needs --yes where nobody can be asked")
         answer = input(f"remove {_events(dead)} of {_counted(len(dead), 'owner')}? [y/N] ")
         if answer.strip().lower() not in ("y", "yes"):

@@ -142,7 +142,7 @@ class TestDrain:
         ("arguments", "words"),
         [
             (["drain"], "the following arguments are required: --to (see logclient spool drain --help)"),
-            (["ls", "--yes"], "unrecognized arguments: --yes (see logclient --help)"),
+            (["ls", "--yes"], "unrecognized arguments: --yes (see logclient spool ls --help)"),
             (["purge", "--to", NOBODY], f"unrecognized arguments: --to {NOBODY} (see logclient --help)"),
         ],
     )
