@@ -7,7 +7,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from ssl import SSLContext
@@ -21,6 +22,7 @@ from logclient.config.url import decode, split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
+from logclient.readable import escape
 from logclient.transports.tls import server_context
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     Server = CollectorBase[Any] | Consumer
 
+_TOLD = 3  # lines about peers that were refused for the same reason
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
@@ -253,20 +256,23 @@ def collect(
         out.flush()
         end = float("inf") if seconds is None else time.monotonic() + seconds
         incomplete: frozenset[Server] = frozenset()
+        told: Counter[str] = Counter()
         while all(collector.error is None for collector in collectors):
             # Wait a second at most, to notice a collector that has failed.
             incomplete = _report_incomplete(collectors, incomplete)
+            _report_refusals(collectors, told)
             stopped.wait(max(0.0, min(0.1 if show else 1.0, end - time.monotonic())))
             _print_events(shown, out)
             if stopped.is_set() or time.monotonic() >= end:
                 break
     _print_events(shown, out)
     incomplete = _report_incomplete(collectors, incomplete)
+    _report_refusals(collectors, told)
     for collector in collectors:
         if as_json:
             print(json.dumps({**collector.listens, **collector.report}), file=out)
         else:
-            print(f"{collector.url}: {collector.summary}", file=sys.stderr)
+            print(f"{collector.url}: {collector.summary}{_why(collector.report)}", file=sys.stderr)
     out.flush()
     unreached = [where for collector in collectors for where in collector.unreached]
     for where in unreached:
@@ -277,6 +283,26 @@ def collect(
         if collector.error is not None:
             raise collector.error
     return ExitCode.UNREACHABLE if incomplete or unreached else ExitCode.OK
+
+
+def _report_refusals(collectors: Sequence[Server], told: Counter[str]) -> None:
+    """Print which peers were refused and why, a few for each reason and collector; count them in `told`."""
+    for collector in collectors:
+        for text in getattr(collector, "take_refusals", list)():
+            kind = f"{collector.url} {text.partition(': ')[2]}"
+            told[kind] += 1
+            if told[kind] <= _TOLD:
+                more = "; further ones are only counted" if told[kind] == _TOLD else ""
+                print(f"{collector.url}: refused {escape(text)}{more}", file=sys.stderr)
+
+
+def _why(report: Mapping[str, Any]) -> str:
+    """Return the most frequent reasons for refusals as the end of a summary."""
+    reasons = Counter(report["reasons"])
+    shown = [f"{reason} {count}" for reason, count in reasons.most_common(5)]
+    if others := reasons.total() - sum(count for _, count in reasons.most_common(5)):
+        shown.append(f"others {others}")
+    return f"; refused: {escape(', '.join(shown))}" if shown else ""
 
 
 def _print_events(collectors: Sequence[Server], out: Any) -> None:

@@ -313,6 +313,10 @@ class Collector(StreamCollector[Counts, _Connection]):
 
     def _data_received(self, connection: _Connection, data: memoryview, now: float) -> None:
         protocol = connection.protocol
+        if not connection.head[:1].isupper():  # no HTTP request, whose first line the protocol would wait for
+            self._protocol_error(connection, "websocket: no HTTP request")
+            self._close_after_replies(connection)
+            return
         protocol.receive_data(bytes(data))
         for event in protocol.events_received():
             if connection.closing:  # messages after a cut have not arrived
@@ -332,7 +336,8 @@ class Collector(StreamCollector[Counts, _Connection]):
         if error is None:
             self._close_after_replies(connection)
         elif connection.close_by == NEVER:
-            self._protocol_error(f"websocket: {type(error).__name__}")
+            foreign = connection.protocol.handshake_exc is not None
+            self._protocol_error(connection, f"websocket: {type(error).__name__}", foreign=foreign)
         # This also ends the connection of a peer that does not read.
         connection.close_by = min(connection.close_by, now + _CLOSE_TIMEOUT)
 
@@ -372,7 +377,7 @@ class Collector(StreamCollector[Counts, _Connection]):
         if self._capture is not None:
             self._capture.unit(connection.stream, masked(result.raw))
         if message is None:
-            self._protocol_error(result.reason)
+            self._protocol_error(connection, result.reason, foreign=False)
         elif isinstance(message, Connect):
             self._count["logins" if connection.node.open else "refused_logins"] += 1
             if connection.node.open:

@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, TypeVar
@@ -25,6 +26,7 @@ from logclient.threads import signals_blocked
 TOO_MANY = "connections: too many"
 
 _REASONS_MAX = 1000
+_REFUSALS_MAX = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,7 @@ class CollectorBase(Generic[C]):
         # The thread holds the lock for a whole turn, so that counters include an ack before its peer has it.
         self._changed = threading.Condition(threading.Lock())
         self._reasons: dict[str, int] = {}
+        self._refusals: deque[str] = deque(maxlen=_REFUSALS_MAX)
         self._holding = False
         self._cut_all = False
         self._stopping = False
@@ -449,6 +452,13 @@ class CollectorBase(Generic[C]):
             except (LogclientError, ValueError, RecursionError):
                 found.append(raw.decode("utf-8", "backslashreplace"))
         return found
+
+    def take_refusals(self) -> list[str]:
+        """Return the last connections closed for a protocol error since the last call: address and reason."""
+        with self._changed:
+            refusals = list(self._refusals)
+            self._refusals.clear()
+        return refusals
 
     def _check_kept(self) -> None:
         if not self._keep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
 import ssl
@@ -17,6 +18,18 @@ _RECEIVE = 1 << 20
 _OUT_MAX = 1 << 16  # with more unsent bytes, reading from the peer stops
 
 
+_HEAD = 16
+_LANGUAGES = (
+    (rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|CONNECT|PATCH|TRACE|PRI) ", "it speaks HTTP"),
+    (rb"\x16\x03", "it speaks TLS"),
+    (rb"(?:\d+ )?<\d{1,3}>", "it speaks syslog"),
+    (rb"SSH-", "it speaks SSH"),
+    (rb"PROXY |\r\n\r\n\0\r\nQUIT", "a proxy puts its own header before the events (the PROXY protocol)"),
+    (rb"\s*[{\[]", "it sends JSON as lines"),
+)
+"""How peers begin that speak something else."""
+
+
 @dataclass(eq=False, kw_only=True)
 class Connection(Peer[bytes]):
     """The connection of one peer."""
@@ -26,6 +39,7 @@ class Connection(Peer[bytes]):
     alive_at: float  # time of the last byte in either direction
     wrote_at: float  # time of the last byte to the peer
     out: bytearray = field(default_factory=bytearray)
+    head: bytes = b""  # the first bytes of the peer
     interest: int = 0  # the events that the selector watches
     tls_must_write: bool = False  # whether TLS has to send bytes before it can read
     eof: bool = False  # whether the peer has ended its direction
@@ -200,6 +214,7 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
             self._watch(connection)
             return
         self._count["bytes"] += size
+        connection.head = connection.head or bytes(self._buffer[:_HEAD])
         self._data_received(connection, self._buffer[:size], now)
         connection.alive_at = now
         if connection.number in self._connections:
@@ -223,13 +238,18 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
                 raise BlockingIOError from None
         except ssl.SSLError as error:
             if not size:
-                self._protocol_error(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
+                reason = f"tls: {(error.reason or 'error').replace('_', ' ').lower()}"
+                self._protocol_error(connection, reason)
                 raise
         return size
 
-    def _protocol_error(self, reason: str) -> None:
+    def _protocol_error(self, connection: K, reason: str, *, foreign: bool = True) -> None:
+        """Count an error and note it for `take_refusals`; a `foreign` one by what the peer speaks."""
         self._count["protocol_errors"] += 1
+        found = (text for pattern, text in _LANGUAGES if foreign and re.match(pattern, connection.head))
+        reason = next(found, reason)
         self._count_reason(reason)
+        self._refusals.append(f"{connection.peer}: {reason}")
 
     def _close_after_replies(self, connection: K, count: str = "") -> None:
         """Stop reading from a connection, and close it after its replies."""

@@ -143,7 +143,10 @@ class TestDrain:
         [
             (["drain"], "the following arguments are required: --to (see logclient spool drain --help)"),
             (["ls", "--yes"], "unrecognized arguments: --yes (see logclient spool ls --help)"),
-            (["purge", "--to", NOBODY], f"unrecognized arguments: --to {NOBODY} (see logclient --help)"),
+            (
+                ["purge", "--to", NOBODY],
+                f"unrecognized arguments: --to {NOBODY} (see logclient spool purge --help)",
+            ),
         ],
     )
     def test_a_wrong_option_is_named(
