@@ -5,13 +5,13 @@
 # make test-long  tests that take minutes each;  make test-pythons, wheels: for every Python that can be found
 # make bench | mutants | fuzz | nemesis | docs | kafka | generated | lock | format   CONTRIBUTING.md says more
 #
-# PYTHON=python3.12   the interpreter of .venv;  ARGS="…"  more arguments for the command
+# PYTHON=python3.12   the interpreter of .venv, also with arguments;  ARGS="…"  more arguments for the command
 # ONLY=name,name      build these extensions only;  DEBUG=1  with symbols, until the next build without it
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-DEPS := PYTHON=$(PYTHON) VENV=$(VENV) sh tools/deps.sh
+DEPS := PYTHON='$(PYTHON)' VENV=$(VENV) sh tools/deps.sh
 PYTEST = $(PY) -m pytest --dist=loadgroup --no-loadscope-reorder
 SOURCES := $(shell find _ext -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' -o -name '__init__.py') setup.py tools/extensions.py tools/libraries.py tools/stubs.py
 -include $(VENV)/java.mk

@@ -15,12 +15,16 @@ took() { echo "deps: $* in $(($(date +%s) - start)) s"; }
 case $1 in
 venv)
     fail() { say "$*"; exit 1; }
-    command -v "$PYTHON" >/dev/null || fail "logclient needs Python 3.11 or newer: there is no $PYTHON; try make PYTHON=python3.12"
-    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "logclient needs Python 3.11 or newer: $PYTHON is $("$PYTHON" -V 2>&1); try make PYTHON=python3.12"
-    "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || fail "$PYTHON cannot make environments: install its venv package (Debian: python3-venv)"
-    "$PYTHON" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || fail "$PYTHON has no headers to compile against: install its development package (Debian: python3-dev)"
-    command -v "${CC:-cc}" >/dev/null || fail "logclient needs a C compiler: there is no ${CC:-cc} (Debian: gcc; Fedora: gcc)"
-    "$PYTHON" -m venv "$VENV"
+    # A command with its arguments, or one whose name has spaces.
+    if command -v "$PYTHON" >/dev/null; then python() { "$PYTHON" "$@"; }; else python() { $PYTHON "$@"; }; fi
+    command -v "$PYTHON" >/dev/null || command -v "${PYTHON%% *}" >/dev/null || fail "logclient needs Python 3.11 or newer: there is no $PYTHON; try make PYTHON=python3.12"
+    python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "logclient needs Python 3.11 or newer: $PYTHON is $(python -V 2>&1); try make PYTHON=python3.12"
+    python -c 'import venv, ensurepip' 2>/dev/null || fail "$PYTHON cannot make environments: install its venv package (Debian: python3-venv)"
+    python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || fail "$PYTHON has no headers to compile against: install its development package (Debian: python3-dev)"
+    compiler=${CC:-cc}
+    compiler=${compiler%% *} # as in CC="ccache gcc"
+    command -v "$compiler" >/dev/null || fail "logclient needs a C compiler: there is no $compiler (Debian: gcc; Fedora: gcc)"
+    python -m venv "$VENV"
     touch "$VENV/.made"
     ;;
 packages)

@@ -84,8 +84,9 @@ find_java() {
 
 find_java && exit 0
 
+remedy="install a JRE (Debian: openjdk-17-jre-headless; Fedora: java-21-openjdk-headless; Alpine: openjdk17-jre-headless) or set JAVA_HOME"
 if ! may_install; then
-    say "logclient needs Java 17 or newer for Spark, and may not install it here: install a JRE or set JAVA_HOME"
+    say "logclient needs Java 17 or newer for Spark, and may not install it here: $remedy"
     exit 1
 fi
 
@@ -110,5 +111,5 @@ if find_java; then
     rm -f "$log"
     exit 0
 fi
-say "logclient needs Java 17 or newer for Spark, and could not install it (see $log): install a JRE or set JAVA_HOME"
+say "logclient needs Java 17 or newer for Spark, and could not install it (see $log): $remedy"
 exit 1

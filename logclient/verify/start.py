@@ -146,7 +146,8 @@ def _find_java() -> str:
     if not java or not os.path.exists(java):
         where = f"JAVA_HOME={home}" if home else "PATH"
         raise VerifyError(
-            f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME"
+            f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE "
+            "(Debian: openjdk-17-jre-headless) or set JAVA_HOME"
         )
     return java
 

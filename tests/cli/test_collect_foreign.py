@@ -89,10 +89,8 @@ def test_logux_says_what_a_peer_speaks() -> None:
 
 
 def test_a_server_with_tls_says_that_a_peer_has_none(tmp_path: Path) -> None:
-    shown = collected(
-        f"lumberjack+tls://127.0.0.1:0?cert={Authority(tmp_path).issue('far', '127.0.0.1')}",
-        [HTTP[0], b"2W\0\0\0\1"],
-    )
+    certificate = Authority(tmp_path / "ca").issue("far", "127.0.0.1")
+    shown = collected(f"lumberjack+tls://127.0.0.1:0?cert={certificate}", [HTTP[0], b"2W\0\0\0\1"])
     assert re.search(r"refused 127\.0\.0\.1:\d+: tls: http request", shown), shown
     assert len(re.findall(r"refused 127\.0\.0\.1:\d+: tls: ", shown)) == 2, shown
 
