@@ -31,22 +31,6 @@ _said: list[str] = []
 """The line that this process has written about it."""
 
 
-class _Counter:
-    """A number that threads and signal handlers increase without a lock."""
-
-    def __init__(self) -> None:
-        self._left = itertools.repeat(None, _MOST)
-
-    def add(self) -> None:
-        """Add one."""
-        next(self._left)
-
-    @property
-    def value(self) -> int:
-        """The number."""
-        return _MOST - self._left.__length_hint__()
-
-
 class _Nothing:
     """What front ends ask of an engine: here there is none."""
 
@@ -77,7 +61,8 @@ class Client(AgentMethods[int], client.Client):
         self.front_ends = weakref.WeakSet()
         self._engine: Any = _Nothing()
         self._callbacks = CallbackThread(self.warn_limited)
-        self._sent, self._refused = _Counter(), _Counter()
+        # By whether the client was closed. Threads and signal handlers count without a lock.
+        self._left = {closed: itertools.repeat(None, _MOST) for closed in (False, True)}
         self._closed = False
         self.agent = Agent(lambda *_: self.send(""), "off-none")
         if not _said:
@@ -90,7 +75,7 @@ class Client(AgentMethods[int], client.Client):
 
     def send(self, event: Event, level: Level = client.INFO) -> int:
         """Count one event, and return 0: it is dropped."""
-        (self._refused if self._closed else self._sent).add()
+        next(self._left[self._closed])
         return 0
 
     def submit(self, event: Event, level: Level = client.INFO) -> Delivery:
@@ -129,13 +114,13 @@ class Client(AgentMethods[int], client.Client):
 
     def stats(self) -> Stats:
         """Return the counts: all events are dropped as ``disabled``."""
-        sent = self._sent.value
+        sent, refused = (_MOST - self._left[closed].__length_hint__() for closed in (False, True))
         counts: dict[str, Any] = dict.fromkeys(Stats._fields, 0)
         texts = ("last_error", "ledger_error", "spool_error", "tls", "pump", "compressor")
         counts |= dict.fromkeys(texts, "")
         counts |= {"failed": {}, "filtered": {}, "dropped": {DROPPED: sent} if sent else {}, "sent": sent}
         about = {"url": self.config.redacted, "producer": self.producer}
-        return Stats(**{**counts, "refused": self._refused.value, **about})
+        return Stats(**{**counts, "refused": refused, **about})
 
     def warn_limited(self, kind: str, text: str) -> None:
         """Write a line to the error log, at most once a minute for each kind."""

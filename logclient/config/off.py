@@ -16,11 +16,6 @@ class OffConfig(Config):
     read, because the places where they lie may not exist where nothing is shipped.
     """
 
-    @classmethod
-    def refusal(cls, option: Option, scheme: str) -> str:
-        """Return nothing: every option is accepted."""
-        return ""
-
 
 def _merge(options: list[Option]) -> Option:
     """Return one option for several of the same name."""

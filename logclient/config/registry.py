@@ -79,14 +79,7 @@ SCHEMES: dict[str, Scheme] = {
 OFF = "none"
 """The scheme of clients that ship nothing. It is no protocol, and has all options."""
 
-_NONE = Scheme(
-    protocol=OFF,
-    core="",
-    transport="",
-    client="logclient.off:Client",
-    port=0,
-    path=True,
-)
+_NONE = Scheme(OFF, core="", transport="", client="logclient.off:Client", port=0, path=True)
 
 # The class of a protocol's configuration, which declares its options; in the order of the documentation.
 CONFIGS = {

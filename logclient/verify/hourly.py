@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from logclient import evidence
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence import storage
 from logclient.evidence.selection import Selection
@@ -58,7 +57,6 @@ def append(
         MissingExtra: as of `run`.
         VerifyError: as of `run`.
     """
-    evidence.require("pyarrow", "numpy")
     import numpy as np
 
     if os.fspath(folder).startswith("delta:"):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from logclient import evidence
 from logclient.errors import ConfigError, LedgerError, LogclientError, VerifyError
 from logclient.evidence import storage
 from logclient.evidence.selection import Selection
@@ -131,7 +130,6 @@ def run(
         MissingExtra: PySpark, pyarrow or numpy is not installed.
         VerifyError: there is no Java, or Spark fails.
     """
-    evidence.require("pyarrow", "numpy")
     output.remove_verdict(out)
     if sum(given is not None for given in (capture, kafka, table, arrived)) != 1:
         raise ConfigError("capture, kafka, table, arrived: exactly one of them must be given")
