@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from logclient import client
@@ -35,6 +36,7 @@ class _Nothing:
     """What front ends ask of an engine: here there is none."""
 
     inline = True  # callers never wait for a thread
+    queue = SimpleNamespace(forked=False)
     on_start: Any = None
 
     def flush_if_reachable(self, timeout: float) -> int:
