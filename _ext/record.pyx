@@ -52,6 +52,7 @@ from collections.abc import Mapping
 from types import MemberDescriptorType
 
 from logclient._ext.tracebacks import ExceptionFormatter
+from logclient.errors import ConfigError, EncodeError, EncodeTypeError
 
 include "record/externs.pyx"
 include "record/json_encode.pyx"

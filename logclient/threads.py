@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import select
 import sys
 import threading
 import time
@@ -62,8 +63,6 @@ def original(module: ModuleType, name: str) -> Any:
 
 def wait_ready(reading: list[int], writing: list[int], seconds: float) -> bool:
     """Sleep for so many seconds at most; return whether one of these descriptors is ready."""
-    import select
-
     poll = original(select, "poll")()
     wanted = dict.fromkeys(reading, select.POLLIN)
     for fd in writing:

@@ -132,8 +132,6 @@ cdef class FastHandler:
         if value is not None and type(value) is type(self.own_formatter):
             for name in ("fields", "error_fingerprint"):
                 if getattr(value, name, None):
-                    from logclient.errors import ConfigError
-
                     raise ConfigError(f"formatter: give its {name} to the handler, as the option {name}")
         with cython.critical_section(self):
             self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value

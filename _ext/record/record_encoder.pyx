@@ -754,8 +754,6 @@ cdef enum:
 
 
 cdef object _error(uint8_t reason, object obj, size_t limit):
-    from logclient.errors import EncodeError, EncodeTypeError
-
     if reason == R_TOO_LARGE:
         error = EncodeError(f"event: longer than max_event_bytes ({limit})")
         error.reason = "too_large"
@@ -767,8 +765,6 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
 
 cpdef uint8_t failure_reason(object error: BaseException | None) except 255:
     """Return the reason, one of ``R_*``, under which an event fails that this exception is about."""
-    from logclient.errors import EncodeError
-
     if isinstance(error, EncodeError) and error.reason == "too_large":
         return <uint8_t> R_TOO_LARGE
     return <uint8_t> R_UNENCODABLE
@@ -785,8 +781,6 @@ cpdef uint8_t level_index(object level: int | str) except 255:
         PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
         known = overflow == 0
     if not known:
-        from logclient.errors import ConfigError
-
         number = "a number of 64 bits" if overflow else "a number"
         raise ConfigError(f"level: must be {number}, or the name of a level such as ERROR")
     return _level_index(<PyObject *> level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections import deque
@@ -314,7 +315,8 @@ class CallbackThread:
         if thread is not None and (thread.ident is None or thread.is_alive()):
             return True
         self._thread = None
-        self._alone = lifecycle.forks_unseen()
+        # Before Python 3.12 a thread started while the interpreter ends is waited for, and never runs.
+        self._alone = lifecycle.forks_unseen() or sys.is_finalizing()
         if self._alone:
             return False
         self._thread = thread = threads.make_thread(self._work, threads.CALLBACKS)

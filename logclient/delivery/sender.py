@@ -7,6 +7,7 @@ and deliver in their call: delivery is *inline*.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from logclient import threads
 from logclient._ext.record import mark_sender_thread
 from logclient.delivery import lifecycle
 from logclient.delivery.contract import FOREVER, LONGEST
+from logclient.errors import described
 
 if TYPE_CHECKING:
     from logclient._ext.pump import PumpGroup
@@ -201,7 +203,16 @@ class Sender:
                     self._queue.wake()
                     continue
                 with self.acting(deadline):
-                    work.turn(min(deadline, time.monotonic() + SLICE))
+                    try:
+                        work.turn(min(deadline, time.monotonic() + SLICE))
+                    except Exception as error:
+                        if not sys.is_finalizing():
+                            raise
+                        # Destructors may log when Python imports nothing any more, as pyzmq wants to.
+                        self.ending.abandon(True)
+                        words = f"events of destructors are not delivered: {described(error)}"
+                        self._diagnostics.warn_limited("exit", f"{self._diagnostics.url}: {words}")
+                        break
                     if self.ending.is_handed:
                         work.turned_at_exit(done, deadline)
         if self.inline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -458,8 +459,6 @@ def _answered(found: Any) -> Any:
 
 
 def _strings(body: bytes) -> dict[str, str]:
-    import json
-
     write = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     found = json.loads(body).items()
     return {name: value if isinstance(value, str) else write(value) for name, value in found}

@@ -30,6 +30,9 @@ from logclient.transports.tcp import Tcp
 from logclient.transports.tcp_link import Connect
 from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, read_certificate, refused
 
+# Held: destructors may log at the end of the process, when the builtin is gone.
+_open = open
+
 if TYPE_CHECKING:
     from logclient._ext.tls import OpenSsl, TlsContext
 
@@ -119,6 +122,10 @@ class Tls(Tcp):
         self._why = ""  # there is none
         try:
             self._library = find_openssl()
+            # Now: at the end of the process nothing can be imported.
+            from logclient._ext.tls import TlsContext, TlsPump, TlsSocket
+
+            self._kinds = TlsContext, TlsSocket, TlsPump
         except ImportError as error:
             self._why = str(error)
         self._loaded: _Loaded | None = None
@@ -194,8 +201,7 @@ class Tls(Tcp):
         context: ssl.SSLContext | TlsContext = plain
         wrap: Wrap = partial(_PythonSocket, plain)
         if self._library is not None:
-            from logclient._ext.tls import TlsContext, TlsSocket
-
+            TlsContext, TlsSocket, _ = self._kinds
             context = TlsContext(self._library, plain)
             context.set_verify(self._verify)
             context.check_hostname = plain.check_hostname
@@ -208,9 +214,7 @@ class Tls(Tcp):
         """Import the factory of the compiled pump; see `Transport`."""
         if self._library is None:
             raise ImportError(self._why)
-        from logclient._ext.tls import TlsPump
-
-        return TlsPump
+        return self._kinds[2]
 
     def make_link(
         self,
@@ -386,7 +390,7 @@ def _versions(*paths: str) -> list[tuple[int, int]]:
 def _holds(option: str, path: str, mark: bytes, what: str) -> None:
     """Check that a file contains `mark`, for an error that is clearer than OpenSSL's."""
     try:
-        with open(path, "rb") as file:
+        with _open(path, "rb") as file:
             found = mark in file.read(1 << 20)
     except OSError as error:
         raise _unreadable(option, path, error) from None

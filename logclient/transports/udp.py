@@ -18,6 +18,7 @@ from typing import Any
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
 from logclient.transports.tcp_link import Endpoint, OwnSocket, TcpLink, first_address
+from logclient.transports.udp_queue import ReceiverQueue
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -58,8 +59,6 @@ class UdpLink(TcpLink):
     def receiver(self) -> tuple[int, int, int] | None:
         """Look at the receive queue of the server's socket, where that is on this machine: see `Link`."""
         if self._queue is None:
-            from logclient.transports.udp_queue import ReceiverQueue
-
             self._queue = ReceiverQueue(self._socket)
         found: tuple[int, int, int] | None = self._queue.look()
         return found

@@ -13,6 +13,9 @@ from ipaddress import ip_address
 from logclient.descriptors import identity
 from logclient.transports.tcp_link import OwnSocket
 
+# Held: destructors may log at the end of the process, when the builtin is gone.
+_open = open
+
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
@@ -80,7 +83,7 @@ class ReceiverQueue:
     def _use_tables(self, address: bytes, port: int) -> None:
         self.close()
         try:
-            with open(_DEFAULT, "rb") as file:
+            with _open(_DEFAULT, "rb") as file:
                 self._most = int(file.read())
         except (OSError, ValueError):
             return
@@ -96,7 +99,7 @@ class ReceiverQueue:
         held = dropped = sockets = 0
         for table in _TABLES:
             try:
-                with open(table) as file:
+                with _open(table) as file:
                     lines = file.read().splitlines()[1:]
             except OSError:
                 continue

@@ -425,6 +425,8 @@ def curve_keys(secret: str | None) -> tuple[str, str]:
 
 def _check_resources() -> None:
     """Make sure that libzmq can start its threads; OSError: too little is left for them."""
+    if sys.is_finalizing():  # Python's threads cannot run any more, and are waited for before Python 3.12
+        return
     pipes: list[int] = []
     go = Event()
     idents: list[int] = []
