@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -131,8 +132,14 @@ def action_name(value: object) -> str:
 
 def local_time(seconds: float, zone: datetime.tzinfo | None) -> str:
     """Return ``started_at``: whole seconds of the importer's local time, and the offset, which it ignores."""
-    moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).astimezone(zone)
-    return moment.replace(microsecond=0).isoformat()
+    if zone is not None:
+        return datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).astimezone(zone).isoformat()
+    # Not by datetime, whose look at the system's zone ends Python 3.13 with SIGSEGV in late destructors.
+    at = time.localtime(int(seconds))
+    minutes, second = divmod(abs(at.tm_gmtoff), 60)
+    offset = f"{'-' if at.tm_gmtoff < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+    offset += f":{second:02}" if second else ""
+    return f"{at[0]:04}-{at[1]:02}-{at[2]:02}T{at[3]:02}:{at[4]:02}:{at[5]:02}{offset}"
 
 
 _STARTED = re.compile(r"\d{4}-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d:[0-6]\d")

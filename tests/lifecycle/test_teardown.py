@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from logclient.logjam.document import local_time
 from logclient.testing.logjam import Collector as LogjamServer
 from logclient.testing.logux import Collector as LoguxServer
 from logclient.testing.lumberjack import Collector
@@ -102,3 +106,18 @@ def test_last_words_that_pyzmq_cannot_send_are_said_to_be_lost(says: str) -> Non
     assert "logclient: logjam://" in said and ": events of destructors are not delivered: ImportError" in said
     if says not in ("flush", "result"):  # these tell their caller
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu", "Africa/Monrovia"])
+def test_local_times_are_those_of_datetime(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the client does not ask: in a late destructor Python 3.13 ends by SIGSEGV there."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        rng = random.Random(59)
+        for seconds in [0, -1, 0.9, -0.5, *(rng.uniform(-5e9, 2e10) for _ in range(500))]:
+            moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)
+            assert local_time(seconds, None) == moment.astimezone(None).isoformat()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
