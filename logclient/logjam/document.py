@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -132,14 +131,12 @@ def action_name(value: object) -> str:
 
 def local_time(seconds: float, zone: datetime.tzinfo | None) -> str:
     """Return ``started_at``: whole seconds of the importer's local time, and the offset, which it ignores."""
-    if zone is not None:
-        return datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).astimezone(zone).isoformat()
-    # Not by datetime, whose look at the system's zone ends Python 3.13 with SIGSEGV in late destructors.
-    at = time.localtime(int(seconds))
-    minutes, second = divmod(abs(at.tm_gmtoff), 60)
-    offset = f"{'-' if at.tm_gmtoff < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
-    offset += f":{second:02}" if second else ""
-    return f"{at[0]:04}-{at[1]:02}-{at[2]:02}T{at[3]:02}:{at[4]:02}:{at[5]:02}{offset}"
+    moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)
+    if zone is None:
+        # Not by `astimezone`, which ends Python 3.13 with SIGSEGV in late destructors.
+        local = datetime.datetime.fromtimestamp(int(seconds))
+        zone = datetime.timezone(local - moment.replace(tzinfo=None))
+    return moment.astimezone(zone).isoformat()
 
 
 _STARTED = re.compile(r"\d{4}-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d:[0-6]\d")

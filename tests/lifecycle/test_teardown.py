@@ -110,7 +110,7 @@ def test_last_words_that_pyzmq_cannot_send_are_said_to_be_lost(says: str) -> Non
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu", "Africa/Monrovia"])
 def test_local_times_are_those_of_datetime(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which the client does not ask: in a late destructor Python 3.13 ends by SIGSEGV there."""
+    """`astimezone` without a zone is not asked: in a late destructor it ends Python 3.13 by SIGSEGV."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
