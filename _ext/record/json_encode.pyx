@@ -516,7 +516,8 @@ cdef bint _is_mapping(object v) except -1:
     # The class of a lazy object may be unknown until a query has been made, which may fail.
     cdef object kind = type(v)
     try:
-        return isinstance(v, Mapping) or hasattr(kind, "keys") and hasattr(kind, "items") and _is_multiple(kind)
+        return (isinstance(v, Mapping)
+                or hasattr(kind, "keys") and hasattr(kind, "items") and _is_multiple(kind))
     except Exception:
         return False
 
