@@ -170,13 +170,13 @@ def test_a_log_call_never_raises(tmp_path: Path, capfd: pytest.CaptureFixture[st
         log = structlog.get_logger("logclient.test")
         log.info("ours are left out")
         log = structlog.get_logger()
-        log.info("circle", cycle=cycle)
+        log.info("circle", cycle=cycle, text="x" * (2 << 20))
         for n in range(100):
             log.info(Broken(), n=n, logger=Broken())
         log.fatal("end")
         factory.client.close()
         stats = factory.client.stats()
-    assert stats.failed == {"unencodable": 1}
+    assert stats.failed == {"too_large": 1}
     assert stats.sent == 1 + stats.acked + sum(stats.dropped.values())
     assert "EncodeError" in capfd.readouterr().err
 
