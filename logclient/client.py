@@ -420,7 +420,14 @@ def _common_fields(config: Config) -> dict[str, Any]:
         "bound": context.current,
         "spans": spans.Spans(service=config.service is None) if config.opentelemetry else None,
         "timestamp": config.timestamp,
+        "correct": _correct,
     }
+
+
+def _correct(event: dict[Any, Any], label: str) -> tuple[dict[Any, Any], int]:
+    from logclient.records.times import corrected
+
+    return corrected(event, label)
 
 
 def _steps(config: Config) -> tuple[Step, ...]:

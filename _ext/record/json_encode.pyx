@@ -460,6 +460,8 @@ cdef object _plain_value(object v, int depth):
                 if field.repr}
     if _is_instance(v, "numpy", "generic"):
         found = v.item()
+        if _is_instance(found, "datetime", "datetime"):
+            return found.replace(tzinfo=sys.modules["datetime"].timezone.utc)
         return v if isinstance(found, (bytes, complex)) or type(found) is type(v) else found
     if _is_instance(v, "datetime", "timedelta"):
         return v.total_seconds()
@@ -485,12 +487,24 @@ cdef str _text_of(Document *doc, object v):
     module = sys.modules.get("datetime")
     if module is not None and isinstance(v, (module.date, module.time)):
         # ISO 8601 with a T: Elasticsearch detects it as a date.
-        return _exact_str(v.isoformat())
+        return _exact_str((_zoned(v, module) if isinstance(v, module.datetime) else v).isoformat())
     if any([_is_instance(v, module, name) for module, name in PROPER]):
         return _exact_str(str(v))
     text = _exact_str(str(_shown(doc, v)))
     doc.sanitized += 1
     return text
+
+
+cdef object _zoned(object v, module):
+    # A datetime without a zone is local, and RFC 3339 has no offsets with seconds.
+    try:
+        offset = v.utcoffset()
+        if offset is None:
+            v = v.astimezone()
+            offset = v.utcoffset()
+        return v.astimezone(module.timezone.utc) if offset.seconds % 60 or offset.microseconds else v
+    except (OverflowError, ValueError, OSError):     # in the first or the last year
+        return v.replace(tzinfo=module.timezone.utc)
 
 
 cdef inline str _exact_str(object text):

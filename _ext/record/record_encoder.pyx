@@ -33,6 +33,7 @@ cdef class Encoder:
     cdef CachedName cache[CACHE_SLOTS]
     cdef object text                 # text(str): the mapping for it; None: {"message": ...}
     cdef object complete             # complete(dict): a copy with what the protocol requires; None: as it is
+    cdef object correct              # `records.times.corrected`, of mappings with a time; None: as it is
     cdef dict standard               # name of every attribute that is no field -> A_...
     cdef object order                # owns the names below
     cdef PyObject *names[ORDER]      # in the order of LogRecord.__init__, so that one pass finds them all
@@ -56,7 +57,9 @@ cdef class Encoder:
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text: Callable[[str], dict[str, Any]] | None = None,
-                  complete: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None, bint ecs=True,
+                  complete: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None,
+                  correct: Callable[[dict[Any, Any], str], tuple[dict[Any, Any], int]] | None = None,
+                  bint ecs=True,
                   tuple carriers: tuple[str, ...] = ("@metadata",), str identity="id",
                   bint trust_metadata=False, bint flat=False, str labels="labels.", bint nested=False,
                   bint timestamp=False, bint fingerprint=False, fields: dict[str, Any] | None = None,
@@ -83,6 +86,7 @@ cdef class Encoder:
         self.pairs = pairs
         self.text = text
         self.complete = complete
+        self.correct = correct
         self.record_type = logging.LogRecord
         self.get_message = logging.LogRecord.getMessage
         self.exceptions = ExceptionFormatter()
@@ -312,6 +316,7 @@ cdef class Encoder:
 
     cdef int _encode_mapping(self, Document *doc, uint8_t *stack, object obj) except -2:
         cdef dict d
+        cdef uint32_t moved = 0
         self.begin(doc, stack)
         doc.thread = &lc_this_thread
         doc.created_us = lc_wall_us() if self.timestamp else 0
@@ -330,6 +335,8 @@ cdef class Encoder:
             return -1
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
+        if self.correct is not None and "@timestamp" in d:
+            d, moved = self.correct(d, self.labels + "timestamp")
         cdef Splice splice = self._current_splice(doc, self._current_shared())
         # Its names are looked at again once the values are written, so nothing may change it meanwhile: where
         # Python code has to run, the document is begun again from a copy.
@@ -337,6 +344,7 @@ cdef class Encoder:
         doc.no_python = not LC_SHARED
         cdef int status = self._write_mapping(doc, d, splice)
         if status == 0:
+            doc.moved += moved
             return 0
         if doc.no_python:
             d = d.copy()
@@ -354,6 +362,7 @@ cdef class Encoder:
                 status = self._write_rearranged(doc, d, splice)
                 if status < 0:
                     break
+        doc.moved += moved
         return status
 
     # Return 0, -1, or 1 if the fields need _write_rearranged.

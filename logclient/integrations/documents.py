@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext.record import ECS_VERSION
@@ -11,6 +10,7 @@ from logclient.client import Client, check_source, open_client
 from logclient.config import parse
 from logclient.errors import LogclientError
 from logclient.records.sampling import SUPPRESSED
+from logclient.records.times import corrected
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -95,15 +95,16 @@ class FrontEnd:
             self.client.flush(timeout)
 
 
-def begin(time: datetime | str, level: str, message: object, logger: str) -> dict[str, Any]:
+def begin(time: object, level: str, message: object, logger: str) -> dict[str, Any]:
     """Return the fields with which every document begins."""
-    return {
-        "@timestamp": time if isinstance(time, str) else time_text(time),
+    document = {
+        "@timestamp": time,
         "log.level": level.lower(),
         "message": text(message),
         "ecs.version": ECS_VERSION,
         "log.logger": logger,
     }
+    return corrected(document)[0]
 
 
 def text(value: object) -> str:
@@ -112,18 +113,6 @@ def text(value: object) -> str:
         return value if isinstance(value, str) else str(value)
     except Exception:
         return f"<unprintable {type(value).__name__}>"
-
-
-def time_text(time: datetime) -> str:
-    """Return a time as records have it: ``2026-01-01T12:34:56.789012Z``.
-
-    One without a zone is local; one that has no UTC (of the year 1, or 9999) is now.
-    """
-    try:
-        utc = time.astimezone(UTC)
-    except (OverflowError, ValueError, OSError):
-        utc = datetime.now(UTC)
-    return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def add_fields(document: dict[str, Any], fields: Mapping[Any, Any]) -> None:

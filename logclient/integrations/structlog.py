@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from logclient.integrations.documents import FrontEnd, add_fields, begin, text
@@ -86,7 +85,7 @@ class Logger:
         else:
             shown = _NAMES[level]
         name = event.pop("logger", None) or event.pop("logger_name", None) or self.name
-        document = begin(_time(event.pop("timestamp", None)), shown, event.pop("event", ""), text(name))
+        document = begin(event.pop("timestamp", None), shown, event.pop("event", ""), text(name))
         traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
         exc_info = event.pop("exc_info", None)
         if exc_info is not None and not isinstance(exc_info, (BaseException, tuple)):
@@ -96,15 +95,3 @@ class Logger:
             document[_ORIGIN[key]] = event.pop(key)
         add_fields(document, event)
         self._factory._ship_document(document, level, text(name))
-
-
-def _time(given: Any) -> datetime | str:
-    """Return the time of an event; what makes no sense is now."""
-    if isinstance(given, (str, datetime)) and given:
-        return given
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        try:
-            return datetime.fromtimestamp(given, UTC)
-        except (ValueError, OverflowError, OSError):
-            pass
-    return datetime.now(UTC)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
+
+from logclient.records import times
 
 Document = dict[str, Any]
 
@@ -26,7 +28,6 @@ class Form(NamedTuple):
     nested: bool = False  # names with dots become objects
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SEVERITIES = {
     "trace": (1, 7), "debug": (5, 7), "info": (9, 6), "notice": (10, 5), "success": (10, 5),
     "warning": (13, 4), "warn": (13, 4), "error": (17, 3), "critical": (21, 2), "fatal": (21, 2),
@@ -120,14 +121,13 @@ def _gelf(document: Document, host: str) -> Document:
     message = document.pop("message", None)
     trace = document.pop("error.stack_trace", None)
     level = document.pop("log.level", None)
-    time, odd = _time(document.pop("@timestamp", None))
+    time = _time(document)
     document.pop("ecs.version", None)
-    document.update({} if odd is None else {"timestamp": odd})
     made: Document = {
         "version": "1.1",
         "host": _text(document.get("host.name") or host) or "unknown",
         "short_message": _text("" if message is None else message) or "-",
-        "timestamp": _microseconds(time) / 1e6,
+        "timestamp": time / 1e6,
     }
     if trace is not None:
         made["full_message"] = f"{made['short_message']}\n{_text(trace)}"
@@ -146,10 +146,9 @@ def _gelf(document: Document, host: str) -> Document:
 
 
 def _otel(document: Document) -> Document:
-    time, odd = _time(document.pop("@timestamp", None))
+    time = _time(document)
     document.pop("ecs.version", None)
-    document.update({} if odd is None else {"@timestamp": odd})
-    made: Document = {"Timestamp": str(_microseconds(time) * 1000)}
+    made: Document = {"Timestamp": str(time * 1000)}
     if "log.level" in document:
         level = document.pop("log.level")
         made["SeverityText"] = _upper(level)
@@ -191,17 +190,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _time(value: Any) -> tuple[datetime, Any]:
-    """Return the time of a document, and what it says in place of one."""
-    if isinstance(value, str):
-        try:
-            found = datetime.fromisoformat(value)
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)), None
-        except ValueError:
-            pass
-    return datetime.now(UTC), value
-
-
-def _microseconds(time: datetime) -> int:
-    since = time - _EPOCH
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+def _time(document: Document) -> int:
+    """Take the time out of a document, and return its microseconds since 1970."""
+    found = times.read(document.pop("@timestamp", None)) or datetime.now(UTC)
+    return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from logclient._ext.constants import FILTER_BEFORE_SEND, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import REDACTED, Encoder, record_level
 from logclient.errors import EncodeError, QueueFull
+from logclient.records.times import corrected
 
 if TYPE_CHECKING:
     import logging
@@ -81,6 +82,8 @@ class Revision:
                 if not isinstance(document, Mapping):
                     raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
             document = dict(document)
+            if "@timestamp" in document:
+                document = corrected(document)[0]
             made = document
             if self._form is not None:
                 body, _, *changed = PLAIN.encode(document)

@@ -474,7 +474,7 @@ class TestTimestamp:
     @pytest.mark.parametrize("trust", ["none", "metadata"])
     def test_mappings_and_texts_get_the_time_of_their_call(self, trust: str) -> None:
         now = time.time()
-        given = [{"n": 1}, "text", {"@metadata": {"pipeline": "p"}}, {"@timestamp": "2001-01-01"}]
+        given = [{"n": 1}, "text", {"@metadata": {"pipeline": "p"}}, {"@timestamp": "2001-01-01T00:00:00Z"}]
         with (
             Collector(keep=True) as server,
             logclient.connect(server.url, trust=trust, compression=0) as client,
@@ -486,7 +486,7 @@ class TestTimestamp:
             *made, given_time, raw = (event.get("@timestamp") for event in server.events(5, PATIENCE))
         for text in made:
             assert abs(datetime.fromisoformat(text).timestamp() - now) < 60
-        assert (given_time, raw) == ("2001-01-01", None)
+        assert (given_time, raw) == ("2001-01-01T00:00:00Z", None)
 
     def test_it_can_be_switched_off(self) -> None:
         with Collector(keep=True) as server, logclient.connect(server.url, timestamp=False) as client:

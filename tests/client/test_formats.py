@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import logclient
 from logclient import ConfigError
 from logclient._ext.record import Encoder
-from logclient.records.formats import form
 from logclient.records.formatters import DocumentFormatter, EcsFormatter
 from logclient.testing.lumberjack import Collector
 from tests.support.examples import examples
@@ -127,16 +126,6 @@ class TestForms:
 
     def test_an_empty_message_of_gelf_is_a_dash(self) -> None:
         assert _made("gelf", record_of({}, msg="", args=()))["short_message"] == "-"
-
-    @pytest.mark.parametrize("name", ["otel", "gelf"])
-    def test_a_time_that_is_none_becomes_now(self, name: str) -> None:
-        before = datetime.now(UTC).timestamp()
-        made = form(name, "box").make({"@timestamp": "yesterday", "message": "m"})
-        if name == "gelf":
-            assert made["timestamp"] >= before - 1 and made["_timestamp"] == "yesterday"
-        else:
-            assert int(made["Timestamp"]) >= (before - 1) * 1e9
-            assert made["Attributes"]["@timestamp"] == "yesterday"
 
     def test_an_unknown_form_is_named(self) -> None:
         with pytest.raises(

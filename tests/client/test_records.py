@@ -536,7 +536,7 @@ class TestMapping:
             "g": [numpy.uint8(255), numpy.uint64(2**64 - 1)],
         }
         body, _, sanitized, _ = encode_mapping(event)
-        expected = {"a": -5, "b": 0.5, "c": True, "d": "2026-01-02T03:04:05", "e": "text", "f": None}
+        expected = {"a": -5, "b": 0.5, "c": True, "d": "2026-01-02T03:04:05+00:00", "e": "text", "f": None}
         assert (json.loads(body), sanitized) == ({**expected, "g": [255, str(2**64 - 1)]}, 2)
 
     def test_dataclasses_in_a_circle_end_as_text(self) -> None:

@@ -50,12 +50,14 @@ class Difference(NamedTuple):
     why: str
 
 
+LOCAL = datetime.datetime(2026, 1, 2, 3, 4, 5)
+
 DIFFERENCES = (
     Difference(math.nan, None, "NaN is no JSON: servers refuse the whole document"),
     Difference(math.inf, None, "as NaN"),
     Difference(b"ab\xff", "ab\ufffd", "text can be searched; a repr has quotes and escapes"),
     Difference({1}, [1], "a list"),
-    Difference(datetime.datetime(2026, 1, 2, 3, 4, 5), "2026-01-02T03:04:05", "Elasticsearch finds dates"),
+    Difference(LOCAL, LOCAL.astimezone().isoformat(), "Elasticsearch finds dates, and takes them for UTC"),
     Difference(datetime.timedelta(seconds=90), 90.0, "a number can be compared"),
     Difference(decimal.Decimal("1.50"), "1.50", "exact, and without the name of its class"),
     Difference(uuid.UUID(int=7), str(uuid.UUID(int=7)), "as above"),

@@ -84,6 +84,16 @@ class Document:
         self.sanitized += whole != text
         return whole
 
+    @staticmethod
+    def zoned(moment: datetime.datetime) -> datetime.datetime:
+        """Return a time with a zone that RFC 3339 can write; one without is local."""
+        try:
+            found = moment if moment.utcoffset() is not None else moment.astimezone()
+            whole = (found.utcoffset() or datetime.timedelta()) % datetime.timedelta(minutes=1)
+            return found.astimezone(datetime.UTC) if whole else found
+        except (OverflowError, ValueError, OSError):
+            return moment.replace(tzinfo=datetime.UTC)
+
     def unprintable(self, value: object) -> str:
         self.sanitized += 1
         return self.text(f"<unprintable {type(value).__name__}>")
@@ -153,6 +163,8 @@ class Document:
                 return self.inner_value(shown_fields(value), depth)
             if isinstance(value, (bytes, bytearray, memoryview)):
                 text, strange = bytes(value).decode("utf-8", "replace"), True
+            elif isinstance(value, datetime.datetime):
+                text, strange = self.zoned(value).isoformat(), False
             elif isinstance(value, (datetime.date, datetime.time)):
                 text, strange = value.isoformat(), False
             else:

@@ -1,0 +1,73 @@
+"""Times that the application gives an event: read in many forms, written as RFC 3339 wants them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+__all__ = ["corrected", "read", "text"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = 64
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
+)
+_UTC = re.compile(r"\s*(?:UTC|GMT|Z)$")
+_OFFSET = re.compile(r"\s+(?=[+-]\d)")
+
+
+def read(given: Any) -> datetime | None:
+    """Return a time in UTC; None: it makes no sense as a time.
+
+    Text is that of RFC 3339 or ISO 8601, also with a space for the T. Numbers count from 1970: seconds below
+    1e11, milliseconds below 1e14, microseconds below 1e17, else nanoseconds. What has no zone is local.
+    """
+    try:
+        if isinstance(given, str):
+            found = _parsed(given)
+        elif isinstance(given, datetime):
+            found = given
+        elif isinstance(given, date):
+            found = datetime(given.year, given.month, given.day)
+        elif isinstance(given, bool):
+            return None
+        else:
+            size = abs(given)
+            per_second = 1 if size < 1e11 else 10**3 if size < 1e14 else 10**6 if size < 1e17 else 10**9
+            found = _EPOCH + timedelta(microseconds=round(given * 10**6 / per_second))
+        return found.astimezone(UTC)
+    except Exception:
+        return None
+
+
+def _parsed(given: str) -> datetime:
+    given = _OFFSET.sub("", _UTC.sub("Z", given[:_LONGEST].strip().upper()))
+    if given[16:19] == ":60":  # a leap second, which POSIX has no number for
+        return datetime.fromisoformat(f"{given[:16]}:59{given[19:]}") + timedelta(seconds=1)
+    return datetime.fromisoformat(given)
+
+
+def text(moment: datetime) -> str:
+    """Return a time in UTC as records have it: ``2026-01-01T12:34:56.789012Z``."""
+    return moment.isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[dict[Any, Any], int]:
+    """Return an event, or a copy whose ``@timestamp`` is right, and how many fields have moved.
+
+    What makes no sense as a time becomes now, and is kept in the field `label`.
+    """
+    given = event["@timestamp"]
+    found = read(given)
+    if found is not None and type(given) is str and _RFC3339.fullmatch(given):
+        return event, 0
+    made = {**event, "@timestamp": text(found or datetime.now(UTC))}
+    if found is not None or given is None or (isinstance(given, str) and not given):
+        return made, 0
+    name, number = label, 1
+    while name in made:
+        number += 1
+        name = f"{label}_{number}"
+    made[name] = given
+    return made, 1
