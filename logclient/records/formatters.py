@@ -34,7 +34,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from logclient._ext.record import ECS_VERSION, Encoder
 from logclient.errors import ConfigError
@@ -53,28 +53,51 @@ class DocumentFormatter(logging.Formatter):
     ``logclient.Handler`` needs no formatter. A document may have up to 2 GiB. ``formatException`` may be
     overridden.
 
+    ``logging.config`` may name it as ``class``: it takes the arguments of ``logging.Formatter``, too. A format
+    with places for values, and a date format, change nothing in a document.
+
     Args:
         form: ``ecs``, ``ecs_dotted``, ``logstash``, ``otel``, ``gelf`` or ``json``, as the option ``format``.
         fields: fields of every document; a record's own of the same name win. A ``logclient.Handler`` has the
-            option ``fields`` for that, and ``error_fingerprint``.
+            option ``fields`` for that, and ``error_fingerprint``. A text is a date format.
+        style: as for ``logging.Formatter``.
+        validate: the same.
         error_fingerprint: give records with an exception an ``error.fingerprint``.
+        fmt: in place of `form`.
+        datefmt: as for ``logging.Formatter``.
+        defaults: further fields, as `fields`, which win.
+
+    Raises:
+        ConfigError: there is no such form.
     """
 
     def __init__(
         self,
-        form: str = "ecs",
-        fields: Mapping[str, Any] | None = None,
+        form: str | None = None,
+        fields: Mapping[str, Any] | str | None = None,
+        style: Literal["%", "{", "$"] = "%",
+        validate: bool = True,
         *,
         error_fingerprint: bool = False,
+        fmt: str | None = None,
+        datefmt: str | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.fields = dict(fields or {})
+        if isinstance(fields, str):
+            datefmt, fields = fields, None
+        super().__init__(None, datefmt, style, validate)
+        self.fields = {**(defaults or {}), **(fields or {})}
         self.error_fingerprint = error_fingerprint
-        self._form = _form(form)
+        name = form if fmt is None else fmt
+        self._name = "ecs" if name is None or any(mark in name for mark in "%{$") else name
+        self._make_encoders()
+
+    def _make_encoders(self) -> None:
+        self._form = _form(self._name)
         self._encoder = Encoder(
             max_event_bytes=1 << 31,
-            nested=form == "ecs",
-            fingerprint=error_fingerprint,
+            nested=self._name == "ecs",
+            fingerprint=self.error_fingerprint,
             fields=self.fields,
             bound=context.current,
         )
@@ -83,6 +106,14 @@ class DocumentFormatter(logging.Formatter):
 
             self._loads = loads
             self._final = Encoder(max_event_bytes=1 << 31, ecs=self._form.ecs, nested=self._form.nested)
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("_encoder", "_final", "_form", "_loads")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_encoders()
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the document of a record: a JSON object on one line.
@@ -107,16 +138,30 @@ class EcsFormatter(DocumentFormatter):
     """A formatter that makes an ECS document of one line.
 
     Args:
-        fields: as for `DocumentFormatter`; so are the others.
+        fields: as for `DocumentFormatter`; so are the others. A text is a format, which changes nothing.
     """
 
     def __init__(
         self,
-        fields: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | str | None = None,
+        datefmt: str | None = None,
+        style: Literal["%", "{", "$"] = "%",
+        validate: bool = True,
         *,
         error_fingerprint: bool = False,
+        fmt: str | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__("ecs", fields, error_fingerprint=error_fingerprint)
+        given = None if isinstance(fields, str) else fields
+        super().__init__(
+            "ecs",
+            given,
+            style,
+            validate,
+            error_fingerprint=error_fingerprint,
+            datefmt=datefmt,
+            defaults=defaults,
+        )
 
 
 def _form(name: str) -> Form | None:
