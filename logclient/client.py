@@ -403,6 +403,8 @@ def _common_fields(config: Config) -> dict[str, Any]:
     """
     if not isinstance(config, DocumentConfig):
         return {}
+    from logclient.records.times import corrected
+
     found: dict[str, Any] = {}
     if config.enrich:
         from logclient.records.host import fields_of
@@ -420,14 +422,8 @@ def _common_fields(config: Config) -> dict[str, Any]:
         "bound": context.current,
         "spans": spans.Spans(service=config.service is None) if config.opentelemetry else None,
         "timestamp": config.timestamp,
-        "correct": _correct,
+        "correct": corrected,
     }
-
-
-def _correct(event: dict[Any, Any], label: str) -> tuple[dict[Any, Any], int]:
-    from logclient.records.times import corrected
-
-    return corrected(event, label)
 
 
 def _steps(config: Config) -> tuple[Step, ...]:

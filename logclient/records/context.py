@@ -48,7 +48,9 @@ class Fields:
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts  # innermost last
-        merged = {name: value for part in parts for name, value in part.fields.items()}
+        merged: dict[str, Any] = {}
+        for part in parts:
+            merged.update(part.fields)
         self.fields = {name: value for name, value in merged.items() if value is not TAKEN}
         self.made: dict[object, Any] = {}  # what encoders made of them, by the own fields of an encoder
 

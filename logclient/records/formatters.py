@@ -53,22 +53,14 @@ class DocumentFormatter(logging.Formatter):
     ``logclient.Handler`` needs no formatter. A document may have up to 2 GiB. ``formatException`` may be
     overridden.
 
-    ``logging.config`` may name it as ``class``: it takes the arguments of ``logging.Formatter``, too. A format
-    with places for values, and a date format, change nothing in a document.
+    ``logging.config`` may name it as ``class``: it takes the arguments of ``logging.Formatter`` (`fmt` in
+    place of `form`, and `defaults` as fields), of which a format and a date format change nothing.
 
     Args:
         form: ``ecs``, ``ecs_dotted``, ``logstash``, ``otel``, ``gelf`` or ``json``, as the option ``format``.
         fields: fields of every document; a record's own of the same name win. A ``logclient.Handler`` has the
-            option ``fields`` for that, and ``error_fingerprint``. A text is a date format.
-        style: as for ``logging.Formatter``.
-        validate: the same.
+            option ``fields`` for that, and ``error_fingerprint``.
         error_fingerprint: give records with an exception an ``error.fingerprint``.
-        fmt: in place of `form`.
-        datefmt: as for ``logging.Formatter``.
-        defaults: further fields, as `fields`, which win.
-
-    Raises:
-        ConfigError: there is no such form.
     """
 
     def __init__(
@@ -145,23 +137,12 @@ class EcsFormatter(DocumentFormatter):
         self,
         fields: Mapping[str, Any] | str | None = None,
         datefmt: str | None = None,
-        style: Literal["%", "{", "$"] = "%",
-        validate: bool = True,
-        *,
-        error_fingerprint: bool = False,
+        *standard: Any,
         fmt: str | None = None,
-        defaults: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         given = None if isinstance(fields, str) else fields
-        super().__init__(
-            "ecs",
-            given,
-            style,
-            validate,
-            error_fingerprint=error_fingerprint,
-            datefmt=datefmt,
-            defaults=defaults,
-        )
+        super().__init__("ecs", given, *standard, datefmt=datefmt, **options)
 
 
 def _form(name: str) -> Form | None:

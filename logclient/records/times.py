@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -59,9 +60,11 @@ def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[d
     What makes no sense as a time becomes now, and is kept in the field `label`.
     """
     given = event["@timestamp"]
+    if type(given) is str and _RFC3339.fullmatch(given):
+        with suppress(ValueError):
+            datetime.fromisoformat(given)
+            return event, 0
     found = read(given)
-    if found is not None and type(given) is str and _RFC3339.fullmatch(given):
-        return event, 0
     made = {**event, "@timestamp": text(found or datetime.now(UTC))}
     if found is not None or given is None or (isinstance(given, str) and not given):
         return made, 0
