@@ -104,6 +104,33 @@ cdef int _write_time(Document *doc, int64_t us) noexcept nogil:
     return _close_field(doc, True)
 
 
+cdef inline int _two(const uint8_t *p) noexcept nogil:
+    # The number of two digits, or a large one.
+    return (p[0] - 48) * 10 + p[1] - 48 if 48 <= p[0] <= 57 and 48 <= p[1] <= 57 else 100
+
+
+cdef bint _is_plain_time(object given) noexcept:
+    """Return whether a value is a time of RFC 3339 as most are: of a day that every month has."""
+    if type(given) is not str or not PyUnicode_IS_COMPACT_ASCII(<PyObject *> given):
+        return False
+    cdef const uint8_t *p = <const uint8_t *> PyUnicode_DATA(<PyObject *> given)
+    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(<PyObject *> given), i = 20
+    if n < 20 or not (19 <= _two(p) < 100 and _two(p + 2) < 100 and p[4] == c"-" and 0 < _two(p + 5) <= 12
+                      and p[7] == c"-" and 0 < _two(p + 8) <= 28 and p[10] == c"T" and _two(p + 11) < 24
+                      and p[13] == c":" and _two(p + 14) < 60 and p[16] == c":" and _two(p + 17) < 60):
+        return False
+    if p[19] == c".":
+        while i < n and i < 29 and 48 <= p[i] <= 57:
+            i += 1
+        if i == 20 or i == n:
+            return False
+        i += 1
+    if p[i - 1] == c"Z":
+        return i == n
+    return (i + 5 == n and (p[i - 1] == c"+" or p[i - 1] == c"-") and _two(p + i) < 24
+            and p[i + 2] == c":" and _two(p + i + 3) < 60)
+
+
 cdef int _write_timestamp(Document *doc, dict source) except -2:
     """Give a mapping the time of now, unless it has a field of that name or below it; run no Python code."""
     cdef str name

@@ -335,7 +335,7 @@ cdef class Encoder:
             return -1
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
-        if self.correct is not None and "@timestamp" in d:
+        if self.correct is not None and "@timestamp" in d and not _is_plain_time(d["@timestamp"]):
             d, moved = self.correct(d, self.labels + "timestamp")
         cdef Splice splice = self._current_splice(doc, self._current_shared())
         # Its names are looked at again once the values are written, so nothing may change it meanwhile: where

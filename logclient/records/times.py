@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -61,9 +60,11 @@ def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[d
     """
     given = event["@timestamp"]
     if type(given) is str and _RFC3339.fullmatch(given):
-        with suppress(ValueError):
+        try:
             datetime.fromisoformat(given)
             return event, 0
+        except ValueError:
+            pass
     found = read(given)
     made = {**event, "@timestamp": text(found or datetime.now(UTC))}
     if found is not None or given is None or (isinstance(given, str) and not given):
