@@ -15,7 +15,6 @@ send without being asked (Logux).
 from __future__ import annotations
 
 import asyncio
-import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,6 +28,7 @@ from logclient.delivery import memory
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
 from logclient.errors import ConfigError, ConnectFailed, described
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
+
+from logclient.standard import os
 
 Identity = tuple[int, int]
 """Device and inode."""

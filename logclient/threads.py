@@ -12,18 +12,16 @@ a client was created (gunicorn patches in the worker what the master has loaded)
 from __future__ import annotations
 
 import _thread
-import os
-import select
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from signal import SIG_BLOCK, SIG_SETMASK, Signals, pthread_sigmask, sigpending, sigwait, valid_signals
-from types import BuiltinFunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from logclient.errors import ConfigError
+from logclient.standard import os, select, time
 
 SENDER, CALLBACKS, SPOOL, CONNECT = NAMES = (
     "logclient-sender",
@@ -42,6 +40,14 @@ FAULTS = {Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL, Signa
 GONE = 0.25  # seconds until a thread that has ended for Python ends for the system; it takes microseconds
 
 
+_THREAD = dict(vars(_thread))
+_THREADING = {
+    name: found for name, found in vars(threading).items() if callable(found) or name in ("_active", "_limbo")
+}
+_METHODS = [name for name, found in vars(threading.Thread).items() if isinstance(found, FunctionType)]
+del _THREADING["excepthook"]  # many programs have their own
+
+
 def _of(module: str, name: str) -> Any:
     """Return an attribute of a module that is imported already; None: there is none."""
     return getattr(sys.modules.get(module), name, None)
@@ -54,16 +60,19 @@ def patched() -> bool:
 
 
 def original(module: ModuleType, name: str) -> Any:
-    """Return an attribute of a module of the standard library as it was before gevent patched it."""
+    """Return an attribute of a module of the standard library as it was before gevent patched it.
+
+    One of ``_thread`` is as it was when this module was imported, whatever tests of the program put there.
+    """
     get_original = _of("gevent.monkey", "get_original")
     if get_original is not None and sys.modules["gevent.monkey"].is_module_patched(module.__name__):
         return get_original(module.__name__, name)
-    return getattr(module, name)
+    return _THREAD[name] if module is _thread else getattr(module, name)
 
 
 def wait_ready(reading: list[int], writing: list[int], seconds: float) -> bool:
     """Sleep for so many seconds at most; return whether one of these descriptors is ready."""
-    poll = original(select, "poll")()
+    poll = select.poll()
     wanted = dict.fromkeys(reading, select.POLLIN)
     for fd in writing:
         wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
@@ -75,8 +84,8 @@ def wait_ready(reading: list[int], writing: list[int], seconds: float) -> bool:
 def check() -> None:
     """Check that native threads can be started, which a ConfigError denies."""
     # Not `start_new_thread`: debuggers wrap it, and it still starts threads.
-    found = original(_thread, "get_ident")
-    if not isinstance(found, BuiltinFunctionType):
+    found = _thread.get_ident
+    if isinstance(found, FunctionType) and not patched():
         raise ConfigError(
             f"threads: replaced by {found.__module__}, which hides the original ones; "
             "events are sent by a native thread (gevent is supported)"
@@ -91,13 +100,13 @@ def get_ident() -> int:
 
 def caller_ident() -> int:
     """Return the identifier of this thread; or of this greenlet, where greenlets replace threads."""
-    return threading.get_ident()
+    return threading.get_ident() if patched() else get_ident()
 
 
 def in_main_thread() -> bool:
     """Return whether this is the native thread in which signal handlers run."""
     if not patched():
-        return threading.current_thread() is threading.main_thread()
+        return bool(_THREADING["main_thread"]().ident == get_ident())
     # gevent names its greenlets where Python names its threads.
     try:
         return bool(original(_thread, "_get_main_thread_ident")() == get_ident())
@@ -163,7 +172,7 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
     if done():
         return True
     green = is_green()
-    pause = sys.modules["gevent"].sleep if green else original(time, "sleep")
+    pause = sys.modules["gevent"].sleep if green else time.sleep
     key = id(_current()) if green else 0
     begin = time.monotonic()
     if green:
@@ -325,7 +334,7 @@ class NativeThread:
 
     def _run(self) -> None:
         self.ident = get_ident()
-        self.native_id = _thread.get_native_id()
+        self.native_id = _THREAD["get_native_id"]()
         try:
             self._target()
         finally:
@@ -344,14 +353,26 @@ class _Thread(threading.Thread):
     def start(self) -> None:
         with signals_blocked():
             super().start()
+        if self.ident is None:
+            raise RuntimeError("can't start new thread: threading.Thread is replaced")
 
 
 AnyThread = threading.Thread | NativeThread
 
 
+def _is_mocked() -> bool:
+    """Return whether tests of the program have replaced what ``threading.Thread`` is made of."""
+    now = vars(threading)
+    if any(now.get(name) is not found for name, found in _THREADING.items()):
+        return True
+    # A function in the place of a method is meant for all threads; a mock counts calls.
+    methods = vars(threading.Thread)
+    return not all(isinstance(methods[name], FunctionType) for name in _METHODS)
+
+
 def make_thread(target: Callable[[], object], name: str) -> AnyThread:
     """Make a native daemon thread, to be started. Join it with ``join``."""
-    if patched():
+    if patched() or _is_mocked():
         return NativeThread(target, name)
 
     def run() -> None:

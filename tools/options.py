@@ -50,8 +50,8 @@ that returns the secret. Secrets are read anew for each connection. Functions ar
 - A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
 - A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of
   1000.
-- A relative path counts from the current directory at the moment when the option is read: the program may change
-  its directory later.
+- A relative path counts from the current directory at the moment when the option is read: the program may
+  change its directory later.
 
 For type checkers and editors, `logclient.Options` is a `TypedDict` of all keywords. Use it in your own
 functions as `**options: Unpack[logclient.Options]`.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from logclient.config.hosts import echo
+from logclient.standard import open, os
 
 _MAX_CHARACTERS = 65536
 

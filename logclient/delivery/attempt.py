@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 import stat
-import time
 from collections.abc import Callable, Iterable
 
 from logclient.config import Secret
 from logclient.descriptors import Identity, identity
 from logclient.errors import CredentialError
+from logclient.standard import open, os, time
 from logclient.threads import wait_ready
 
 STOP_CHECK_S = 0.05

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from logclient.delivery.outcomes import Submissions
 from logclient.delivery.watching import Settlement, Watcher
 from logclient.errors import ConnectFailed, describe_error
 from logclient.files.ledger import History, Ledger, Ranges, merged
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches

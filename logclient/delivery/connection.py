@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from logclient import threads
 from logclient.delivery.attempt import Attempt
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches

@@ -7,10 +7,10 @@ at the slower pace of its own credential back-off, while the others are tried as
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from logclient.delivery.backoff import Backoff
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient.config import Config

@@ -8,8 +8,6 @@ states in which delivery ends; ``delivery.lifecycle`` calls this around forks an
 
 from __future__ import annotations
 
-import os
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +29,7 @@ from logclient.delivery.sender import SLICE, Sender
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.errors import ConnectFailed, is_shortage
 from logclient.files.ledger import make_ledger
+from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import Ticket

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import math
 import sys
-import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient.delivery import stderr
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,9 +133,9 @@ def _write(text: str, level: int) -> None:
     if not text.isprintable():
         line = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
     # Not getLogger: a thread that waits for us may hold its lock (dictConfig closes old handlers under it).
-    logger = logging.root.manager.loggerDict.get(NAME)
-    handlers = [h for h in getattr(logger, "handlers", ()) if not getattr(h, "ships_logs", False)]
     try:
+        logger = logging.root.manager.loggerDict.get(NAME)
+        handlers = [h for h in getattr(logger, "handlers", ()) if not getattr(h, "ships_logs", False)]
         if handlers and threads.is_alien():
             _deferred.append((line, level))
         elif handlers:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 from logclient.delivery import stderr
 from logclient.errors import ConfigError
 from logclient.files import open_regular
+from logclient.standard import os
 
 if TYPE_CHECKING:
     from logclient.delivery.watching import Settlement
@@ -39,7 +39,7 @@ class Fallback:
         if folder and not os.path.isdir(folder):
             raise ConfigError(f"fallback: no such folder: {folder}")
         # Now, in the caller's thread: a child forked while the sender imports never gets that module.
-        import json
+        from logclient.standard import json
 
         self._json = json
 

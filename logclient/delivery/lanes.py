@@ -25,8 +25,6 @@ others overtake them.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +39,7 @@ from logclient.delivery.endpoints import Endpoints
 from logclient.delivery.isolation import TRIAL, WITHHOLD
 from logclient.delivery.trials import Trials
 from logclient.errors import ConfigError, CredentialError, describe_error, is_shortage
+from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.pump import PumpGroup

@@ -9,22 +9,23 @@ runs nothing: see ``call_at_end``. SIGTERM's default action runs nothing at all:
 from __future__ import annotations
 
 import atexit
-import os
+import os as program_os  # for `_exit` alone: ours, of `standard`, is a copy
 import signal
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
+from signal import getsignal, valid_signals
 from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient.delivery import error_log
 from logclient.errors import described
+from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
@@ -332,11 +333,11 @@ def _in_signal_handler() -> bool:
     if not threads.in_main_thread():
         return False
     codes = set()
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
+    for number in valid_signals():
+        handler: Any = getsignal(number)
         if not callable(handler):  # the default, ignored, or installed from C
             continue
-        while hasattr(handler, "func"):  # functools.partial
+        while isinstance(handler, partial):
             handler = handler.func
         handler = getattr(handler, "__func__", handler)
         code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
@@ -407,7 +408,7 @@ def _deliver_before_exit() -> None:
 
     What the program has put in its place is called, but a mock, which the program will look at, stays.
     """
-    original = os._exit
+    original = program_os._exit
     if hasattr(original, "delivers") or not isinstance(original, (BuiltinFunctionType, FunctionType)):
         return
 
@@ -424,7 +425,7 @@ def _deliver_before_exit() -> None:
 
     leave.__module__ = "os"  # it is pickled as ``os._exit``
     leave.__dict__["delivers"] = True
-    setattr(os, "_exit", leave)  # noqa: B010
+    setattr(program_os, "_exit", leave)  # noqa: B010
 
 
 def forks_unseen() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from logclient import threads
 from logclient.delivery import lifecycle
 from logclient.delivery.contract import LONGEST
 from logclient.errors import described
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue, Ticket

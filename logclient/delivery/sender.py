@@ -8,7 +8,6 @@ and deliver in their call: delivery is *inline*.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from logclient._ext.record import mark_sender_thread
 from logclient.delivery import lifecycle
 from logclient.delivery.contract import FOREVER, LONGEST
 from logclient.errors import described
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.pump import PumpGroup

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-import select
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from logclient import threads
+from logclient.standard import os, select, time
 
 TIMEOUT = 0.5
 """Seconds in which it must take what is written; then it gets nothing for `PAUSE`."""

@@ -6,13 +6,13 @@ limits of a connection, its end for a trial, and the outcome of suspects.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from logclient._ext.constants import R_POISON
 from logclient.delivery.backoff import random
 from logclient.delivery.contract import FOREVER
 from logclient.delivery.isolation import NOTHING, WITHHOLD, Isolation
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches

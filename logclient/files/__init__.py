@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import stat
 from contextlib import suppress
 
 from logclient.errors import LedgerError
+from logclient.standard import os
 
 __all__ = ["open_regular", "open_to_all", "private_directory"]
 

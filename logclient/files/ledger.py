@@ -7,15 +7,14 @@ written is reported and never stops delivery.
 
 from __future__ import annotations
 
-import os
 import stat
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from logclient.errors import is_shortage
 from logclient.files import open_regular
+from logclient.standard import os, time
 
 Ranges = list[tuple[int, int]]
 """First and last sequence of each."""
@@ -57,9 +56,9 @@ class Ledger:
         self.fd = -1
         self.stopped = ""
         # Now, in the caller's thread: a child forked while the sender imports never gets that module.
-        from json import dumps
+        from logclient.standard import json
 
-        self._dumps = dumps
+        self._dumps = json.dumps
         self._about = about
         self._part = parts
         self._size = 0
@@ -76,7 +75,7 @@ class Ledger:
         return self.fd
 
     def _next(self) -> None:
-        path = os.path.join(self.directory, f"{self.producer}-{self._part + 1:04d}.ledger")
+        path = f"{self.directory}/{self.producer}-{self._part + 1:04d}.ledger"
         try:
             _remove_empty(path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND

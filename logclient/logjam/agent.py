@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE, 
 from logclient.logjam.document import ERROR, INFO, MASKED
 from logclient.logjam.request import Request, current, error_name, innermost, running
 from logclient.records.host import node_name
+from logclient.standard import os
 
 R = TypeVar("R")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import os
 import re
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from logclient.errors import ConfigError
 from logclient.logjam import document
 from logclient.logjam.core import LOGS
 from logclient.logjam.document import ERROR, INFO
+from logclient.standard import os
 
 MAX_EXCEPTIONS = 100
 

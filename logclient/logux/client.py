@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from logclient.logux.config import LoguxConfig
 from logclient.logux.core import WHOLE, WHOLE_WITH_META, Action, DebugText, Logux, Opened, Received, Undone
 from logclient.logux.messages import MAX_NUMBER, Headers
 from logclient.logux.state import State
+from logclient.standard import time
 
 __all__ = ["Client", "Pong"]
 

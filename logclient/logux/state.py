@@ -7,8 +7,6 @@ A forked child does not use the file: it belongs to the parent.
 from __future__ import annotations
 
 import fcntl
-import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -18,6 +16,7 @@ from logclient.errors import ConfigError
 from logclient.files import open_regular
 from logclient.logux.core import ALPHABET, Logux
 from logclient.logux.messages import MAX_NUMBER
+from logclient.standard import json, os
 
 _MAX_SIZE = 4096  # bytes of the file
 _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from logclient.client import Client, Event
 from logclient.config import parse
 from logclient.errors import ConfigError
+from logclient.standard import time
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -20,6 +20,7 @@ from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
 from logclient.records.host import node_name
+from logclient.standard import time as clock
 
 __all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat", "Watch"]
 
@@ -179,7 +180,7 @@ class Watch:
         self._reason = ""
         try:
             self._before = client.stat(timeout)
-            time.sleep(POLL_INTERVAL)
+            threads.wait_until(lambda: False, POLL_INTERVAL)
             # Nothing is sent yet: messages that arrive now come from another client.
             self._reason = estimate_loss(self._before, client.stat(timeout), 0).reason
         except (ConnectFailed, ProtocolError) as error:
@@ -197,7 +198,7 @@ class Watch:
         Returns:
             The numbers of messages that were sent, seen and lost.
         """
-        end = time.monotonic() + timeout
+        end = clock.monotonic() + timeout
         self._client.flush(timeout)
         now = self._client.stats()
         sent = now.handed - self._stats.handed
@@ -209,7 +210,7 @@ class Watch:
         last: int | None = -1
         while True:
             try:
-                after = self._client.stat(max(POLL_INTERVAL, min(1.0, end - time.monotonic())))
+                after = self._client.stat(max(POLL_INTERVAL, min(1.0, end - clock.monotonic())))
                 commands = self._client._commands - self._commands - 1  # without the first STAT
                 found = estimate_loss(self._before, after, sent, commands)
                 if found.seen in (last, sent) or found.lost is None:
@@ -217,9 +218,9 @@ class Watch:
                 last = found.seen
             except (ConnectFailed, ProtocolError) as error:
                 found = found._replace(reason=found.reason and str(error))
-            if time.monotonic() >= end:
+            if clock.monotonic() >= end:
                 return found
-            time.sleep(POLL_INTERVAL)
+            threads.wait_until(lambda: False, POLL_INTERVAL)
 
 
 class _DocumentClient(client.Client):
@@ -439,12 +440,12 @@ class Client(_DocumentClient):
         return core.commands
 
     def _ask(self, kind: str, payload: Any, timeout: float) -> Any:
-        end = time.monotonic() + timeout
+        end = clock.monotonic() + timeout
         lock = threads.lock_here(self._questions)
         if not threads.acquire(lock, timeout):
             raise ConnectFailed(f"{kind}: another one is still without an answer")
         try:
-            left = max(0.0, round(end - time.monotonic(), 3))
+            left = max(0.0, round(end - clock.monotonic(), 3))
             return _answered(self._engine.request(kind, payload, left)[0])
         finally:
             lock.release()

@@ -8,7 +8,6 @@ null is left out.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from logclient.records import times
+from logclient.standard import json
 
 Document = dict[str, Any]
 

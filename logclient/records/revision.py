@@ -6,7 +6,6 @@ times as much as the document itself; names in ``redact`` cost next to nothing a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from logclient._ext.constants import FILTER_BEFORE_SEND, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import REDACTED, Encoder, record_level
 from logclient.errors import EncodeError, QueueFull
 from logclient.records.times import corrected
+from logclient.standard import json
 
 if TYPE_CHECKING:
     import logging

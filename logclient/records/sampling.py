@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from random import random
 from typing import Any
 
 from logclient._ext.constants import FILTER_DEDUPE, FILTER_RATE_LIMIT, FILTER_SAMPLE
+from logclient.standard import time
 
 SUPPRESSED = "labels.suppressed"
 LARGEST = 4096  # templates, texts and pairs of logger and level that are remembered

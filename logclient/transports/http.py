@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from base64 import b64encode
@@ -17,6 +16,7 @@ from logclient.config import Secret
 from logclient.config.hosts import ip, is_local
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
+from logclient.standard import os
 from logclient.transports.tcp_link import (
     Connect,
     Endpoint,

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import _socket
 import errno
-import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logclient.config import dns_name
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import FOREVER, Link
 from logclient.descriptors import Identity, identity, lifted
-from logclient.errors import CredentialError
+from logclient.errors import CredentialError, described
+from logclient.standard import os, time
 from logclient.threads import original
 
 Endpoint = tuple[str, int]
@@ -43,30 +44,23 @@ _BYTES_RECEIVED = 128  # where Linux's struct tcp_info has tcpi_bytes_received, 
 
 if TYPE_CHECKING:
     from socket import socket as _Socket
-else:  # not gevent's, which switches to another greenlet
-    _Socket = original(socket, "socket")
+else:  # neither gevent's, which switches to another greenlet, nor one of the program's tests
+    _bases = getattr(original(socket, "socket"), "__mro__", ())
+    _Socket = next((base for base in _bases if base.__module__ == "socket"), _socket.socket)
 
 
-class Known:
-    """Part of a socket that closes no other file than its own, once it has its `identity`."""
+class OwnSocket(_Socket):
+    """The socket of a descriptor that was just opened. It closes no other file than its own."""
 
-    identity: Identity | None = None
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=lifted(fileno))
+        self.identity: Identity | None = identity(self.fileno())
 
-    def close(self: Any) -> None:
+    def close(self) -> None:
         """Close the socket, or only forget its number if that is another file's now."""
-        if self.identity is not None and identity(self.fileno()) != self.identity:
+        if identity(self.fileno()) != self.identity:
             self.detach()
-        super().close()  # type: ignore[misc]
-
-
-class OwnSocket(Known, _Socket):
-    """A new socket, or that of a descriptor."""
-
-    def __init__(self, family: int = -1, kind: int = -1, number: int = -1, fileno: int | None = None) -> None:
-        super().__init__(family, kind, number, fileno)
-        if self.fileno() < 3:
-            super().__init__(fileno=lifted(self.detach()))
-        self.identity = identity(self.fileno())
+        super().close()
 
 
 class TcpLink(Link):
@@ -153,6 +147,31 @@ class TcpLink(Link):
         self._socket.close()
 
 
+def _native(name: str) -> Callable[..., Any]:
+    """Return a function or class of the module ``socket``, as the program has it.
+
+    It may have replaced one for a purpose, as pytest-socket does, and whatever that raises is an error of
+    connecting. A mock is not meant for us.
+    """
+    found = original(socket, name)
+    call = found if isinstance(found, (type, FunctionType)) else getattr(_socket, name)
+
+    def attempt(*given: Any, **options: Any) -> Any:
+        try:
+            return call(*given, **options)
+        except (OSError, UnicodeError):
+            raise
+        except Exception as error:
+            raise OSError(described(error)) from None
+
+    return attempt
+
+
+def make_socket(*given: Any, **options: Any) -> OwnSocket:
+    """Make a native socket; OSError: why there is none."""
+    return OwnSocket(fileno=_native("socket")(*given, **options).detach())
+
+
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
     """Look a host up; return its name as it was looked up, and the entries of ``socket.getaddrinfo``.
 
@@ -161,7 +180,7 @@ def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[
     """
     name = encode_hostname(host)
     try:
-        return name, original(socket, "getaddrinfo")(name, port, type=kind)
+        return name, _native("getaddrinfo")(name, port, 0, kind)
     except UnicodeError:
         raise OSError(f"{host!r} is no host name") from None
 
@@ -219,7 +238,7 @@ def connect_any(endpoint: Endpoint, timeout: float, attempt: Attempt, link: Make
 def _connect(
     attempt: Attempt, deadline: float, family: int, kind: int, number: int, address: Any
 ) -> socket.socket:
-    sock = OwnSocket(family, kind, number)
+    sock = make_socket(family, kind, number)
     try:
         sock.setblocking(False)
         error = sock.connect_ex(address)
@@ -247,7 +266,7 @@ def bytes_received(tcp: int) -> int:
     if tcp < 0 or not COUNTS_RECEIVED:
         return 0
     try:
-        with original(socket, "socket")(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp)) as sock:
+        with make_socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp)) as sock:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
     except OSError:
         return 0  # the connection is gone

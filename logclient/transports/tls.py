@@ -13,10 +13,8 @@ machine cannot read at the moment, for lack of a descriptor for instance, is an 
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -25,13 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logclient.config import Secret, dns_name
 from logclient.delivery.attempt import Attempt, renew
 from logclient.errors import ConfigError, CredentialError, is_shortage
-from logclient.threads import original, without_sigpipe
+from logclient.standard import open, os, time
+from logclient.threads import without_sigpipe
 from logclient.transports.tcp import Tcp
-from logclient.transports.tcp_link import Connect
+from logclient.transports.tcp_link import Connect, make_socket
 from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, read_certificate, refused
-
-# Held: destructors may log at the end of the process, when the builtin is gone.
-_open = open
 
 if TYPE_CHECKING:
     from logclient._ext.tls import OpenSsl, TlsContext
@@ -390,7 +386,7 @@ def _versions(*paths: str) -> list[tuple[int, int]]:
 def _holds(option: str, path: str, mark: bytes, what: str) -> None:
     """Check that a file contains `mark`, for an error that is clearer than OpenSSL's."""
     try:
-        with _open(path, "rb") as file:
+        with open(path, "rb") as file:
             found = mark in file.read(1 << 20)
     except OSError as error:
         raise _unreadable(option, path, error) from None
@@ -434,7 +430,7 @@ def _shake(wrap: Wrap, plain: socket.socket, name: bytes, attempt: Attempt, dead
             if isinstance(error, ssl.SSLCertVerificationError):
                 # OpenSSL treats an authority whose file it cannot open as unknown. Find out whether a
                 # descriptor was left for it: this raises if there is none.
-                original(socket, "socket")().close()
+                make_socket().close()
         finally:
             sock.close()
         raise

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import re
 import ssl
-import time
 from typing import Any
 
 from logclient.delivery.contract import FOREVER
 from logclient.errors import CredentialError
+from logclient.standard import os, time
 from logclient.transports.tcp_link import RECEIVE, TcpLink
 
 COALESCE_BYTES = 1 << 20

@@ -9,7 +9,6 @@ Bytes are runs of datagrams in the form of ``delivery.contract.Wire``.
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -17,7 +16,8 @@ from typing import Any
 
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
-from logclient.transports.tcp_link import Endpoint, OwnSocket, TcpLink, first_address
+from logclient.standard import os
+from logclient.transports.tcp_link import Endpoint, TcpLink, first_address, make_socket
 from logclient.transports.udp_queue import ReceiverQueue
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
@@ -93,7 +93,7 @@ class Udp(Transport):
         host, port = endpoint
 
         def make(_: bytes, family: int, kind: int, number: int, address: Any) -> UdpLink:
-            sock = OwnSocket(family, kind, number)
+            sock = make_socket(family, kind, number)
             try:
                 sock.setblocking(False)
                 sock.connect(address)

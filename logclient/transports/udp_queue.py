@@ -11,10 +11,8 @@ import struct
 from ipaddress import ip_address
 
 from logclient.descriptors import identity
-from logclient.transports.tcp_link import OwnSocket
-
-# Held: destructors may log at the end of the process, when the builtin is gone.
-_open = open
+from logclient.standard import open
+from logclient.transports.tcp_link import OwnSocket, make_socket
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -43,7 +41,7 @@ class ReceiverQueue:
             return  # on another machine
         self._request = _request(sock.family, own, peer)
         try:
-            self._netlink = netlink = OwnSocket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+            self._netlink = netlink = make_socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
             netlink.setblocking(False)
         except (AttributeError, OSError):  # not on this system
             self._netlink = None
@@ -83,7 +81,7 @@ class ReceiverQueue:
     def _use_tables(self, address: bytes, port: int) -> None:
         self.close()
         try:
-            with _open(_DEFAULT, "rb") as file:
+            with open(_DEFAULT, "rb") as file:
                 self._most = int(file.read())
         except (OSError, ValueError):
             return
@@ -99,7 +97,7 @@ class ReceiverQueue:
         held = dropped = sockets = 0
         for table in _TABLES:
             try:
-                with _open(table) as file:
+                with open(table) as file:
                     lines = file.read().splitlines()[1:]
             except OSError:
                 continue

@@ -12,7 +12,6 @@ last one is answered (section 5.5.3 allows that), so that a peer cannot fill mem
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Link, Transport
 from logclient.errors import CredentialError, MissingExtra
+from logclient.standard import time
 from logclient.transports.http import REFUSALS, ask, printable
 from logclient.transports.tcp import Tcp
 from logclient.transports.tcp_link import Connect, Endpoint, TcpLink

@@ -22,11 +22,9 @@ drain was too short.
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -35,6 +33,7 @@ from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, join_frames
 from logclient.errors import ConfigError, CredentialError, MissingExtra
+from logclient.standard import os, time
 from logclient.threads import AnyThread, Event, make_thread, signals_blocked, wait_until
 from logclient.threads import join as join_thread
 from logclient.transports.tcp_link import COUNTS_RECEIVED, Endpoint, bytes_received, first_address

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import standard
 from logclient._ext.queue import EventQueue
 from logclient.delivery.endpoints import Endpoints
 from logclient.delivery.error_log import KINDS, Diagnostics, ErrorLog
@@ -341,7 +342,7 @@ def test_ledger_files_are_private(build: Callable[..., Rig]) -> None:
 def test_a_foreign_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed geteuid stands for a directory that another user owns."""
     uid = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    monkeypatch.setattr(standard.os, "geteuid", lambda: uid + 1)
     with pytest.raises(LedgerError, match=f"ledger: {tmp_path}: belongs to uid {uid}, not to us"):
         private_directory(tmp_path, "ledger")
 
@@ -372,7 +373,7 @@ class TestWritersOfADirectory:
     ) -> None:
         tmp_path.chmod(0o770)
         group = os.stat(tmp_path).st_gid
-        monkeypatch.setattr(os, "getegid", lambda: group + 1)
+        monkeypatch.setattr(standard.os, "getegid", lambda: group + 1)
         with pytest.raises(LedgerError, match="others may write there"):
             private_directory(tmp_path, "ledger")
 

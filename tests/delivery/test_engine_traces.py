@@ -6,7 +6,6 @@ through the adapter for links in Python. The compiled cores equal the plain ones
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logclient import standard
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.pump import LinkPump, TcpPump
 from logclient._ext.queue import EventQueue
@@ -47,7 +47,7 @@ class Trace(NamedTuple):
 
 def trace(setup: Setup, transport: Tcp, folder: Path, script: Callable[[Peer], None]) -> Trace:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "urandom", lambda n: PRODUCER[:n])  # the same ids
+        patch.setattr(standard.os, "urandom", lambda n: PRODUCER[:n])  # the same ids
         options: dict[str, Any] = {"inflight": 25, "batch_events": 25, "linger": 0.0}
         rig = Rig(setup, folder, server=SocketServer(setup.kind), transport=transport, **options)
     (pump,) = rig.engine.pump.pumps

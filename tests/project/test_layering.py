@@ -19,13 +19,14 @@ EXT = ROOT / "_ext"
 
 # Anybody may import these.
 LEAVES_OWN: dict[str, set[str]] = {
-    "config": {"config", "errors"},
-    "descriptors": set(),
+    "config": {"config", "errors", "standard"},
+    "descriptors": {"standard"},
     "errors": set(),
-    "files": {"descriptors", "errors", "files"},
+    "files": {"descriptors", "errors", "files", "standard"},
     "lazy": set(),
     "readable": set(),
-    "threads": {"errors"},
+    "standard": set(),
+    "threads": {"errors", "standard"},
 }
 LEAVES = set(LEAVES_OWN)
 

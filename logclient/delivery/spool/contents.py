@@ -6,8 +6,6 @@ events are not tested. docs/formats.md ("Spool") has the offsets.
 
 from __future__ import annotations
 
-import json
-import os
 import struct
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -21,6 +19,7 @@ from logclient.delivery.spool.replay import settle
 from logclient.errors import LedgerError
 from logclient.files import open_regular, private_directory
 from logclient.files.ledger import LAST_SEQUENCE, Ranges, make_ledger, merged, read_record, without
+from logclient.standard import json, os
 
 SLOT = 65536
 SETTLED = 0x80

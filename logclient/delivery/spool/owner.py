@@ -7,8 +7,6 @@ frees slots (``_ext/inflight``); callers only store (``_ext/queue``).
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +17,7 @@ from logclient.delivery import lifecycle
 from logclient.delivery.spool import owner_files
 from logclient.errors import LedgerError, describe_error, is_shortage
 from logclient.files import private_directory
+from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue

@@ -7,7 +7,6 @@ take over what it left.
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import struct
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from logclient._ext.queue import EventQueue
 from logclient._ext.spool import CHUNK_STRUCT, HEAD, JOURNAL, SEGMENT, LogReader, Segments
 from logclient.files import open_regular
 from logclient.files.ledger import Ranges, Record, merged, read_record
+from logclient.standard import open, os
 
 # Held: destructors may log at the end of the process, when the builtin is gone.
 _open = open

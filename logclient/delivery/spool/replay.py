@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext.queue import EventQueue
 from logclient._ext.spool import Segments
 from logclient.files.ledger import History, Ranges, merged, without
+from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
