@@ -7,6 +7,7 @@ import errno
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -266,7 +267,7 @@ def bytes_received(tcp: int) -> int:
     if tcp < 0 or not COUNTS_RECEIVED:
         return 0
     try:
-        with make_socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp)) as sock:
+        with closing(make_socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp))) as sock:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
     except OSError:
         return 0  # the connection is gone
