@@ -2,6 +2,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from logclient._ext.queue cimport EventQueue, lc_chunk, lc_queue, lc_list
 from logclient._ext.codec cimport lc_batch, lc_outcomes, lc_wire
+from logclient._ext.descriptors cimport lc_file
 
 ctypedef struct lc_inflight:
     lc_queue *queue
@@ -47,7 +48,7 @@ ctypedef struct lc_inflight:
     uint64_t stored
     uint64_t listed_before   # events up to this sequence are in the ledger of the process that queued them
     uint8_t adopted          # another process has queued the events: gaps are its own
-    int ledger_fd            # of the main one: where `batch` lines go, of all; -1: nowhere
+    lc_file ledger           # of the main one: where `batch` lines go, of all
     int ledger_errno         # of the write that failed, since when there is no ledger
     uint64_t ledger_bytes    # written since they were asked for
     lc_wire line             # scratch: ledger lines
@@ -58,6 +59,7 @@ cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil
 cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil
 cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noexcept nogil
 cdef void inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil
+cdef bint inflight_lost_ledger(lc_inflight *f) noexcept nogil
 cdef int inflight_write_ledger(lc_inflight *f, lc_batch *b) noexcept nogil
 cdef void inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil
 cdef bint inflight_commit(lc_inflight *f) noexcept nogil

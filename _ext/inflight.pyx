@@ -20,6 +20,7 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport write
 
 from logclient._ext.codec cimport *
+from logclient._ext.descriptors cimport *
 from logclient._ext.queue cimport *
 
 from logclient._ext.constants import REASONS, STATUSES
@@ -132,7 +133,7 @@ cdef class InflightBatches:
     cdef void _begin(self):
         memset(&self.f, 0, sizeof(lc_inflight))
         self.f.queue = self.queue.h
-        self.f.ledger_fd = -1
+        self.f.ledger.fd = -1
         self.f.expected = 1
         self.f.allowance = NO_LIMIT
         self.f.main = self.f.beside = &self.f
@@ -310,7 +311,7 @@ cdef class InflightBatches:
 
     def set_ledger(self, int fd):
         """Write ``batch`` lines to this descriptor; -1: write none."""
-        self.f.ledger_fd = fd
+        lc_own(&self.f.ledger, fd)
         self.f.ledger_errno = 0
 
     def take_ledger(self) -> tuple[int, int]:

@@ -14,20 +14,10 @@
 /* What is in files has its sizes from docs/formats.md. A statement, for structures that Cython defines. */
 #define lc_static_assert(holds) _Static_assert(holds, #holds)
 
-/* Make an empty file in place of one that a failed attempt left; return its descriptor, -1 with errno. */
-static inline int lc_create(const char *path, uint64_t *device, uint64_t *inode) {
-    struct stat found;
-    int fd;
+/* Make an empty file in place of one that a failed attempt left: 0, or -1 with errno. */
+static inline int lc_create(const char *path, lc_file *f) {
     unlink(path);
-    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return -1;
-    if (fstat(fd, &found) < 0) {
-        close(fd);
-        return -1;
-    }
-    *device = (uint64_t)found.st_dev;
-    *inode = (uint64_t)found.st_ino;
-    return fd;
+    return lc_own(f, open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
 }
 static inline void *lc_map(int fd, size_t size) {
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -14,9 +14,10 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memcpy, memset, strcpy, strerror
 from posix.mman cimport munmap
-from posix.unistd cimport F_OK, access, close, unlink, write
+from posix.unistd cimport F_OK, access, unlink, write
 
 from logclient._ext.codec cimport *
+from logclient._ext.descriptors cimport *
 from logclient._ext.queue cimport *
 from logclient._ext.queue cimport EventQueue
 from logclient._ext.hash cimport xxh64_of
@@ -30,7 +31,7 @@ cdef extern from "spool.h" nogil:
     void *lc_map(int fd, size_t size)
     int lc_touch(uint8_t *p, size_t size)
     void lc_touch_to_read(uint8_t *p, size_t size)
-    int lc_create(const char *path, uint64_t *device, uint64_t *inode)
+    int lc_create(const char *path, lc_file *f)
     int lc_sync(int fd)
     uint64_t lc_salt()
     void lc_static_assert(bint holds)
@@ -177,20 +178,22 @@ cdef class Segments:
         cdef char path[PATH]
         cdef lc_head head = self.head
         cdef uint8_t *base = NULL
-        cdef int error, fd
+        cdef lc_file made
+        cdef int error
         while s.segments[number].base != NULL:
             number += 1
         if access(self.lock_path, F_OK):
             return ENOENT
         snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, number)
-        fd = lc_create(path, &head.device, &head.inode)
-        if fd < 0:
+        if lc_create(path, &made) < 0:
             return errno
-        error = lc_allocate(fd, FILE_SIZE)
+        head.device = made.device
+        head.inode = made.inode
+        error = lc_allocate(made.fd, FILE_SIZE)
         if error == 0:
-            base = <uint8_t *> lc_map(fd, FILE_SIZE)
+            base = <uint8_t *> lc_map(made.fd, FILE_SIZE)
             error = errno if base == NULL else lc_touch(base, SEGMENT_HEAD)
-        close(fd)
+        lc_close(&made)
         if error:
             if base != NULL:
                 munmap(base, FILE_SIZE)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from logclient.standard import os
 
@@ -32,6 +34,17 @@ def lifted(fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def standard_taken() -> Iterator[None]:
+    """Take the free numbers of standard input, output and errors, so that a library opens others meanwhile."""
+    taken = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) for fd in range(3) if identity(fd) is None]
+    try:
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
 
 
 class File:

@@ -156,24 +156,30 @@ cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
     return 0
 
 
+cdef bint inflight_lost_ledger(lc_inflight *f) noexcept nogil:
+    # Return whether the ledger's descriptor is not ours any more. Then nothing may be sent until Python has
+    # opened another part: an event that arrives without being listed looks like one that was never sent.
+    return f.main.ledger.fd >= 0 and not lc_is_ours(&f.main.ledger)
+
+
 cdef int inflight_write_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
     # Write those lines to the ledger, if there is one. Return 0, or -1 when memory is out.
     cdef lc_inflight *m = f.main
     cdef size_t done = 0
     cdef ssize_t n
-    if m.ledger_fd < 0:
+    if m.ledger.fd < 0:
         b.listed = max(b.listed, b.cursor)
         return 0
     f.line.size = 0
     if inflight_ledger(f, b) < 0:
         return -1
     while done < f.line.size:
-        n = write(m.ledger_fd, f.line.data + done, f.line.size - done)
+        n = write(m.ledger.fd, f.line.data + done, f.line.size - done)
         if n < 0 and errno == EINTR:
             continue
         if n < 0:                    # delivery goes on without the ledger; Python reports that
             m.ledger_errno = errno
-            m.ledger_fd = -1
+            m.ledger.fd = -1
             break
         done += <size_t> n
         m.ledger_bytes += <uint64_t> n

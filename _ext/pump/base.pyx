@@ -213,6 +213,8 @@ cdef class CompiledPump:
                 if b == NULL and self.wire.size == 0:
                     return 0
                 continue
+            if inflight_lost_ledger(f):
+                return -END_REPORT
             # A codec measures round trips, and encoding the windows before may have taken long.
             encoded = self.codec.encode(self.codec.self, b, events, lc_monotonic(), &self.wire, &self.out)
             self.out.n = 0       # inflight_encoded finds the same in the batch

@@ -29,7 +29,7 @@ ctypedef struct lc_log:
     lc_mutex mutex           # of the one who writes
     char *prefix             # of the names of the files
     lc_head head
-    int fd                   # of the newest file; -1: none
+    lc_file newest           # of the files
     int error                # the errno that ended the log, or CLOSED; 0: it goes on
     uint32_t files
     lc_log_file file[LOG_FILES]
@@ -66,22 +66,22 @@ cdef uint64_t _log_size(lc_log *g) noexcept nogil:
 cdef int _next_file(lc_log *g) noexcept nogil:
     cdef char path[PATH]
     cdef uint32_t number = g.file[g.files - 1].number + 1 if g.files else 0
-    cdef int fd
+    cdef lc_file made
     _log_path(g, number, path)
-    fd = lc_create(path, &g.head.device, &g.head.inode)
-    if fd < 0:
+    if lc_create(path, &made) < 0:
         return errno
+    g.head.device = made.device
+    g.head.inode = made.inode
     g.head.number = number
     g.head.salt = lc_salt()
     g.head.created_us = <uint64_t> lc_wall_us()
     g.head.sum = xxh64_of(<const uint8_t *> &g.head, sizeof(lc_head) - 8, 42)
-    if not _write_all(fd, <const uint8_t *> &g.head, sizeof(lc_head)):
-        close(fd)
+    if not _write_all(made.fd, <const uint8_t *> &g.head, sizeof(lc_head)):
+        lc_close(&made)
         unlink(path)
         return errno or EIO
-    if g.fd >= 0:
-        close(g.fd)
-    g.fd = fd
+    lc_close(&g.newest)
+    g.newest = made
     g.file[g.files].number = number
     g.file[g.files].size = sizeof(lc_head)
     g.file[g.files].last = 0
@@ -154,7 +154,7 @@ cdef int _write_slice(lc_log *g) noexcept nogil:
         b = <lc_block *> (g.buffer.data + at)
         b.sum = xxh64_of(<const uint8_t *> b + 8, sizeof(lc_block) - 8 + b.size, g.head.salt)
         at += sizeof(lc_block) + b.size
-    if not _write_all(g.fd, g.buffer.data, g.buffer.size):
+    if not _write_all(g.newest.fd, g.buffer.data, g.buffer.size):
         return errno or EIO
     g.file[g.files - 1].size += g.buffer.size
     return 0
@@ -186,7 +186,7 @@ cdef int _log_up_to_now(lc_log *g) noexcept nogil:
     cdef bint more = True, anew = False, some = False
     cdef int error = 0
     size = _log_size(g)
-    if g.fd < 0 or g.file[g.files - 1].size > g.rotate or size > g.bound:
+    if not lc_is_ours(&g.newest) or g.file[g.files - 1].size > g.rotate or size > g.bound:
         if g.files == LOG_FILES:
             _drop_files(g, 1)
         error = _next_file(g)
@@ -209,7 +209,7 @@ cdef int _log_up_to_now(lc_log *g) noexcept nogil:
         lc_mutex_lock(&h.mutex)
     settled = h.settled
     lc_mutex_unlock(&h.mutex)
-    if some and lc_sync(g.fd) < 0:
+    if some and lc_sync(g.newest.fd) < 0:
         return errno
     g.file[g.files - 1].last = target
     lc_mutex_lock(&h.mutex)
@@ -269,7 +269,7 @@ cdef class Log:
         g.head = segments.head
         memcpy(g.head.magic, b"lcsplog\x01", 8)
         g.head.size = 0
-        g.fd = -1
+        g.newest.fd = -1
         g.bound = size
         g.rotate = max(size // 16, <uint64_t> 1 << 20)
         segments.s.log = g
@@ -336,18 +336,14 @@ cdef class Log:
             s.logs = False
             s.logs_first = False
             g.error = g.error or CLOSED
-            if g.fd >= 0:
-                close(g.fd)
-                g.fd = -1
+            lc_close(&g.newest)
             if not keep:
                 _drop_files(g, g.files)
             lc_mutex_unlock(&g.mutex)
 
     def abandon(self):
         """In a forked child, close the parent's file."""
-        if self.g.fd >= 0:
-            close(self.g.fd)
-            self.g.fd = -1
+        lc_close(&self.g.newest)
 
     @property
     def size(self) -> int:

@@ -324,13 +324,13 @@ class Books:
         if ledger is None or ledger.fd < 0:
             return
         size, error = self._in_flight.take_ledger()
-        if size or error:
-            before = ledger.fd
-            ledger.wrote(size, error)
-            if ledger.fd != before:
-                self._in_flight.set_ledger(ledger.fd)
-            if ledger.stopped:
-                self._warn(ledger)
+        if not ledger.is_ours:
+            text = f"{self.diagnostics.url}: the program closed the ledger's descriptor: a new part is begun"
+            self.diagnostics.warn_limited("ledger part", text)
+        ledger.wrote(size, error)
+        self._in_flight.set_ledger(ledger.fd)
+        if ledger.stopped:
+            self._warn(ledger)
 
     def write_totals(self) -> None:
         """Write the ``close`` line; a process that still logs while it exits writes another.

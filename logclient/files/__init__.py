@@ -6,6 +6,7 @@ import errno
 import stat
 from contextlib import suppress
 
+from logclient.descriptors import lifted
 from logclient.errors import LedgerError
 from logclient.standard import os
 
@@ -34,7 +35,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
         if kind in _KINDS:
             raise OSError(errno.EINVAL, f"is {_KINDS[kind]}, not a regular file", os.fspath(path))
     # A file that was replaced meanwhile is refused as well.
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    fd = lifted(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))

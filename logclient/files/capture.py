@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
+from logclient.descriptors import File, lifted
 from logclient.errors import ConfigError, LedgerError
 from logclient.files import open_regular, private_directory
 
@@ -179,7 +180,7 @@ class CaptureWriter:
         self._run = run if run is not None else time.strftime(f"%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
         self._source = source
         self._segment_bytes = segment_bytes
-        self._fd = -1
+        self._file = File()
         self._number = 0
         self._next = 1  # arrival of the next unit
         self._written_next = 1  # the same for units that are in the file
@@ -219,7 +220,7 @@ class CaptureWriter:
         path = self._path(name)
         try:
             if flags & os.O_CREAT:
-                fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                fd = lifted(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             else:
                 fd = open_regular(path, flags)
         except FileExistsError as error:
@@ -325,7 +326,7 @@ class CaptureWriter:
             os.close(fd)
             os.unlink(self._path(name))
             raise LedgerError(f"capture: {self._path(name)}: {error.strerror}") from error
-        self._fd, self._number, self._size = fd, number, size
+        self._file, self._number, self._size = File(fd), number, size
         self._announced.clear()
         # Stream numbers are then unique in the whole capture, without reading older segments.
         if not self._streams:
@@ -373,7 +374,7 @@ class CaptureWriter:
             return
         self._pending = []
         try:
-            if self._fd < 0:  # retry a rotation that failed
+            if not self._file.is_ours:  # a rotation failed, or the program has closed the descriptor
                 self._begin()
             self._size += self._append(pending)
         except OSError:
@@ -390,10 +391,10 @@ class CaptureWriter:
     def _append(self, parts: list[bytes | memoryview]) -> int:
         """Write all parts, or leave the file as it was; return the number of bytes."""
         try:
-            return _write(self._fd, parts)
+            return _write(self._file.use(), parts)
         except OSError as error:
             try:
-                os.ftruncate(self._fd, self._size)
+                os.ftruncate(self._file.use(), self._size)
             except OSError:
                 pass  # keep the torn record: the reader reports it, and the next start cuts it off
             raise LedgerError(f"capture: {self.directory}: {error.strerror}") from error
@@ -402,17 +403,16 @@ class CaptureWriter:
         try:
             self._append([self._end(reason)])
         finally:
-            os.close(self._fd)
-            self._fd = -1
+            self._file.close()
 
     def close(self, reason: str = "closed") -> None:
         """Write the pending units and the end record. Idempotent."""
-        if self._fd < 0 and not self._pending:
+        if self._file.fd < 0 and not self._pending:
             return
         try:
             self.flush()
         finally:
-            if self._fd >= 0:
+            if self._file.is_ours:
                 self._finish(reason)
 
     def __enter__(self) -> CaptureWriter:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from logclient.descriptors import File
 from logclient.errors import is_shortage
 from logclient.files import open_regular
 from logclient.standard import os, time
@@ -44,8 +45,8 @@ def make_ledger(
 class Ledger:
     """One producer's ledger: one part at a time, created when the first line is written.
 
-    `about` has the fields of the ``open`` lines. `fd` is the descriptor of the part, -1 if there is none;
-    `stopped` the reason for which no more is written, empty while it goes on.
+    `about` has the fields of the ``open`` lines; `stopped` is the reason for which no more is written, empty
+    while it goes on.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Ledger:
     ) -> None:
         self.directory = directory
         self.producer = producer
-        self.fd = -1
+        self._file = File()
         self.stopped = ""
         # Now, in the caller's thread: a child forked while the sender imports never gets that module.
         from logclient.standard import json
@@ -63,6 +64,16 @@ class Ledger:
         self._part = parts
         self._size = 0
         self._earlier = size
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the part; -1 if there is none."""
+        return self._file.fd
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the descriptor is still that of the part: the program may have closed it."""
+        return self._file.is_ours
 
     def open(self) -> int:
         """Return the descriptor to write to, opening the first part if there is none; -1 once stopped.
@@ -79,7 +90,7 @@ class Ledger:
         try:
             _remove_empty(path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-            fd = os.open(path, flags, 0o600)
+            file = File(os.open(path, flags, 0o600))
         except OSError as error:
             if is_shortage(error):
                 raise
@@ -87,7 +98,7 @@ class Ledger:
             self.stopped = f"{path}: {error.strerror}"
             return
         self.close()
-        self.fd = fd
+        self._file = file
         self._part += 1
         self._earlier += self._size
         self._size = 0
@@ -97,13 +108,22 @@ class Ledger:
         """Append one line; a failure stops the ledger."""
         if self.fd < 0:
             return
+        if not self.is_ours:
+            self._begin_anew()
         made = {"t": kind, "at_us": time.time_ns() // 1000, **fields}
         view = memoryview(self._dumps(made, separators=(",", ":")).encode() + b"\n")
         try:
             while view:
-                written = os.write(self.fd, view)
+                written = os.write(self._file.use(), view)
                 self._size += written
                 view = view[written:]
+        except OSError as error:
+            self.stop(error.errno or 0)
+
+    def _begin_anew(self) -> None:
+        """Begin a new part, because the descriptor of the present one is lost; else stop."""
+        try:
+            self._next()
         except OSError as error:
             self.stop(error.errno or 0)
 
@@ -117,6 +137,8 @@ class Ledger:
         self._size += size
         if error:
             self.stop(error)
+        elif not self.is_ours:
+            self._begin_anew()
         elif self._size >= ROTATE_AT:
             try:
                 self._next()
@@ -149,16 +171,14 @@ class Ledger:
         if self.fd >= 0:
             try:
                 # A newline first: the line that failed may be torn.
-                os.write(self.fd, b'\n{"t":"stopped","reason":"write failed"}\n')
+                os.write(self._file.use(), b'\n{"t":"stopped","reason":"write failed"}\n')
             except OSError:
                 pass
         self.close()
 
     def close(self) -> None:
         """Close the part; in a forked child, the parent's file."""
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
+        self._file.close()
 
 
 def _remove_empty(path: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from logclient import threads
+from logclient.descriptors import File, lifted
 from logclient.errors import ConfigError
 from logclient.files import open_regular
 from logclient.logux.core import ALPHABET, Logux
@@ -35,15 +36,15 @@ class State:
         self._mutex = threads.RLock()
         self._written: dict[str, Any] = {}
         self._core: Logux | None = None
-        self._fd = -1
+        self._lock = File()
         try:
-            self._fd = os.open(f"{path}.lock", os.O_RDWR | _NEW, 0o600)
+            self._lock = File(os.open(f"{path}.lock", os.O_RDWR | _NEW, 0o600))
             found = self._read()
         except OSError as error:
             self.release()
             raise ConfigError(f"state: {path}: {error.strerror or error}") from None
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()
             held = isinstance(error, (BlockingIOError, PermissionError))
@@ -77,7 +78,7 @@ class State:
         if os.getpid() != self.pid:
             self._mutex = threads.RLock()  # another thread of the parent may hold it
             self._close()
-        elif self._fd >= 0:
+        elif self._lock.fd >= 0:
             self._core = core
             if self._written:
                 core.resume(**self._written)
@@ -102,7 +103,7 @@ class State:
         part = f"{self.path}.new"  # what stands there may be a FIFO, or of another user
         with suppress(FileNotFoundError):
             os.unlink(part)
-        fd = os.open(part, os.O_WRONLY | os.O_EXCL | _NEW, 0o600)
+        fd = lifted(os.open(part, os.O_WRONLY | os.O_EXCL | _NEW, 0o600))
         try:
             os.write(fd, text)
         finally:
@@ -115,15 +116,14 @@ class State:
             self._close()
 
     def _close(self) -> None:
-        fd, self._fd, self._core = self._fd, -1, None
-        if fd >= 0:
-            if os.getpid() == self.pid:
-                with suppress(OSError):
-                    fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may still have a copy of the descriptor
-            os.close(fd)
+        self._core = None
+        if self._lock.is_ours and os.getpid() == self.pid:
+            with suppress(OSError):
+                fcntl.flock(self._lock.fd, fcntl.LOCK_UN)  # a forked child may still have a copy of it
+        self._lock.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
+        if hasattr(self, "_lock"):
             self._close()
 
 

@@ -32,6 +32,7 @@ from typing import Any
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, join_frames
+from logclient.descriptors import standard_taken
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.standard import os, time
 from logclient.threads import AnyThread, Event, make_thread, signals_blocked, wait_until
@@ -281,7 +282,8 @@ class Zmq(Transport):
         host, port = endpoint
 
         def make(*found: Any) -> ZmqLink:
-            return self._link(found[-1][0], port, f"{host}:{port}", attempt)
+            with standard_taken():
+                return self._link(found[-1][0], port, f"{host}:{port}", attempt)
 
         return first_address(endpoint, socket.SOCK_STREAM, make)
 

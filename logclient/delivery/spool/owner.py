@@ -248,9 +248,19 @@ class Spool:
 
     def _look_around(self) -> None:
         while not self._is_over:
+            self._keep_lock()
             self._look_for_dead()
             self._look_now.wait(LOOK_EVERY)
             self._look_now.clear()
+
+    def _keep_lock(self) -> None:
+        """Lock our files again if the program has closed the lock's descriptor."""
+        with self._lock:
+            files = self._files
+            if files is not None and not files.locked and not self._is_over and not files.lock():
+                self._warn(
+                    "the program closed its lock, and it cannot be locked again: events may be sent twice"
+                )
 
     # -- adoption ----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.hash import xxh64
 from logclient._ext.queue import EventQueue
 from logclient._ext.spool import CHUNK_STRUCT, HEAD, JOURNAL, SEGMENT, LogReader, Segments
+from logclient.descriptors import File
 from logclient.files import open_regular
 from logclient.files.ledger import Ranges, Record, merged, read_record
 from logclient.standard import open, os
@@ -115,12 +116,12 @@ class OwnerFiles:
     def __init__(self, directory: str, producer: str) -> None:
         self.directory = directory
         self.producer = producer
-        self._fd = -1
+        self._file = File()
 
     @property
     def locked(self) -> bool:
-        """Whether this process has the lock."""
-        return self._fd >= 0
+        """Whether this process has the lock: it is lost with its descriptor."""
+        return self._file.is_ours
 
     def exist(self) -> bool:
         """Return whether the lock file is there still: without it nobody finds the others."""
@@ -138,49 +139,46 @@ class OwnerFiles:
     def create(self) -> None:
         """Make the lock file, and lock it: its name appears only once it is locked."""
         fresh = self.lock_path + ".new"
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = File(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(fresh, self.lock_path)
         except OSError:
-            os.close(fd)
+            file.close()
             with suppress(OSError):
                 os.unlink(fresh)
             raise
-        self._fd = fd
+        self._file = file
 
     def lock(self) -> bool:
         """Lock the files of an owner that has ended; return whether they are ours now."""
         try:
-            fd = open_regular(self.lock_path, os.O_RDWR)
+            file = File(open_regular(self.lock_path, os.O_RDWR))
         except OSError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another client may have adopted the files and removed the lock while we opened it.
-            if os.path.samestat(os.fstat(fd), os.stat(self.lock_path)):
-                self._fd, fd = fd, -1
+            if os.path.samestat(os.fstat(file.fd), os.stat(self.lock_path)):
+                self._file, file = file, File()
         except OSError:
             pass
         finally:
-            if fd >= 0:
-                os.close(fd)
+            file.close()
         return self.locked
 
     def unlock(self) -> None:
         """Give the files to whoever locks them next."""
         # Closed, never unlocked: a forked child has the lock too.
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     def restored(self) -> bytes:
         """Return the boot in which the segments were made from the log, as `mark_restored` noted it."""
-        return os.pread(self._fd, 16, 0)
+        return os.pread(self._file.use(), 16, 0)
 
     def mark_restored(self, boot: bytes) -> None:
         """Note, in the lock file, that the segments were made from the log in this boot, and are whole."""
-        os.pwrite(self._fd, boot, 0)
+        os.pwrite(self._file.use(), boot, 0)
 
     def remove_segment(self, number: int) -> None:
         """Remove a segment, if it is there."""
