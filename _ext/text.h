@@ -110,6 +110,9 @@ static inline int lc_what(const void *text, size_t n) {
  * document, each with the values that it was made from. Bytes and numbers only, compared before use. */
 typedef struct {
     int own;
+    int calls;               /* log calls and other encodings that are running, each within the one before */
+    int refuses;             /* further calls within them: a limit was reached */
+    uintptr_t floor;         /* such a call needs the stack above this address; 0: not looked at yet */
     int64_t minute;          /* since 1970, plus 1; 0: none yet */
     char stamp[24];          /* 2026-01-01T12:34: */
     int64_t pid, thread;

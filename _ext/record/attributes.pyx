@@ -121,10 +121,12 @@ cdef str _format_message(Document *doc, object msg, object args):
             args = tuple([_shown(doc, one) for one in args]) if type(args) is tuple else _shown(doc, args)
             text = _exact_str(text % args)
     except Exception:
+        _note_recursion()
         doc.sanitized += 1
         try:
             text = f"{text} % {args!r}"
         except Exception:
+            _note_recursion()
             text = f"{text} % <unprintable arguments>"
     return text
 
@@ -134,6 +136,7 @@ cdef str _call_get_message(Document *doc, object record):
     try:
         return _exact_str(record.getMessage())
     except Exception:
+        _note_recursion()
         return _format_message(doc, getattr(record, "msg", ""), getattr(record, "args", None))
 
 

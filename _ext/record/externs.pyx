@@ -48,6 +48,9 @@ cdef extern from "record/objects.h":
     bint lc_lasting(PyObject *s) nogil
     void lc_keep(PyObject **place, PyObject *s) nogil
     uint8_t *lc_put_string(uint8_t *to, const char *before, PyObject *v) nogil
+    int lc_enter(lc_here *thread, bint heeds)
+    void lc_leave(lc_here *thread, bint nested)
+    uint8_t *lc_place(lc_here *thread, uint8_t *heap, size_t size)
     bint LC_SHARED           # another thread may change a container while it is read
     bint PyUnicode_IS_COMPACT_ASCII(PyObject *s) nogil
     int PyUnicode_KIND(PyObject *s) nogil
@@ -81,6 +84,8 @@ cdef extern from "text.h" nogil:
     const lc_key *lc_inner_keys
     ctypedef struct lc_here:
         int own
+        int calls
+        int refuses
         int64_t pid
         int64_t thread
         uint32_t size

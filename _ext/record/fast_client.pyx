@@ -44,13 +44,16 @@ cdef class FastClient:
 
         Raises:
             EncodeTypeError: it is none of the three (a TypeError).
-            EncodeError: it has no encoding: a mapping that cannot be read, too large (a ValueError).
+            EncodeError: it has no encoding: a mapping that cannot be read, too large, or sent within another
+                one, that within another, and so on (a ValueError).
             ConfigError: there is no such level (a ValueError).
             QueueFull: with ``overflow=raise``.
             TypeError: ``__init__`` has not run.
         """
         cdef int64_t seq
         cdef Py_ssize_t size
+        cdef int nested
+        cdef lc_here *thread = &lc_this_thread
         cdef uint8_t reason = <uint8_t> R_TOO_LARGE
         cdef uint8_t kept = <uint8_t> INFO_LEVEL if level is INFO else self._kept_level(level)
         if self.queue is None:
@@ -62,10 +65,16 @@ cdef class FastClient:
             else:
                 seq = lc_put(self.queue.h, <const uint8_t *> PyBytes_AS_STRING(event), <size_t> size,
                              kept, <uint8_t> K_RAW, 0, NULL)
-        elif self.revise is not None:
-            return self.revise(event, kept)
         else:
-            seq = self.encoder.put(event, kept, &reason)
+            nested = lc_enter(thread, True)
+            if nested < 0:
+                self._fail(_error(<uint8_t> R_UNENCODABLE, event, 0), kept)
+            try:
+                if self.revise is not None:
+                    return self.revise(event, kept)
+                seq = self.encoder.put(event, kept, &reason)
+            finally:
+                lc_leave(thread, nested)
         if seq <= 0 or self.queue.h.needs_sender:
             if seq == NOT_ENCODED:
                 self._fail(_error(reason, event, self.encoder.max_event_bytes), kept)

@@ -148,15 +148,34 @@ cdef class FastHandler:
         Returns:
             The record, or False if it was refused.
         """
-        if self.sampling is None and self.is_direct():
-            self._ship(record, NULL, None)
+        cdef lc_here *thread = &lc_this_thread
+        cdef int nested = lc_enter(thread, True)
+        if nested < 0:
+            self._refuse(_attribute(record, "levelno"))
             return record
-        return self._handle_generic(record)
+        cdef object returned = record
+        try:
+            if self.sampling is None and self.is_direct():
+                self._ship(record, NULL, None)
+            else:
+                returned = self._handle_generic(record)
+            if thread.refuses and not nested:
+                self._report_recursion(record)
+        finally:
+            lc_leave(thread, nested)
+        return returned
 
     @cython.embedsignature(False)
     def emit(self, record: logging.LogRecord):
         """Ship a record without asking the filters. Ignores records before ``__init__``."""
-        self._ship_formatted(record)
+        cdef int nested = lc_enter(&lc_this_thread, True)
+        if nested < 0:
+            self._refuse(_attribute(record, "levelno"))
+            return
+        try:
+            self._ship_formatted(record)
+        finally:
+            lc_leave(&lc_this_thread, nested)
 
     cdef object _handle_generic(self, object record):
         if self.encoder is None:
@@ -241,15 +260,24 @@ cdef class FastHandler:
 
     # `call`: NULL, or the values of a log call that has no record; then `record` is a dict with its fields.
     cdef int _ship(self, object record, Attributes *call, object made) except -1:
-        cdef uint8_t stack[STACK]
+        cdef lc_here *thread = &lc_this_thread
+        cdef uint8_t *heap = NULL
+        cdef uint8_t *stack
+        if thread.own and not _in_destructor():
+            self.queue.count_ignored()
+            return 0
+        stack = lc_place(thread, heap, STACK)
+        try:
+            return self._ship_from(thread, stack, record, call, made)
+        finally:
+            free(heap)
+
+    cdef int _ship_from(self, lc_here *thread, uint8_t *stack, object record, Attributes *call,
+                        object made) except -1:
         cdef Document doc
         cdef int64_t created_us = 0
         cdef uint8_t level = 0
         cdef int status
-        cdef lc_here *thread = &lc_this_thread
-        if thread.own and not _in_destructor():
-            self.queue.count_ignored()
-            return 0
         if self.ship is not None:
             doc.heap = NULL
             try:
@@ -339,7 +367,18 @@ cdef class FastHandler:
     cdef int _put_tombstone(self, object record, uint8_t reason, uint8_t level) except -1:
         return self._put(record, &reason, 1, level, <uint8_t> K_TOMB, 0)
 
+    cdef int _refuse(self, object level) except -1:
+        # Count a call that must not be made within another one. The outermost reports it.
+        return self._put_tombstone(None, <uint8_t> R_UNENCODABLE, _level_index(<PyObject *> level))
+
+    cdef int _report_recursion(self, object record) except -1:
+        try:
+            raise RecursionError("log calls within this one, each within another, reached a limit")
+        except RecursionError:
+            return self._report_error(record)
+
     cdef int _report_error(self, object record) except -1:
+        _note_recursion()
         try:
             self.handleError(record)
         except Exception:

@@ -1,7 +1,7 @@
 # The buffer that a document is written to, and JSON values.
 
 cdef enum:
-    STACK = 8192             # bytes of the buffer on the stack; longer documents move to the heap
+    STACK = 8192             # bytes of the first buffer (`lc_place`); longer documents move to the heap
     SEGMENT = 1024           # characters for which space is reserved at once
     MAX_DEPTH = 128
     MAX_CLASSES = 4          # levels down to which dataclasses are mappings
@@ -511,7 +511,16 @@ cdef inline str _exact_str(object text):
     return text if type(text) is str else PyUnicode_FromObject(text)
 
 
+cdef int _note_recursion() except -1:
+    # After an error: a limit of the recursion that was reached in a call within another one would be reached
+    # again by each that follows, which takes for ever if a document has several that each make several.
+    if lc_this_thread.calls > 1 and isinstance(sys.exc_info()[1], RecursionError):
+        lc_this_thread.refuses = True
+    return 0
+
+
 cdef str _unprintable(Document *doc, object v):
+    _note_recursion()
     doc.sanitized += 1
     return f"<unprintable {type(v).__name__}>"
 
@@ -574,6 +583,7 @@ cdef str _clean_key(Document *doc, object key):
             else:
                 text = _exact_str(str(key))
         except Exception:
+            _note_recursion()
             text = f"<unprintable {type(key).__name__}>"
     if _has_surrogate(<PyObject *> text):
         doc.sanitized += 1

@@ -91,6 +91,7 @@ cdef str _message_of(PyObject *msg, PyObject *args):
         if given:
             text = text % given
     except Exception:
+        _note_recursion()
         return None
     return text if type(text) is str else None
 

@@ -252,7 +252,8 @@ cdef class Route:
                   object exc_info, dict extra, long depth, bint stack_info) except -1:
         cdef PyObject *handlers[MAX_HANDLERS]
         cdef PyObject *frame
-        cdef int i, overflow = 0, count = self.count
+        cdef lc_here *thread = &lc_this_thread
+        cdef int i, nested, overflow = 0, count = self.count
         cdef long long number = PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
         if overflow or number >= self.below or extra is not None and not _may_be_extra(extra):
             return False
@@ -270,8 +271,17 @@ cdef class Route:
                 return False
             if level_name is None:
                 level_name = logging.getLevelName(level)
-            return self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info, extra,
-                               depth, stack_info)
+            nested = lc_enter(thread, True)
+            if nested < 0:
+                for i in range(count):
+                    if number >= self.levels[i]:
+                        (<FastHandler> handlers[i])._refuse(level)
+                return True
+            try:
+                return self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info,
+                                   extra, depth, stack_info)
+            finally:
+                lc_leave(thread, nested)
         finally:
             for i in range(count):
                 Py_DECREF(handlers[i])
@@ -338,6 +348,8 @@ cdef class Route:
             for i in range(self.count):
                 if number >= self.levels[i]:
                     (<FastHandler> handlers[i])._ship_call(&s, extra)
+            if lc_this_thread.refuses and lc_this_thread.calls == 1:
+                (<FastHandler> handlers[0])._report_recursion(_record_of(&s, extra))
         finally:
             if self.in_progress is not None:
                 self.in_progress.in_progress = False

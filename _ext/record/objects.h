@@ -2,9 +2,70 @@
 #ifndef LOGCLIENT_RECORD_OBJECTS_H
 #define LOGCLIENT_RECORD_OBJECTS_H
 
+#include <alloca.h>
+#include <pthread.h>
+
 #include "text.h"
 
 static __thread lc_here lc_this_thread;
+/* What a call within a log call needs: a document of the deepest containers on the stack, and frames for the
+ * functions in Python that take an event or report an error. */
+#define LC_STACK_NEED (128 << 10)
+#define LC_FRAMES_NEED 50
+/* The address that `lc_here.floor` has; 1: this system does not say where the stack ends. */
+static uintptr_t lc_stack_floor(void) {
+    uintptr_t low = 0;
+    size_t size = 0;
+#ifdef __APPLE__
+    size = pthread_get_stacksize_np(pthread_self());
+    low = (uintptr_t)pthread_get_stackaddr_np(pthread_self()) - size;
+#elif defined(__linux__)
+    pthread_attr_t attributes;
+    void *address = NULL;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        pthread_attr_getstack(&attributes, &address, &size);
+        pthread_attr_destroy(&attributes);
+        low = (uintptr_t)address;
+    }
+#endif
+    return low == 0 ? 1 : low + (size / 2 < LC_STACK_NEED ? size / 2 : LC_STACK_NEED);
+}
+/* Whether a call within a log call has what it needs; a stack that the thread did not begin with is unknown. */
+static int lc_may_nest(lc_here *thread) {
+    char here;
+    uintptr_t at = (uintptr_t)&here;
+    if (thread->floor == 0)
+        thread->floor = lc_stack_floor();
+    if (at < thread->floor && at + LC_STACK_NEED > thread->floor)
+        return 0;
+#if PY_VERSION_HEX < 0x030C0000
+    return PyThreadState_Get()->recursion_remaining > LC_FRAMES_NEED;
+#else
+    return PyThreadState_Get()->py_recursion_remaining > LC_FRAMES_NEED;
+#endif
+}
+/* Begin a call in this thread. Return 0; 1: it is within another one; -1: it must not be made there. */
+static inline int lc_enter(lc_here *thread, int heeds) {
+    if (thread->calls == 0) {
+        thread->refuses = 0;
+    } else if ((heeds && thread->refuses) || !lc_may_nest(thread)) {
+        thread->refuses = 1;
+        return -1;
+    } else if (Py_EnterRecursiveCall(" in a log call")) {
+        PyErr_Clear();
+        thread->refuses = 1;
+        return -1;
+    }
+    return thread->calls++ != 0;
+}
+static inline void lc_leave(lc_here *thread, int nested) {
+    thread->calls--;
+    if (nested)
+        Py_LeaveRecursiveCall();
+}
+/* The place of a document's beginning: on the stack, but for a call within another one. `heap`: to be freed. */
+#define lc_place(thread, heap, size) \
+    ((heap) = (thread)->calls > 1 ? malloc(size) : NULL, (heap) == NULL ? (uint8_t *)alloca(size) : (heap))
 #if PY_VERSION_HEX < 0x030C0000
 /* A string of the old C API may not be in its final form. */
 static inline int lc_ready(PyObject *s) {

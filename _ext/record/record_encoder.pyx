@@ -189,9 +189,10 @@ cdef class Encoder:
 
     cdef int64_t put(self, object obj, uint8_t level, uint8_t *reason) except? -9:
         # Encode a mapping or a string into the queue. Returns NOT_ENCODED, with the reason, if it cannot be.
-        cdef uint8_t stack[STACK]
         cdef Document doc
         cdef int64_t seq
+        cdef uint8_t *heap = NULL
+        cdef uint8_t *stack = lc_place(&lc_this_thread, heap, STACK)
         doc.heap = NULL
         try:
             if self._encode_mapping(&doc, stack, obj) < 0:
@@ -203,19 +204,26 @@ cdef class Encoder:
                 self.queue.count_changed(doc.sanitized, doc.moved)
         finally:
             free(doc.heap)
+            free(heap)
         return seq
 
     cdef object _encode(self, object obj, bint is_record, object made):
-        cdef uint8_t stack[STACK]
         cdef Document doc
-        cdef int64_t created_us
+        cdef int64_t created_us = 0
         cdef uint8_t level
         cdef int status
+        cdef uint8_t *heap = NULL
+        cdef uint8_t *stack
+        cdef lc_here *thread = &lc_this_thread
+        cdef int nested = lc_enter(thread, False)
+        if nested < 0:
+            raise _error(<uint8_t> R_UNENCODABLE, obj, 0)
+        stack = lc_place(thread, heap, STACK)
         doc.heap = NULL
         try:
             if is_record:
-                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, NULL, made, False,
-                                        &created_us, &level)
+                status = _encode_record(self, &doc, stack, thread, obj, NULL, made, False, &created_us,
+                                        &level)
             else:
                 status = self._encode_mapping(&doc, stack, obj)
             if status < 0:
@@ -224,6 +232,8 @@ cdef class Encoder:
                     <int> K_DOCUMENT | doc.flags, doc.sanitized, doc.moved)
         finally:
             free(doc.heap)
+            free(heap)
+            lc_leave(thread, nested)
 
     cdef inline void begin(self, Document *doc, uint8_t *stack) noexcept nogil:
         doc.limit = self.max_event_bytes
@@ -697,6 +707,7 @@ cdef class Encoder:
                 exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
             if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:
                 kind = exc_info[0]
+                message = _text_of_error(doc, exc_info[1])
                 if not exc_text:
                     exc_text = self.exceptions.format(exc_info)
                     if record is not None:
@@ -706,10 +717,6 @@ cdef class Encoder:
             doc.sanitized += 1
         if kind is not None:
             name = _exact_str(getattr(kind, "__name__", "")) or "?"
-            try:
-                message = _exact_str(str(exc_info[1]))
-            except Exception:
-                message = _unprintable(doc, exc_info[1])
             status = _write_any_field(doc, KEY_ERROR_TYPE, <PyObject *> name)
             if status < 0:
                 return status
@@ -728,6 +735,13 @@ cdef class Encoder:
         except Exception:
             doc.sanitized += 1
         return _write_any_field(doc, KEY_FINGERPRINT, <PyObject *> fingerprint)
+
+
+cdef str _text_of_error(Document *doc, object error):
+    try:
+        return _exact_str(str(error))
+    except Exception:
+        return _unprintable(doc, error)
 
 
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,
@@ -768,7 +782,8 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
         error.reason = "too_large"
         return error
     if reason == R_UNENCODABLE:
-        return EncodeError("event: a mapping that cannot be read")
+        return EncodeError("event: a mapping that cannot be read, or events sent within others until a limit "
+                           "was reached")
     return EncodeTypeError(f"event: must be a mapping or a string, got {type(obj).__name__}")
 
 
