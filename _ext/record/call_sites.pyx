@@ -50,30 +50,30 @@ cdef int _learn_site(Site *site, object code, int at, object line) except -1:
 
 
 # Return the site of a frame, valid until Python code runs.
-cdef Site *_find_site(FastLogger logger, PyObject *frame) except NULL:
+cdef Site *_find_site(State state, PyObject *frame) except NULL:
     cdef PyObject *code = PyFrame_GetCode(frame)
     cdef int at = PyFrame_GetLasti(frame)
     cdef Site *site
     Py_DECREF(code)          # the frame has it
-    if logger.sites == NULL:
-        logger.sites = <Site *> calloc(SITES, sizeof(Site))
-        if logger.sites == NULL:
+    if state.sites == NULL:
+        state.sites = <Site *> calloc(SITES, sizeof(Site))
+        if state.sites == NULL:
             raise MemoryError
-    site = &logger.sites[(<size_t> code >> 4 ^ <size_t> code >> 12 ^ <size_t> at * 5) & (SITES - 1)]
+    site = &state.sites[(<size_t> code >> 4 ^ <size_t> code >> 12 ^ <size_t> at * 5) & (SITES - 1)]
     while site.code != code or site.instruction != at:
         _learn_site(site, <object> code, at, (<object> frame).f_lineno)
     return site
 
 
-cdef object _find_frame(FastLogger logger, object frame, long depth):
+cdef object _find_frame(State state, object frame, long depth):
     # Return the frame of the call as `Logger.findCaller` does.
-    depth -= not _find_site(logger, <PyObject *> frame).internal
+    depth -= not _find_site(state, <PyObject *> frame).internal
     while depth > 0:
         back = frame.f_back
         if back is None:
             break
         frame = back
-        depth -= not _find_site(logger, <PyObject *> frame).internal
+        depth -= not _find_site(state, <PyObject *> frame).internal
     return frame
 
 

@@ -1,49 +1,102 @@
 # Log calls that make no LogRecord, and those that the standard library makes.
 
 cdef extern from "Python.h":
-    ctypedef struct PyMethodDef:
-        const char *ml_name
-        void *ml_meth
-        int ml_flags
-        const char *ml_doc
-    enum: METH_FASTCALL
-    enum: METH_KEYWORDS
-    object PyDescr_NewMethod(object kind, PyMethodDef *method)
     object PyObject_Vectorcall(object function, PyObject **args, size_t n, PyObject *names)
+    Py_ssize_t PyVectorcall_NARGS(size_t n) nogil
 
 cdef enum:
-    PLAIN_ARGS = 12          # arguments of a call of the ordinary way that are copied on the stack
+    RECENT = 1024            # states that are found without a look into `STATES`
 
 
-cdef object _ordinary(Route route, int method, FastLogger logger, PyObject **args, Py_ssize_t n,
-                      PyObject *names):
-    # Call the standard library's method.
-    cdef PyObject *all[PLAIN_ARGS]
-    cdef Py_ssize_t i, named = 0 if names == NULL else PyTuple_GET_SIZE(names)
-    cdef object function = route.ordinary[method]
-    if function is None:
-        raise AttributeError(f"logging.Logger.{METHOD_NAMES[method]} was deleted")
-    if n + named < PLAIN_ARGS:
-        all[0] = <PyObject *> logger
-        for i in range(n + named):
-            all[i + 1] = args[i]
-        return PyObject_Vectorcall(function, all, <size_t> n + 1, names)
-    return function(logger, *[<object> args[i] for i in range(n)],
-                    **{<object> PyTuple_GET_ITEM(names, i): <object> args[n + i] for i in range(named)})
+@cython.final
+@cython.no_gc_clear          # a destructor may log
+cdef class State:
+    """What is remembered of a logger; not in it, so that its layout is that of every logger in Python."""
+
+    cdef PyObject *logger        # borrowed: the state goes away before it
+    cdef object reference        # the weak reference that calls `end`
+    cdef Route route             # None: to be decided
+    cdef Site *sites             # a table of SITES; NULL: none was seen
+
+    def __dealloc__(self):
+        cdef int i
+        if self.sites != NULL:
+            for i in range(<int> SITES):
+                _forget_site(&self.sites[i])
+            free(self.sites)
+
+    def end(self, _reference: object):
+        """Forget the logger."""
+        cdef PyObject **place = _recent_place(self.logger)
+        if place[0] == <PyObject *> self:
+            place[0] = NULL
+        STATES.pop(<size_t> self.logger, None)
 
 
-cdef inline Route _route_of(FastLogger logger):
-    cdef Route route = logger.route
-    return route if route is not None and route.holds() else _make_route(logger)
+cdef object LOGGER = logging.Logger      # later `logclient.Logger`
+cdef dict STATES = {}                    # address of a logger -> its State
+cdef PyObject *RECENT_STATES[RECENT]
+memset(RECENT_STATES, 0, sizeof(RECENT_STATES))
 
 
-cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObject *names):
+cdef inline PyObject **_recent_place(PyObject *logger) noexcept:
+    return &RECENT_STATES[(<size_t> logger >> 4 ^ <size_t> logger >> 14) & (RECENT - 1)]
+
+
+cdef inline State _state_of(PyObject *logger):
+    cdef PyObject *found = _recent_place(logger)[0]
+    if found != NULL and (<State> found).logger == logger:
+        return <State> found
+    return _find_state(logger)
+
+
+cdef State _find_state(PyObject *logger):
+    # Return the state of a logger, or None: it is none of ours.
+    cdef State state
+    if not issubclass(type(<object> logger), LOGGER):
+        return None
+    state = STATES.get(<size_t> logger)
+    if state is None:
+        state = State.__new__(State)
+        state.logger = logger
+        state.reference = weakref.ref(<object> logger, state.end)
+        state = STATES.setdefault(<size_t> logger, state)    # a destructor may have logged meanwhile
+    _recent_place(logger)[0] = <PyObject *> state
+    return state
+
+
+cdef object _ordinary(Route route, int method, PyObject **args, Py_ssize_t n, PyObject *names):
+    # Call the standard library's method. `args`: the logger, and what it was called with.
+    cdef object function, name = METHOD_NAMES[method]
+    if route is None or route.ordinary is None:      # a logger of another class
+        function = getattr(logging.Logger, name)
+    else:
+        function = route.ordinary[method]
+        if type(function) is not FUNCTION:           # it binds in its own way, or was deleted
+            function = getattr(super(LOGGER, <object> args[0]), name)
+            args += 1
+            n -= 1
+    return PyObject_Vectorcall(function, args, <size_t> n, names)
+
+
+cdef inline Route _route_of(State state):
+    cdef Route route = state.route
+    return route if route is not None and route.holds() else _make_route(state)
+
+
+cdef object _call(object called, PyObject **all, size_t size, PyObject *names):
     # Any of the methods that log.
-    cdef FastLogger logger = self
-    cdef Route route = logger.route
+    cdef int method = (<Method> called).number
+    cdef Py_ssize_t n = PyVectorcall_NARGS(size)
+    cdef State state = _state_of(all[0]) if n > 0 else None
+    if state is None:
+        return _ordinary(None, method, all, n, names)
+    cdef Route route = state.route
+    cdef PyObject **args = all + 1
+    n -= 1
     if method != M_LOG and n > 0 and route is not None and route.is_disabled(method):
         return None
-    route = _route_of(logger)
+    route = _route_of(state)
     cdef object level = None, exc_info = None, extra = None
     cdef Py_ssize_t i, first = method == M_LOG
     cdef long depth = 1
@@ -59,7 +112,7 @@ cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObje
     if found == Py_False:
         return None
     if found != Py_True or route.is_in_progress():
-        return _ordinary(route, method, logger, args, n, names)
+        return _ordinary(route, method, all, n + 1, names)
     if method == M_EXCEPTION:
         exc_info = True
     if names != NULL and fast:
@@ -78,95 +131,85 @@ cdef object _call(object self, int method, PyObject **args, Py_ssize_t n, PyObje
                 fast = False
     if fast:
         level_name = None if method == M_LOG else route.level_names[method]
-        fast = route.log(logger, level, level_name, args + first, n - first, exc_info, extra, depth,
+        fast = route.log(state, level, level_name, args + first, n - first, exc_info, extra, depth,
                          stack_info)
-    return None if fast else _ordinary(route, method, logger, args, n, names)
+    return None if fast else _ordinary(route, method, all, n + 1, names)
 
 
-cdef object _call_debug(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    return _call(self, M_DEBUG, args, n, names)
-
-
-cdef object _call_info(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    return _call(self, M_INFO, args, n, names)
-
-
-cdef object _call_warning(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    return _call(self, M_WARNING, args, n, names)
-
-
-cdef object _call_error(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    return _call(self, M_ERROR, args, n, names)
-
-
-cdef object _call_critical(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    return _call(self, M_CRITICAL, args, n, names)
-
-
-cdef object _call_exception(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    return _call(self, M_EXCEPTION, args, n, names)
-
-
-cdef object _call_log(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    return _call(self, M_LOG, args, n, names)
-
-
-cdef object _call_is_enabled_for(object self, PyObject **args, Py_ssize_t n, PyObject *names):
-    cdef Route route = _route_of(self)
+cdef object _call_is_enabled_for(object called, PyObject **all, size_t size, PyObject *names):
+    cdef Py_ssize_t n = PyVectorcall_NARGS(size)
+    cdef State state = _state_of(all[0]) if n > 0 else None
+    cdef Route route = None if state is None else _route_of(state)
     cdef PyObject *found = NULL
-    if (n == 1 and names == NULL and PyLong_CheckExact(args[0]) and route.checks_levels
+    if (n == 2 and names == NULL and route is not None and PyLong_CheckExact(all[1]) and route.checks_levels
             and not route.is_in_progress()):
-        found = lc_find(<PyObject *> route.cache, args[0])
-    return <object> found if found != NULL else _ordinary(route, M_ENABLED, self, args, n, names)
+        found = lc_find(<PyObject *> route.cache, all[1])
+    return <object> found if found != NULL else _ordinary(route, M_ENABLED, all, n, names)
 
 
-cdef class FastLogger:
-    """Base of ``logclient.Logger``, whose methods `compiled_methods` returns."""
+@cython.final
+cdef class Method:
+    # A method of `logclient.Logger`. It binds as functions do, and says that it is one: all else that a
+    # program asks of it is answered by the standard library's.
+    cdef void *function          # its vectorcall
+    cdef int number              # M_...
+    cdef dict __dict__
+    cdef object __weakref__
 
-    cdef dict __dict__           # a dict of its own: calls find their methods faster than beside shared keys
-    cdef Route route             # None: to be decided
-    cdef Site *sites             # a table of SITES; NULL: none was seen
+    def __get__(self, instance, owner):
+        return self if instance is None else BOUND(self, instance)
 
-    def __dealloc__(self):
-        cdef int i
-        if self.sites != NULL:
-            for i in range(<int> SITES):
-                _forget_site(&self.sites[i])
-            free(self.sites)
+    def __getattr__(self, name):
+        return getattr(getattr(logging.Logger, METHOD_NAMES[self.number]), name)
 
-    def obstacle(self) -> str:
-        """Return what keeps its calls off the fast way; empty: nothing."""
-        cdef Route route
-        cdef int i
-        if LC_SHARED:
-            return "this Python has no GIL"
-        route = _route_of(self)
-        for i in range(route.count):
-            if not (<FastHandler> route.handlers[i]).is_direct():
-                return f"{type(<object> route.handlers[i]).__qualname__} has a filter or formatter"
-        return route.why
+    def __reduce__(self):
+        return getattr, (LOGGER, METHOD_NAMES[self.number])
+
+    def __repr__(self):
+        return f"<function {self.__qualname__} at {<size_t> <PyObject *> self:#x}>"
+
+    @property
+    def __class__(self):
+        return FUNCTION
+
+    @property
+    def __doc__(self):
+        return self.__getattr__("__doc__")
+
+    @property
+    def __module__(self):
+        return self.__getattr__("__module__")
 
 
-# As PyDescr_NewMethod keeps them.
-cdef PyMethodDef DEFINITIONS[METHOD_COUNT]
+cdef object BOUND = type(logging.root.info)
 cdef dict COMPILED = {}      # the methods by name
-cdef tuple DEFINED = tuple([name.encode() for name in METHOD_NAMES])
-DEFINITIONS[0].ml_meth, DEFINITIONS[1].ml_meth = <void *> _call_debug, <void *> _call_info
-DEFINITIONS[2].ml_meth, DEFINITIONS[3].ml_meth = <void *> _call_warning, <void *> _call_error
-DEFINITIONS[4].ml_meth, DEFINITIONS[5].ml_meth = <void *> _call_critical, <void *> _call_exception
-DEFINITIONS[6].ml_meth, DEFINITIONS[7].ml_meth = <void *> _call_log, <void *> _call_is_enabled_for
 
 
-lc_let_dict_be_set(<PyObject *> FastLogger)
+def compile_methods(logger: type[logging.Logger]) -> None:
+    """Give a class its compiled methods: none without a GIL, on which they rely."""
+    global LOGGER
+    cdef Method method
+    cdef int i
+    LOGGER = logger
+    if LC_SHARED:
+        return
+    for i in range(<int> METHOD_COUNT):
+        method = Method.__new__(Method)
+        method.number = i
+        method.function = <void *> _call_is_enabled_for if i == M_ENABLED else <void *> _call
+        COMPILED[METHOD_NAMES[i]] = method
+        setattr(logger, METHOD_NAMES[i], method)
+    lc_call_as_method(<PyObject *> Method, <char *> &method.function - <char *> <PyObject *> method)
 
 
-def compiled_methods() -> dict[str, Any]:
-    """Return the methods of ``logclient.Logger`` by name: none without a GIL, on which they rely."""
+def obstacle(logger: logging.Logger) -> str:
+    """Return what keeps the calls of a logger of that class off the fast way; empty: nothing."""
+    cdef Route route
     cdef int i
     if LC_SHARED:
-        return {}
-    for i in range(<int> METHOD_COUNT):
-        DEFINITIONS[i].ml_name = PyBytes_AS_STRING(DEFINED[i])
-        DEFINITIONS[i].ml_flags = METH_FASTCALL | METH_KEYWORDS
-        COMPILED[METHOD_NAMES[i]] = PyDescr_NewMethod(FastLogger, &DEFINITIONS[i])
-    return dict(COMPILED)
+        return "this Python has no GIL"
+    route = _route_of(_state_of(<PyObject *> logger))
+    for i in range(route.count):
+        if not (<FastHandler> route.handlers[i]).is_direct():
+            return f"{type(<object> route.handlers[i]).__qualname__} has a filter or formatter"
+    return route.why

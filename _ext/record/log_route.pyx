@@ -10,7 +10,7 @@ cdef extern from "record/watching.h":
     int lc_add_watcher(int (*f)(PyDict_WatchEvent, PyObject *, PyObject *, PyObject *)) except -1
     int lc_watch(int watcher, PyObject *d) except -1
     int lc_make_watchable(PyObject *o) except -1
-    void lc_let_dict_be_set(PyObject *kind)
+    void lc_call_as_method(PyObject *type, Py_ssize_t offset)
     uint32_t lc_class_version(PyObject *kind) nogil
     PyObject *lc_class "(PyObject *)Py_TYPE"(PyObject *o) nogil
     PyObject *lc_dict_of(PyObject *o) nogil
@@ -104,7 +104,7 @@ cdef class Route:
     """The way that the calls of a logger go, and what it was decided from."""
 
     cdef str why             # what keeps them off the fast way; empty: nothing
-    cdef tuple ordinary      # the functions of the ordinary way, by M_...
+    cdef tuple ordinary      # the functions of the ordinary way, by M_...; None: logging.Logger's
     cdef dict cache          # of the logger: level -> whether it is enabled
     cdef bint checks_levels  # the functions that decide about a level are those of the standard library
     cdef PyObject *enabled[M_LOG]    # by method, what `cache` has: True, False or NULL
@@ -248,7 +248,7 @@ cdef class Route:
 
     # Make the documents of a call that is enabled. Return False, before anything is done, if the call has to
     # go the ordinary way. No Python code may run between `holds` and the references to the handlers.
-    cdef bint log(self, FastLogger logger, object level, object level_name, PyObject **args, Py_ssize_t n,
+    cdef bint log(self, State state, object level, object level_name, PyObject **args, Py_ssize_t n,
                   object exc_info, dict extra, long depth, bint stack_info) except -1:
         cdef PyObject *handlers[MAX_HANDLERS]
         cdef PyObject *frame
@@ -278,7 +278,7 @@ cdef class Route:
                         (<FastHandler> handlers[i])._refuse(level)
                 return True
             try:
-                return self.log_to(handlers, number, logger, level, level_name, frame, args, n, exc_info,
+                return self.log_to(handlers, number, state, level, level_name, frame, args, n, exc_info,
                                    extra, depth, stack_info)
             finally:
                 lc_leave(thread, nested)
@@ -286,7 +286,7 @@ cdef class Route:
             for i in range(count):
                 Py_DECREF(handlers[i])
 
-    cdef bint log_to(self, PyObject **handlers, long long number, FastLogger logger, object level,
+    cdef bint log_to(self, PyObject **handlers, long long number, State state, object level,
                      object level_name, PyObject *frame, PyObject **args, Py_ssize_t n, object exc_info,
                      dict extra, long depth, bint stack_info) except -1:
         cdef Attributes s
@@ -310,15 +310,15 @@ cdef class Route:
             thread_name = logging.threading.current_thread().name
         if extra:
             extra = PyDict_Copy(extra)
-        site = _find_site(logger, frame)
+        site = _find_site(state, frame)
         if site.internal or depth > 1 or stack_info:
-            caller = _find_frame(logger, <object> frame, depth)
+            caller = _find_frame(state, <object> frame, depth)
             if stack_info:
                 try:
                     stack = _stack_text(caller)
                 except ValueError:       # a path that the system cannot have: the caller is unknown
                     return False
-            site = _find_site(logger, <PyObject *> caller)
+            site = _find_site(state, <PyObject *> caller)
         path = <object> site.path
         file = <object> site.file
         line = <object> site.line
@@ -406,12 +406,14 @@ cdef bint _is_builtin(object module, str name) except -1:
     return type(function) is BUILTIN and function.__name__ == name
 
 
-cdef Route _make_route(FastLogger logger):
+cdef Route _make_route(State state):
+    cdef object logger = <object> state.logger
     cdef Route route = Route.__new__(Route)
     cdef list mro = list(type(logger).__mro__)
-    del mro[:mro.index(FastLogger) + 1]
-    route.ordinary = tuple([
-        next((kind.__dict__[name] for kind in mro if name in kind.__dict__), None) for name in METHOD_NAMES])
+    if LOGGER in mro:
+        del mro[:mro.index(LOGGER) + 1]
+        route.ordinary = tuple([next((kind.__dict__[name] for kind in mro if name in kind.__dict__), None)
+                                for name in METHOD_NAMES])
     route.forks = lc_fork_count()
     route.own_clock = _is_clock_own()
     route.processes = MODULES.get(MULTIPROCESSING)
@@ -424,7 +426,7 @@ cdef Route _make_route(FastLogger logger):
         route.count = 0
         route.idle = False
         route.why = str(error) if isinstance(error, _Obstacle) else f"{type(error).__name__}: {error}"
-    logger.route = route
+    state.route = route
     if not route.holds():            # something has changed meanwhile: decide again at the next call
         route.count = 0
         route.idle = False
@@ -438,6 +440,8 @@ cdef int _decide(Route route, object logger) except -1:
     cdef FastHandler handler
     cdef list handlers = [], ours = []
     cdef object kind = type(logger), record = logging.LogRecord, at = logger, other = None
+    if route.ordinary is None:
+        raise _Obstacle("its class is another one")
     if WATCHER < 0:
         raise _Obstacle("other extensions have taken all watchers of dicts")
     while at is not None:

@@ -51,12 +51,13 @@ static inline int lc_make_watchable(PyObject *o) {
     return 0;
 }
 
-/* Let programs replace the __dict__ of instances, as those of a class in Python. */
-static inline void lc_let_dict_be_set(PyObject *type) {
-    PyGetSetDef *one = ((PyTypeObject *)type)->tp_getset;
-    for (; one != NULL && one->name != NULL; one++)
-        if (strcmp(one->name, "__dict__") == 0)
-            one->set = PyObject_GenericSetDict;
+/* Let the objects of a type be called by the function at this offset, as methods are: without being bound. */
+static inline void lc_call_as_method(PyObject *type, Py_ssize_t offset) {
+    PyTypeObject *one = (PyTypeObject *)type;
+    one->tp_vectorcall_offset = offset;
+    one->tp_call = PyVectorcall_Call;
+    one->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+    PyType_Modified(one);
 }
 
 /* 0: none, until the next look-up of an attribute. */

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import logging
 
-from logclient._ext.record import FastLogger, compiled_methods
+from logclient._ext.record import compile_methods, obstacle
 
 __all__ = ["Logger"]
 
 
-class Logger(FastLogger, logging.Logger):
+class Logger(logging.Logger):
     """A logger of the standard library with compiled methods.
 
     A call goes the fast way, in which the document is made from the arguments, if every handler on the way up
     is a ``logclient.Handler`` without a filter or formatter, and nothing of ``logging`` is replaced. Every
     other call is made by the standard library, as ever. Both ways make the same document.
     """
+
+    def obstacle(self) -> str:
+        """Return what keeps its calls off the fast way; empty: nothing."""
+        return obstacle(self)
 
     @staticmethod
     def why_slow(name: str | None = None) -> str:
@@ -35,5 +39,4 @@ class Logger(FastLogger, logging.Logger):
         return logger.obstacle()
 
 
-for _name, _method in compiled_methods().items():
-    setattr(Logger, _name, _method)
+compile_methods(Logger)
