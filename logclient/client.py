@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient._ext.constants import K_RAW, K_TOMB
-from logclient._ext.record import Encoder, FastClient, LineEncoder, failure_reason, record_level
+from logclient._ext.record import (
+    Encoder,
+    FastClient,
+    LineEncoder,
+    bytes_refused,
+    failure_reason,
+    record_level,
+)
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, Secret, parse, registry
 from logclient.config.documents import DocumentConfig
@@ -506,6 +513,8 @@ class _Engines:
 def encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
     """Return (body, kind, sanitized values, moved fields)."""
     if isinstance(event, bytes):
+        if encoder.pairs:
+            raise bytes_refused()
         if len(event) > encoder.max_event_bytes:
             error = EncodeError(f"event: longer than max_event_bytes ({encoder.max_event_bytes})")
             error.reason = "too_large"

@@ -25,6 +25,7 @@ ctypedef struct Attributes:
     Py_ssize_t first_extra   # position of the first attribute that logging did not make, or -1
     bint extras_mixed        # some of logging's own come after it
     bint held
+    int64_t created_us       # of a log call that has no record; 0: not known yet
 
 cdef tuple ATTRIBUTE_NAMES = (
     "name", "filename", "lineno", "funcName", "process", "processName", "thread", "threadName",

@@ -58,6 +58,8 @@ cdef class FastClient:
         cdef uint8_t kept = <uint8_t> INFO_LEVEL if level is INFO else self._kept_level(level)
         if self.queue is None:
             raise TypeError(f"{type(self).__name__}: __init__ has not run")
+        if PyBytes_Check(event) and self.encoder.pairs:
+            self._fail(bytes_refused(), kept)
         if PyBytes_Check(event):
             size = PyBytes_GET_SIZE(event)
             if <size_t> size > self.encoder.max_event_bytes:

@@ -275,7 +275,7 @@ cdef class FastHandler:
     cdef int _ship_from(self, lc_here *thread, uint8_t *stack, object record, Attributes *call,
                         object made) except -1:
         cdef Document doc
-        cdef int64_t created_us = 0
+        cdef int64_t created_us = 0 if call == NULL else call.created_us
         cdef uint8_t level = 0
         cdef int status
         if self.ship is not None:
@@ -286,6 +286,8 @@ cdef class FastHandler:
                 free(doc.heap)
         status = (<encode_record_function> _encode_record)(self.encoder, &doc, stack, thread, record, call,
                                                            made, True, &created_us, &level)
+        if call != NULL:
+            call.created_us = created_us     # for the next handler
         if status == 0:
             if doc.sanitized or doc.moved:
                 self.queue.count_changed(doc.sanitized, doc.moved)

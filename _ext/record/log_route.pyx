@@ -458,6 +458,10 @@ cdef int _decide(Route route, object logger) except -1:
         raise _Obstacle("its filters are no list")
     route.filters = <PyObject *> logger.filters
     route.filters_n = len(logger.filters)
+    # Not called if it is replaced: a program may count its calls.
+    own = "getEffectiveLevel" not in logger.__dict__ and _is_own(
+        kind.getEffectiveLevel, "Logger.getEffectiveLevel", file)
+    cdef object least = logger.getEffectiveLevel() if own else 0
     for one in handlers:
         if isinstance(one, FastHandler):
             route.watch_owner(one, None)
@@ -471,7 +475,7 @@ cdef int _decide(Route route, object logger) except -1:
             route.watch_owner(one, None)
             if "handle" in one.__dict__ or not _is_own(type(one).handle, "NullHandler.handle", file):
                 other = one
-        elif not route.watch_level(one, logger.getEffectiveLevel()):
+        elif not route.watch_level(one, least):
             other = one
     route.watch_dict(logging.__dict__)
     route.watch_class(record)

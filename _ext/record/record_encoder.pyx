@@ -787,6 +787,13 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
     return EncodeTypeError(f"event: must be a mapping or a string, got {type(obj).__name__}")
 
 
+def bytes_refused() -> Exception:
+    """Return the error of bytes, a JSON object, that are to become pairs of strings."""
+    from logclient.errors import EncodeError
+
+    return EncodeError("event: bytes go into JSON frames; version=1 and frames=data take mappings")
+
+
 cpdef uint8_t failure_reason(object error: BaseException | None) except 255:
     """Return the reason, one of ``R_*``, under which an event fails that this exception is about."""
     if isinstance(error, EncodeError) and error.reason == "too_large":

@@ -1,13 +1,19 @@
-"""Calls that run within other calls end before the stack does, and each of them is counted."""
+"""Calls that run within other calls end before the stack does; what all handlers of one call share."""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
+import logclient
+from bench.ours import QueueOnly
+from logclient.records.logger import Logger
 from tests import support
 from tests.support.patience import PATIENCE
 
@@ -181,3 +187,45 @@ def test_no_recursion_ends_the_process(way: str, stack: int) -> None:
             # One that reaches the limit before it comes to us raises, as the standard library's does.
             assert calls - counted in (0, 1), (shape, limit)
             assert afterwards == 1, shape
+
+
+@pytest.mark.parametrize("options", ["version=1", "strict_spec=true&frames=data"])
+def test_bytes_that_cannot_become_pairs_are_refused_at_once(options: str) -> None:
+    with logclient.connect(f"lumberjack://127.0.0.1:9?{options}", timeout=0) as client:
+        for give in (client.send, client.submit):
+            with pytest.raises(logclient.EncodeError, match="JSON frames"):
+                give(b'{"n": 1}')
+        assert client.stats().sent == 2
+
+
+def test_one_call_has_one_time_for_all_handlers() -> None:
+    handlers = [logclient.Handler("lumberjack://127.0.0.1:9", timeout=0) for _ in range(3)]
+    queues = [QueueOnly(handler.client) for handler in handlers]
+    logger = Logger("times")
+    for handler in handlers:
+        logger.addHandler(handler)
+    for _ in range(200):
+        logger.info("a %d", 1)
+        times = {json.loads(body)["@timestamp"] for queue in queues for body in queue.take()}
+        assert len(times) == 1
+    assert logger.obstacle() == ""
+    for handler in handlers:
+        handler.client.close(timeout=0)
+
+
+def test_a_replaced_level_function_is_called_as_often_as_by_the_standard_library() -> None:
+    counts = []
+    for kind in (Logger, logging.Logger):
+        logger, handler = kind("levels"), logclient.Handler("lumberjack://127.0.0.1:9", timeout=0)
+        QueueOnly(handler.client)
+        logger.addHandler(handler)
+        console = logging.StreamHandler(io.StringIO())
+        console.setLevel(logging.ERROR)
+        logger.addHandler(console)
+        with mock.patch.object(logger, "getEffectiveLevel", return_value=20) as level:
+            for _ in range(3):
+                logger.info("a")
+                logger.debug("a")
+            counts.append(level.call_count)
+        handler.client.close(timeout=0)
+    assert counts[0] == counts[1]
