@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from logclient.config import Secret
 from logclient.descriptors import Identity, identity
 from logclient.errors import CredentialError
-from logclient.standard import open, os, time
+from logclient.standard import os, time
 from logclient.threads import wait_ready
 
 STOP_CHECK_S = 0.05

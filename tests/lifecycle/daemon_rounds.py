@@ -1,9 +1,10 @@
 """Programs that become daemons: ``python -m tests.lifecycle.daemon_rounds [--rounds 1000] [--only TEXT]``.
 
-A program makes a handler, and may log with it. Then it forks and closes all descriptors, as a library does and
-as people write it by hand, or closes them in the same process. It opens sockets and files of its own, which get
-the numbers that were freed, and logs. Not a byte of its own may be added, be missing, or have its file closed,
-and all events arrive. A table shows what was found; the exit status is 1 if anything was wrong.
+A program makes a handler, and may log with it. Then it forks and closes all descriptors, as a library does
+and as people write it by hand, or closes them in the same process. It opens sockets and files of its own,
+which get the numbers that were freed, and logs. Not a byte of its own may be added, be missing, or have its
+file closed, and all events arrive. A table shows what was found; the exit status is 1 if anything was
+wrong.
 """
 
 from __future__ import annotations
