@@ -38,7 +38,7 @@ def lifted(fd: int) -> int:
 
 @contextmanager
 def standard_taken() -> Iterator[None]:
-    """Take the free numbers of standard input, output and errors, so that a library opens others meanwhile."""
+    """Take the free numbers of the standard streams, so that a library opens others meanwhile."""
     taken = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) for fd in range(3) if identity(fd) is None]
     try:
         yield
