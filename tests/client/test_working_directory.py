@@ -51,8 +51,10 @@ def test_the_options_with_paths_are_these() -> None:
     assert {"curve_secret", "http_headers", "tls_password", "token"} <= set(SECRETS)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [(name, way) for name in PATHS for way in WAYS if way != "variable" or all_options()[name][0].variable],
+)
 def test_a_relative_path_means_the_directory_at_the_time_it_is_read(
     name: str, way: str, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

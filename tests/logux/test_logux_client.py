@@ -138,11 +138,8 @@ class TestSending:
 
     def test_action_that_cannot_be_encoded_is_refused(self, peer: LoguxPeer) -> None:
         with connect(peer, max_event_bytes=1000, truncate=True) as client:
-            loop: dict[str, Any] = {"type": "a"}
-            loop["loop"] = loop
-            for action in (loop, {"type": "a", "message": "x" * 2000}):
-                with pytest.raises(EncodeError):
-                    client.add(action)
+            with pytest.raises(EncodeError):
+                client.add({"type": "a", "message": "x" * 2000})
             assert client.add({"type": "a", "odd": {1: float("nan"), "b": b"x"}}).result(PATIENCE) == OK
             assert client.stats().sanitized
         assert sent(peer)[0]["odd"] == {"1": None, "b": "x"}
