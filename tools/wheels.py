@@ -34,8 +34,6 @@ from tools import extensions, lock, pythons
 HERE = pythons.ROOT
 LINUX, MACOS = (sys.platform == name for name in ("linux", "darwin"))
 
-WAKES = {"linux": "eventfd", "darwin": "pipe"}
-"""By platform, what wakes the sender (``logclient._ext.queue.WAKE``)."""
 
 UNWANTED = (".pyx", ".pxd", ".pxi", ".c", ".h", ".pyc")
 
@@ -67,8 +65,6 @@ def check() -> str:
 
     from logclient._ext import capture, logjam, lumberjack, queue
 
-    if WAKES[sys.platform] != queue.WAKE:
-        raise SystemExit(f"the sender is woken by {queue.WAKE}, not by {WAKES[sys.platform]}")
     if not time.monotonic() <= queue.monotonic() <= time.monotonic():
         raise SystemExit("the extensions' clock is not time.monotonic()")
     free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -82,7 +78,7 @@ def check() -> str:
     with_crc = "folding" if capture.CRC_FOLDS else "table"
     zlib = lumberjack.Codec(bytes(10), compression=3).compressor
     linked = " ".join(logjam.LINKED) or "no library"
-    return f"{len(names)} extensions, wake by {queue.WAKE}, {with_crc} CRC, linked to {linked}, {zlib}"
+    return f"{len(names)} extensions, {with_crc} CRC, linked to {linked}, {zlib}"
 
 
 def find(name: str) -> str:

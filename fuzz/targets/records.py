@@ -589,7 +589,7 @@ def _further(program: Program, more: int) -> dict[str, Any]:
     """Return the options of an encoder that the sixth byte stands for. The reference has none of them."""
     fields = {"service.name": "shop", "labels.team": "a", "event.dataset": "shop.log", "größe": 1}
     if more & BOUND:
-        BINDINGS.set(context.Fields({program.key(): program.value(4) for _ in range(2)}))
+        BINDINGS.set(context.Fields([context.Part({program.key(): program.value(4) for _ in range(2)})]))
     program.hostile |= bool(more & SPANNED)  # which attack
     return {
         "nested": bool(more & NESTED),

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from logclient import threads
 from logclient.delivery import error_log
 from logclient.errors import described
-from logclient.standard import os, time
+from logclient.standard import open, os, time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import cli
+from logclient import cli, standard
 from logclient.errors import ConfigError, LedgerError
 from logclient.files import capture
 from logclient.files.capture import TO_PEER, CaptureReader, CaptureWriter
@@ -38,8 +38,8 @@ def write(directory: Path, *raws: bytes, close: bool = True, **options) -> Captu
 
 def kill_writer(writer: CaptureWriter) -> None:
     """Leave what kill -9 leaves: descriptors closed by the kernel, no end record."""
-    os.close(writer._fd)
-    writer._fd = -1
+    os.close(writer._file.fd)
+    writer._file.fd = -1
 
 
 def read(path: Path) -> tuple[list[bytes], list[int], list[str]]:
@@ -222,7 +222,7 @@ class TestModes:
         assert stat.S_IMODE((tmp_path / "new" / "deep" / "here-000001.cap").stat().st_mode) == 0o600
 
     def test_another_users_directory_is_refused(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr(standard.os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(LedgerError, match="belongs to uid"):
             write(tmp_path, b"a")
         assert segments(tmp_path) == []

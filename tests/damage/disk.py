@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from logclient import descriptors, standard
+
 
 class Killed(BaseException):
     """The end of the process within a write; `whole`: all its bytes were written."""
@@ -91,8 +93,9 @@ class Disk:
 @contextmanager
 def instead_of_os(module: Any, disk: Disk) -> Iterator[None]:
     before = module.os
-    module.os = disk
+    module.os = descriptors.os = disk
     try:
         yield
     finally:
         module.os = before
+        descriptors.os = standard.os

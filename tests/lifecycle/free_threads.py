@@ -25,7 +25,7 @@ import logclient._ext
 import logclient._ext.hash as hash_
 from logclient._ext.record import Encoder
 from logclient.errors import MissingExtra
-from logclient.records.context import Fields
+from logclient.records.context import Fields, Part
 from logclient.testing.lumberjack import Collector
 
 LOGGING = 8
@@ -240,7 +240,7 @@ def fields(seconds: float) -> None:
     def encode(n: int) -> None:
         try:
             if n % 2:
-                bound.set(Fields({"bound": n}))
+                bound.set(Fields([Part({"bound": n})]))
             while time.monotonic() < end:
                 document = json.loads(encoder.encode({"n": n})[0])
                 expected = made(document["one"]) | {"n": n} | ({"bound": n} if n % 2 else {})

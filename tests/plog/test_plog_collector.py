@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from logclient._ext.plog import fragments
 from logclient.errors import ConfigError, ConnectFailed
+from logclient.files import capture as captures
 from logclient.files.capture import CaptureReader
 from logclient.testing import plog_datagrams as datagrams
 from logclient.testing.plog import Collector
@@ -384,21 +386,22 @@ class TestCapture:
         assert len(units(tmp_path / "c")) + drops == len(sent)
         client.close()
 
-    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-    def test_uncaptured_datagram_is_not_kept_or_answered(self, tmp_path: Path) -> None:
+    def test_uncaptured_datagram_is_not_kept_or_answered(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
         with Collector(capture=str(tmp_path / "c"), keep=True) as collector:
             client = Client(collector)
             client.send(b"one")
             client.settle()
             with collector._changed:
-                assert collector._capture is not None
-                spare, full = os.dup(collector._capture._fd), os.open("/dev/full", os.O_WRONLY)
-                os.dup2(full, collector._capture._fd)
+                monkeypatch.setattr(captures, "_write", refuse)
             client.send(b"two", b"\0\0PINGnot answered")
             assert collector.wait_for(lambda now: now.capture_errors > 0 and now.datagrams == 4)
             with collector._changed:
-                os.dup2(spare, collector._capture._fd)
-            os.close(spare), os.close(full)
+                monkeypatch.undo()
             client.send(b"three")
             client.settle()
             client.close()

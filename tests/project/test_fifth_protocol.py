@@ -106,6 +106,7 @@ MAY_NAME_A_PROTOCOL = {
     "testing/kafka.py": "only the plog collector writes to Kafka",
     "cli/collect.py": "the table of collectors",
     "testing/pytest_plugin.py": "the collectors that the fixture starts",
+    "off.py": "requests of Logjam, which a program makes, whatever it ships",
     "config/url.py": "an example of a URL in an error",
     "integrations/": "middleware that makes Logjam's documents of requests",
     "transports/websocket.py": "the extra to install where websockets is missing",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import select
 import socket
 import struct
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from logclient import standard
 from logclient.transports.tcp import Tcp
 from tests.support import need, transports
 from tests.support.patience import PATIENCE
@@ -134,7 +134,7 @@ def test_c_and_the_adapter_leave_equal_traces(script: str, form: str, tmp_path: 
         server.down()
         options = {"inflight": 25, "batch_events": 25, "linger": 0.0, "deflate": form == "deflate"}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "urandom", lambda n: bytes(range(n)))
+            patch.setattr(standard.os, "urandom", lambda n: bytes(range(n)))
             running_rig = running(kind, server, tmp_path / kind, **options)
             rig = running_rig.__enter__()
         for i in range(150):
