@@ -14,11 +14,7 @@ MARKS = 64
 
 
 class Ages:
-    """The ages of events, as far as `max_age` needs them.
-
-    Args:
-        max_age: seconds.
-    """
+    """The ages of events, as far as `max_age` (seconds) needs them."""
 
     def __init__(self, max_age: float) -> None:
         self.every = min(max(max_age / 8, 0.05), 1.0)

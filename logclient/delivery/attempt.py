@@ -34,19 +34,10 @@ class Attempt:
         self._waits_for: list[tuple[int, Identity | None]] = []
 
     def wait(self, reading: list[int], writing: list[int], deadline: float, late: str) -> bool:
-        """Sleep until a descriptor is ready, or until it is time to call this again.
-
-        Args:
-            reading: descriptors to become readable.
-            writing: descriptors to become writable.
-            deadline: the monotonic second by which they must be ready.
-            late: the text of the error after it.
-
-        Returns:
-            Whether a descriptor is ready.
+        """Sleep until a descriptor is ready, or until it is time to call this again; return whether one is.
 
         Raises:
-            TimeoutError: the time is over.
+            TimeoutError: it is later than the monotonic second `deadline`; the text is `late`.
             InterruptedError: none is ready, and ``stopped`` says to give up.
             ConnectionAbortedError: a descriptor is not ours any more.
         """
@@ -78,11 +69,9 @@ class Attempt:
 
 
 def renew(secrets: Iterable[tuple[str, Secret | None]], attempt: Attempt) -> None:
-    """Read secrets anew, before a connection that needs them. One that cannot be read keeps its last value.
+    """Read secrets anew, by the names of their options, before a connection that needs them.
 
-    Args:
-        secrets: each with the name of its option.
-        attempt: reports the others.
+    One that cannot be read keeps its last value, and `attempt` reports that.
 
     Raises:
         CredentialError: a secret cannot be read, and never was.

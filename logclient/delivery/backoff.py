@@ -16,11 +16,7 @@ class Backoff:
     took events and lasted. A server that accepts connections and drops them at once must not be tried at
     the fast pace for ever.
 
-    Args:
-        shortest: seconds.
-        longest: seconds.
-        draw: returns a number in [0, 1); None: `random`.
-        certain: the share of the bound that is not random, 0 to 1.
+    ``draw()`` returns a number in [0, 1). A share of the bound may be `certain`, which is not random then.
     """
 
     def __init__(

@@ -28,14 +28,7 @@ NO_ROOM = {"overflow": "queue", "spool_full": "spool"}
 
 
 class Request:
-    """One request: see ``Core.call``. The sender calls `when_done` after the answer.
-
-    Attributes:
-        done: it is answered, or has failed.
-        reply: the answer.
-        error: the reason for a missing answer.
-        seconds: from its first byte to its answer.
-    """
+    """One request: see ``Core.call``. The sender calls `when_done` after the answer, which took `seconds`."""
 
     def __init__(self, kind: str, payload: Any, when_done: Callable[[], object] = lambda: None) -> None:
         self.kind = kind
@@ -66,10 +59,8 @@ class Requests:
     """The requests of one client, and unsolicited messages of the server.
 
     Any thread makes them; the sender starts them, and settles them with the answer (``Core.call``, `Reply`).
-    Requests under way end with their connection; those not yet started wait for the next one.
-
-    Attributes:
-        on_event: called by the sender with events that answer no request.
+    Requests under way end with their connection; those not yet started wait for the next one. The sender
+    calls `on_event` with events that answer no request.
     """
 
     def __init__(self) -> None:
@@ -125,17 +116,8 @@ class Requests:
 class Books:
     """The books of one client. The sender alone writes in them; callers submit, request and report errors.
 
-    Args:
-        limits: the configuration.
-        url: redacted, for messages.
-        log: the error log.
-
     Attributes:
-        diagnostics: the client's errors.
-        submissions: deliveries, and callers that wait for outcomes.
-        requests: to the server.
         watcher: tells the application of outcomes and errors; None: it does not want to know.
-        ledger: of the producer; None: there is none.
         producer: 20 hexadecimal digits.
         not_before: when to try again to open the ledger, a monotonic second.
         history: what happened to a producer's events before this process took them over.
@@ -158,13 +140,7 @@ class Books:
         self._limits = limits
 
     def begin(self, producer: str, ledger: Ledger | None, pump: PumpGroup) -> None:
-        """Start anew: in a new client, and in the child of a fork.
-
-        Args:
-            producer: 20 hexadecimal digits.
-            ledger: None: there is none.
-            pump: has the events of the core.
-        """
+        """Start anew: in a new client, and in the child of a fork."""
         self.producer = producer
         self.ledger = ledger
         self.history: History | None = None
@@ -184,11 +160,9 @@ class Books:
         self.requests.begin()
 
     def open(self) -> bool:
-        """Open the ledger unless it is open or has stopped.
+        """Open the ledger unless it is open or has stopped; return False if there is no descriptor for it.
 
-        Returns:
-            False when the machine has no descriptor for it. Then nothing may be sent: an event that arrives
-            without being listed looks like one that was never sent.
+        Then nothing may be sent: an event that arrives unlisted looks like one that was never sent.
         """
         ledger = self.ledger
         if ledger is None or ledger.fd >= 0 or ledger.stopped:
@@ -301,12 +275,7 @@ class Books:
             self._warn(ledger)
 
     def take_over(self, lines: dict[tuple[str, str], Ranges], history: History) -> None:
-        """Go on with a producer whose process has ended.
-
-        Args:
-            lines: outcomes that its ledger has not, by status and reason.
-            history: what its ledger and these lines say.
-        """
+        """Go on with a producer whose process has ended: `lines` are the outcomes that its ledger has not."""
         self.history = history
         if self.ledger is not None:
             self._unlisted = {kind: list(seqs) for kind, seqs in lines.items()}

@@ -131,11 +131,7 @@ class LaneAttempt(Attempt):
 
 
 class ConnectionRecord:
-    """The record of one connection after the other.
-
-    Attributes:
-        doubt: the estimated losses of connections that broke.
-    """
+    """The record of one connection after the other, and the estimated losses of those that broke."""
 
     def __init__(self, in_flight: InflightBatches, pump: CompiledPump) -> None:
         self.doubt = Doubt()
@@ -170,13 +166,10 @@ class ConnectionRecord:
     def proven(self, keeps_connected: bool, bound: float) -> bool:
         """Return whether it counts as proven, where there are no acknowledgements.
 
-        It has sent something or need not, owes no answer, and has lasted longer than the next wait could be,
-        or than `PROVEN` seconds, however long the waits are by now. So a server that accepts and drops
-        connections at once sees few of them, and one that is up is not kept waiting for earlier breaks.
-
-        Args:
-            keeps_connected: whether it is there although nothing is sent.
-            bound: seconds of the next wait at most.
+        It has sent something or need not, owes no answer, and has lasted longer than the next wait could be
+        (`bound` seconds), or than `PROVEN` seconds, however long the waits are by now. So a server that
+        accepts and drops connections at once sees few of them, and one that is up is not kept waiting for
+        earlier breaks.
         """
         if self._handed_so_far == self._handed:
             sent = keeps_connected or self._pump.windows > self._windows
@@ -229,14 +222,10 @@ class Doubt:
             self._looks.popleft()
 
     def broke(self, now: float, handed: int, size: int, holds: int, waited: bool) -> None:
-        """Count the events of a connection that broke.
+        """Count the events of a connection that broke; `handed` and `size` are totals of all so far.
 
-        Args:
-            now: monotonic seconds.
-            handed: events, so far.
-            size: bytes, so far.
-            holds: events that the transport may hold, besides the kernel's buffers.
-            waited: whether events waited for the transport to take them.
+        `holds` is the number of events that the transport may hold, besides the kernel's buffers; `waited`
+        says whether further events waited for it to take them.
         """
         events = handed - self._before
         if events <= 0:

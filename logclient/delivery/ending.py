@@ -129,13 +129,7 @@ class Ending:
         return True
 
     def exit(self, by: float, now: float, last: int) -> bool:
-        """Begin the end of the process; return whether there is something to wait for.
-
-        Args:
-            by: its deadline.
-            now: the present.
-            last: the sequence of the last event.
-        """
+        """Begin the end of the process, until `by` at most; return whether there is something to wait for."""
         if not self.is_open:
             return False
         self.exit_by = min(self.exit_by, by)

@@ -32,11 +32,7 @@ class CredentialBackoff:
 
 
 class Endpoints:
-    """The endpoints of one client, and its back-off.
-
-    Args:
-        endpoints: tried in turn, beginning with the last one that worked.
-    """
+    """The endpoints of one client, tried in turn from the last one that worked, and its back-off."""
 
     def __init__(self, endpoints: tuple[Any, ...], limits: Config, diagnostics: Diagnostics) -> None:
         self._endpoints = endpoints
@@ -124,28 +120,16 @@ class Endpoints:
         self._away_since, self._away_said = 0.0, False
 
     def failed(self, text: str, kind: str, peer: str = "") -> None:
-        """Report a failure that another attempt may overcome, and set the next attempt.
-
-        Args:
-            text: the report.
-            kind: the kind of the failure.
-            peer: the server that it is of; empty: of this process.
-        """
+        """Report a failure, of a server or of this process, and set the time of the next attempt."""
         now = time.monotonic()
         self.not_before = now + self.backoff.delay()
-        of_peer = self._diagnostics.log.kind_at(kind, peer) if peer else kind
-        said = self._diagnostics.warn_limited(of_peer, text)
+        said = self._diagnostics.warn_limited(kind, text, peer)
         if kind == "connect":
             self._away_since = self._away_since or now
             self._away_said = self._away_said or said
 
     def refused(self, peer: str, error: CredentialError) -> None:
-        """Report refused credentials once, and try this endpoint at the slow pace.
-
-        Args:
-            peer: the client's URL and the peer, for messages.
-            error: the refusal.
-        """
+        """Report refused credentials once, and try this endpoint at the slow pace."""
         index = self._index % len(self._endpoints)
         refused = self._refused.get(index)
         if refused is None:

@@ -264,18 +264,9 @@ class Engine:
         delivery: Delivery | None = None,
         deadline: float | None = None,
     ) -> int:
-        """Finish a put that the queue did not take at once.
+        """Finish a put that the queue did not take at once, for the reason `code`; return as ``put`` does.
 
-        Args:
-            code: the result of ``EventQueue.push``.
-            body: the event.
-            level: logging level // 10.
-            kind: a ``K_`` number (``_ext/constants.pxd``).
-            delivery: follows the event.
-            deadline: the monotonic second at which ``block`` gives up; None: by ``overflow``.
-
-        Returns:
-            The event's sequence, or 0 when it was dropped.
+        A ``block`` gives up at the monotonic second `deadline`; None: as the options say.
         """
         if code == PUT_FORKED:
             self.after_fork()
@@ -297,12 +288,9 @@ class Engine:
     def _push_in_turn(
         self, body: bytes, level: int, kind: int, delivery: Delivery | None, deadline: float
     ) -> int:
-        """Wait for room until the monotonic second `deadline`, first come, first served.
+        """Wait for room until `deadline`, first come, first served; return what ``EventQueue.push`` does.
 
         A caller that must not wait goes first, if there is room.
-
-        Returns:
-            The result of ``EventQueue.push``.
         """
         ticket = self.queue.ticket(len(body))
         try:
@@ -346,7 +334,8 @@ class Engine:
         if not self.inline and (self.start_sender() or not self.ending.threadless):
             return
         if not lifecycle.must_not_block(self.sender.ident):
-            self._drive_to(self._last, self.ending.patience)
+            target = self._last
+            self.sender.drive(self, lambda: self._reached(target), self.ending.patience)
 
     def _report_refusal(self) -> None:
         """Report once that events are dropped because they come after ``close``."""
@@ -443,10 +432,7 @@ class Engine:
     def _wait(self, done: Callable[[], bool], wait: Callable[[float], bool], timeout: float) -> bool:
         """Wait for what the sender does; be the sender where no thread can be, and not the sender itself.
 
-        Args:
-            done: returns whether it is done.
-            wait: waits until it is done, for so many seconds at most, and returns whether it is.
-            timeout: seconds.
+        ``wait(seconds)`` returns whether it was done within them.
         """
         if lifecycle.cannot_wait(self.sender.ident):
             return done()
@@ -477,16 +463,10 @@ class Engine:
         self.queue.set_flush_target(target)
         return self.queue.settled >= target
 
-    def _drive_to(self, target: int, timeout: float) -> bool:
-        return self.sender.drive(self, lambda: self._reached(target), timeout)
-
     # -- callers: requests -------------------------------------------------------------------------
 
     def request(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
-        """Ask the server something, and wait `timeout` seconds at most.
-
-        Returns:
-            Its answer, and the seconds that it took.
+        """Ask the server something, and wait `timeout` seconds at most; return its answer and its seconds.
 
         Raises:
             ConnectFailed: there is no answer in time, or no connection.
@@ -501,10 +481,7 @@ class Engine:
     def begin_request(
         self, kind: str, payload: Any, when_done: Callable[[], object] = lambda: None
     ) -> tuple[Request, bool]:
-        """Ask the server something, without waiting.
-
-        Returns:
-            The request, and whether there is a sender, which calls `when_done` after the answer.
+        """Ask the server something, without waiting; return the request, and whether there is a sender.
 
         Raises:
             ConnectFailed: the client is closed.
@@ -718,11 +695,9 @@ class Engine:
         self._wake()
 
     def retire_in_background(self, patience: float) -> None:
-        """Retire for a caller that may not wait for a server.
+        """Retire for a caller that may not wait for a server: only for a sender that ends by itself.
 
-        Args:
-            patience: seconds to wait at most, for a sender that ends by itself within them; 0 in finalizers,
-                which run in any thread.
+        The `patience` is 0 seconds in finalizers, which run in any thread.
         """
         self._notice_fork()
         if not self.ending.is_open:
@@ -760,14 +735,9 @@ class Engine:
             self.start_sender()
 
     def wait_left(self, by: float, grace: float) -> bool:
-        """Wait for the end of a sender that leaves; be the sender when no thread is.
+        """Wait until `by`, and `grace` seconds more, for the end of a sender; return whether it has ended.
 
-        Args:
-            by: the monotonic second at which it ends.
-            grace: seconds to wait beyond that.
-
-        Returns:
-            Whether it has ended.
+        Be the sender when no thread is.
         """
         if self.running:
             self.sender.join(by - time.monotonic() + grace)

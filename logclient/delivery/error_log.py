@@ -45,13 +45,10 @@ def counted(number: int, noun: str) -> str:
 
 
 class ErrorLog:
-    """Limits lines of each kind, and reports the number of those held back.
+    """Limits lines to one of each kind in `every` seconds, and reports the number of those held back.
 
     Beyond `KINDS` kinds it forgets the one that was least recently used. What forgotten kinds have held back
     is reported as one number.
-
-    Args:
-        every: seconds between two lines of one kind.
     """
 
     def __init__(self, every: float = EVERY) -> None:
@@ -64,11 +61,7 @@ class ErrorLog:
         self._lock = threads.Lock()
 
     def warn_limited(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
-        """Write a line unless one of its kind is less than ``every`` seconds old.
-
-        Returns:
-            Whether it was written.
-        """
+        """Write a line unless one of its kind is less than ``every`` seconds old; return whether it was."""
         now = time.monotonic()
         # Do not wait: a log call in a signal handler may find the lock held by its own thread.
         if not self._lock.acquire(blocking=False):
@@ -162,13 +155,9 @@ def _is_descriptor_2(stream: Any) -> bool:
 
 
 class Diagnostics:
-    """The errors of one client: the last one, and lines for the error log.
+    """The errors of one client: the last one, and lines for the error log. `on_error` is told of every error.
 
-    Args:
-        queue: lets a caller's thread write the lines that the sender may not write.
-
-    Attributes:
-        on_error: told of every error, as a text.
+    Callers of the queue write the lines that the sender may not write.
     """
 
     def __init__(self, url: str, log: ErrorLog, queue: EventQueue) -> None:
@@ -178,11 +167,11 @@ class Diagnostics:
         self.on_error: Callable[[str], object] = lambda text: None
         self._queue = queue
 
-    def warn_limited(self, kind: str, text: str) -> bool:
-        """Remember the error, and write a line unless one of its kind was written lately; return whether."""
+    def warn_limited(self, kind: str, text: str, peer: str = "") -> bool:
+        """Remember an error, of a server if one is named, and write a line of it; return whether."""
         self.last_error = text
         self.on_error(text)
-        written = self.log.warn_limited(kind, text)
+        written = self.log.warn_limited(self.log.kind_at(kind, peer) if peer else kind, text)
         self._have_deferred_written()
         return written
 

@@ -27,11 +27,7 @@ _TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Fallback:
-    """Writes lost events to a file, or to stderr.
-
-    Args:
-        target: absolute path of the file, or ``stderr``.
-    """
+    """Writes lost events to a file, with an absolute path, or to ``stderr``."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -70,9 +66,7 @@ class Fallback:
     def write(self, lost: list[Settlement], omitted: int) -> None:
         """Append lines, and rotate the file if it would have more than `ROTATE_AT` bytes.
 
-        Args:
-            lost: what is known.
-            omitted: how many events more were lost; nothing is known of them.
+        So many events more were `omitted`: nothing is known of them.
 
         Raises:
             OSError: the rest was not written.

@@ -84,13 +84,7 @@ of a trial, to be followed by the next one soon."""
 
 
 class Suspect:
-    """An event in quarantine, and its evidence.
-
-    Args:
-        seq: its sequence.
-        now: monotonic seconds.
-        pace: waits between its trials, once it is undecided.
-    """
+    """An event in quarantine, and its evidence. Once it is undecided, `pace` waits between its trials."""
 
     def __init__(self, seq: int, now: float, pace: Backoff) -> None:
         self.seq = seq
@@ -185,12 +179,7 @@ class Isolation:
             self._stopped = self._stopped or now
 
     def connected(self, now: float, others: int, trials: bool = True) -> int:
-        """Decide the purpose of a fresh connection.
-
-        Args:
-            now: monotonic seconds.
-            others: how many events wait.
-            trials: whether there is time for one.
+        """Decide the purpose of a fresh connection, while `others` wait; `trials`: there is time for one.
 
         Returns:
             The sequence of the suspect to send alone, or 0.
@@ -280,14 +269,7 @@ class Isolation:
         return Findings(kind == PROBE, condemned)
 
     def broke(self, first: int, last: int, events: int, others: int, now: float) -> int:
-        """Note that the server ended a connection.
-
-        Args:
-            first: sequence of the first event on the wire.
-            last: and of the last one.
-            events: how many there were.
-            others: how many more wait to be sent.
-            now: monotonic seconds.
+        """Note that the server ended a connection with these events on the wire, while `others` wait.
 
         Returns:
             NOTHING, WITHHOLD or TRIAL.

@@ -293,11 +293,9 @@ class Lane:
     # -- a connection is used ----------------------------------------------------------------------
 
     def plan(self, until: float, requested: bool) -> float:
-        """Prepare a run of the pump; return when it is to end, `until` at most.
+        """Prepare a run of the pump; return the monotonic second at which it is to end, `until` at most.
 
-        Args:
-            until: monotonic seconds.
-            requested: whether the core has something to send that is no event.
+        `requested` says whether the core has something to send that is no event.
         """
         look, regulates = self.core.regulate(time.monotonic())
         until = min(until, look)
@@ -370,14 +368,12 @@ class Lane:
             self.connection.broke(link.max_buffered, waited)
         if forever:
             self.fatal = error
-            kind = self._diagnostics.log.kind_at("fatal", link.peer)
-            self._diagnostics.warn_limited(kind, f"{peer}: {words}; nothing more will be sent")
+            self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent", link.peer)
         elif verdict == TRIAL:
             # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
             self.endpoints.not_before = time.monotonic() + self.endpoints.backoff.soon()
         elif verdict == WITHHOLD:
-            kind = self._diagnostics.log.kind_at(end, link.peer)
-            self._diagnostics.warn_limited(kind, f"{peer}: {words}")
+            self._diagnostics.warn_limited(end, f"{peer}: {words}", link.peer)
         elif isinstance(error, CredentialError):
             self.endpoints.refused(peer, error)
         elif not quiet:
@@ -451,7 +447,7 @@ def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, lim
 def _explain_end(
     end: str, core: Core, pump: CompiledPump, unanswered: int, acknowledged: bool
 ) -> tuple[str, Exception | None, bool]:
-    """Describe the end of a connection.
+    """Describe the end of a connection: the text, the error behind it, and whether a new one is useless.
 
     Args:
         end: the result of ``PumpGroup.run``, or a text of its own.
@@ -459,9 +455,6 @@ def _explain_end(
         pump: has the error behind the end.
         unanswered: events in flight, where the server acknowledges events.
         acknowledged: whether it has acknowledged some on this connection.
-
-    Returns:
-        The text, the error behind it, and whether a new connection is useless.
     """
     if end == "protocol":
         fatal = pump.fatal
@@ -515,11 +508,7 @@ class Route(NamedTuple):
 
 
 class Lanes:
-    """The lanes of one client.
-
-    Args:
-        batches: the in-flight batches of each lane; more are made as needed.
-    """
+    """The lanes of one client, each with its in-flight batches; more are made as needed."""
 
     def __init__(
         self,

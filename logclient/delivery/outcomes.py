@@ -192,11 +192,7 @@ class CallbackThread:
     """Runs callbacks one after the other on a thread of its own, started by the first of them.
 
     The sender never waits for user code. The thread ends after a second without work. An exception of a
-    callback is reported, and the next one runs.
-
-    Args:
-        report: called with (kind, text) about exceptions of callbacks.
-        owner: returns the submissions that the callbacks are of; None: they are gone.
+    callback is reported, and the next one runs. ``owner()`` returns their submissions, or None.
     """
 
     def __init__(
@@ -268,12 +264,10 @@ class CallbackThread:
                 self._start()
 
     def drain(self, deadline: float) -> int:
-        """Wait until all callbacks have run, or until the monotonic second `deadline`.
+        """Wait until all callbacks have run, or until `deadline`; return how many have not run to their end.
 
-        Where no thread can be started, the calling thread runs them.
-
-        Returns:
-            The number that have not run to their end. Always 0 in a callback, which cannot wait for itself.
+        Where no thread can be started, the calling thread runs them. A callback cannot wait for itself, and
+        always gets 0.
         """
         if self.here:
             return 0
@@ -391,14 +385,9 @@ class CallbackThread:
 
 
 class Submissions:
-    """The submitted events of one client.
+    """The submitted events of one client; `has_log`: callers can wait for the disk, as its spool has a log.
 
-    Args:
-        warn_limited: reports a (kind, text) in the error log.
-        has_log: whether the spool has a log, so that callers can wait for the disk.
-
-    Attributes:
-        waiter: returns the function that waits for a delivery; None: the client is gone.
+    ``waiter()`` returns the function that waits for a delivery; None: the client is gone.
     """
 
     def __init__(
@@ -496,10 +485,7 @@ class Submissions:
     def watch(self, target: int, callback: Callable[[], object]) -> object:
         """Call ``callback()`` once every event up to `target` has its outcome: by the sender, or at once.
 
-        It must be quick, and not raise.
-
-        Returns:
-            The key for ``unwatch``.
+        It must be quick, and not raise. The result is the key for ``unwatch``.
         """
         key = object()
         with self._lock:

@@ -225,10 +225,8 @@ class Sender:
     def park(self, pause: bool) -> None:
         """Before a fork: ask the thread to end, so that no work of it is interrupted in the child.
 
-        Everything it works on stays; the next event (or ``unpark``) starts another.
-
-        Args:
-            pause: pause a sender that only waits instead, which costs next to nothing.
+        Everything it works on stays; the next event (or ``unpark``) starts another. With `pause`, a sender
+        that only waits is paused instead, which costs next to nothing.
         """
         self.ending.forking = True  # first: from now on no thread starts
         self._queue.needs_sender = True

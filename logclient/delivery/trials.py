@@ -79,11 +79,7 @@ class Trials:
         self._in_flight.allow(max(0, self.unsent - events) if events else None)
 
     def plan(self, until: float) -> float:
-        """Leave this connection for the next trial when that is due. Called with suspects in quarantine.
-
-        Returns:
-            The monotonic second, `until` at most, at which to ask again.
-        """
+        """Leave this connection when the next trial is due; return when to ask again, `until` at most."""
         now = time.monotonic()
         isolation = self.isolation
         others = self.unsent

@@ -79,13 +79,8 @@ class TcpLink(Link):
         """Return the socket's descriptor."""
         return self._socket.fileno()
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether the descriptor is still that of the connection."""
-        return identity(self._socket.fileno()) == self.identity
-
     def _check(self) -> None:
-        if not self.is_ours:
+        if identity(self._socket.fileno()) != self.identity:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
