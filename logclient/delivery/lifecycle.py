@@ -151,10 +151,10 @@ def engines() -> list[_Engine]:
             continue
 
 
-def at_exit() -> None:
+def at_exit(hurried: bool = False) -> None:
     """Deliver the queued events of all engines at the same time; each has its own deadline."""
     begin = time.monotonic()
-    _end_process(lambda engine: begin + engine.limits.atexit_timeout)
+    _end_process(lambda engine: begin + engine.limits.atexit_timeout, hurried)
 
 
 def _end_process(limit: Callable[[_Engine], float], hurried: bool = False) -> None:
@@ -380,11 +380,7 @@ def call_at_end() -> None:
     signals = sys.modules.get("celery.signals")
     if signals is not None and "celery" not in _asked:  # forks inherit it
         _asked["celery"] = os.getpid()
-
-        def process_ends(**_: Any) -> None:
-            at_exit()
-
-        signals.worker_process_shutdown.connect(process_ends, weak=False)
+        signals.worker_process_shutdown.connect(lambda **_: at_exit(), weak=False)
     if _asked.get("os._exit") != os.getpid():
         _asked["os._exit"] = os.getpid()
         if _is_forked():
@@ -419,8 +415,7 @@ def _deliver_before_exit() -> None:
             # A second call, such as that of a watchdog, ends the process at once.
             if _asked.get("os._exit") == pid and _registered.get("delivering") != pid:
                 _asked["os._exit"] = 0
-                begin = time.monotonic()
-                _end_process(lambda engine: begin + engine.limits.atexit_timeout, hurried=True)
+                at_exit(hurried=True)
         return original(*given, **named)
 
     leave.__module__ = "os"  # it is pickled as ``os._exit``

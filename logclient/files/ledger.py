@@ -121,11 +121,12 @@ class Ledger:
             self.stop(error.errno or 0)
 
     def _begin_anew(self) -> None:
-        """Begin a new part, because the descriptor of the present one is lost; else stop."""
+        """Begin a new part. Without a descriptor for it, the present one grows on; stop if that is lost."""
         try:
             self._next()
         except OSError as error:
-            self.stop(error.errno or 0)
+            if not self.is_ours:
+                self.stop(error.errno or 0)
 
     @property
     def size(self) -> int:
@@ -137,13 +138,8 @@ class Ledger:
         self._size += size
         if error:
             self.stop(error)
-        elif not self.is_ours:
+        elif self._size >= ROTATE_AT or not self.is_ours:
             self._begin_anew()
-        elif self._size >= ROTATE_AT:
-            try:
-                self._next()
-            except OSError:
-                pass  # no descriptor left: this part grows on
 
     def write_outcomes(self, outcomes: dict[tuple[str, str], Ranges]) -> None:
         """Write the lines of outcomes, by status and reason."""
