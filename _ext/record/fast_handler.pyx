@@ -260,6 +260,10 @@ cdef class FastHandler:
 
     # `call`: NULL, or the values of a log call that has no record; then `record` is a dict with its fields.
     cdef int _ship(self, object record, Attributes *call, object made) except -1:
+        cdef Document doc
+        cdef int64_t created_us = 0 if call == NULL else call.created_us
+        cdef uint8_t level = 0
+        cdef int status
         cdef lc_here *thread = &lc_this_thread
         cdef uint8_t *heap = NULL
         cdef uint8_t *stack
@@ -267,36 +271,22 @@ cdef class FastHandler:
             self.queue.count_ignored()
             return 0
         stack = lc_place(thread, heap, STACK)
+        doc.heap = NULL
         try:
-            return self._ship_from(thread, stack, record, call, made)
-        finally:
-            free(heap)
-
-    cdef int _ship_from(self, lc_here *thread, uint8_t *stack, object record, Attributes *call,
-                        object made) except -1:
-        cdef Document doc
-        cdef int64_t created_us = 0 if call == NULL else call.created_us
-        cdef uint8_t level = 0
-        cdef int status
-        if self.ship is not None:
-            doc.heap = NULL
-            try:
+            if self.ship is not None:
                 return self._ship_by_protocol(&doc, stack, record, made)
-            finally:
-                free(doc.heap)
-        status = (<encode_record_function> _encode_record)(self.encoder, &doc, stack, thread, record, call,
-                                                           made, True, &created_us, &level)
-        if call != NULL:
-            call.created_us = created_us     # for the next handler
-        if status == 0:
-            if doc.sanitized or doc.moved:
-                self.queue.count_changed(doc.sanitized, doc.moved)
-            try:
+            status = (<encode_record_function> _encode_record)(
+                self.encoder, &doc, stack, thread, record, call, made, True, &created_us, &level)
+            if call != NULL:
+                call.created_us = created_us     # for the next handler
+            if status == 0:
+                if doc.sanitized or doc.moved:
+                    self.queue.count_changed(doc.sanitized, doc.moved)
                 return self._put(record if call == NULL else None, doc.base, <size_t> (doc.p - doc.base),
                                  level, <uint8_t> K_DOCUMENT | doc.flags, created_us)
-            finally:
-                free(doc.heap)
-        free(doc.heap)
+        finally:
+            free(doc.heap)
+            free(heap)
         if status == 1:
             self.queue.count_ignored()
             return 0

@@ -110,25 +110,20 @@ cdef inline int _two(const uint8_t *p) noexcept nogil:
 
 
 cdef bint _is_plain_time(object given) noexcept:
-    """Return whether a value is a time of RFC 3339 as most are: of a day that every month has."""
+    """Return whether a value is a time of RFC 3339 as most are: in UTC, of a day that every month has."""
     if type(given) is not str or not PyUnicode_IS_COMPACT_ASCII(<PyObject *> given):
         return False
     cdef const uint8_t *p = <const uint8_t *> PyUnicode_DATA(<PyObject *> given)
-    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(<PyObject *> given), i = 20
-    if n < 20 or not (19 <= _two(p) < 100 and _two(p + 2) < 100 and p[4] == c"-" and 0 < _two(p + 5) <= 12
-                      and p[7] == c"-" and 0 < _two(p + 8) <= 28 and p[10] == c"T" and _two(p + 11) < 24
-                      and p[13] == c":" and _two(p + 14) < 60 and p[16] == c":" and _two(p + 17) < 60):
+    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(<PyObject *> given), i
+    if not (20 <= n <= 30 and n != 21 and p[n - 1] == c"Z" and (n == 20 or p[19] == c".")
+            and 19 <= _two(p) < 100 and _two(p + 2) < 100 and p[4] == c"-" and 0 < _two(p + 5) <= 12
+            and p[7] == c"-" and 0 < _two(p + 8) <= 28 and p[10] == c"T" and _two(p + 11) < 24
+            and p[13] == c":" and _two(p + 14) < 60 and p[16] == c":" and _two(p + 17) < 60):
         return False
-    if p[19] == c".":
-        while i < n and i < 29 and 48 <= p[i] <= 57:
-            i += 1
-        if i == 20 or i == n:
+    for i in range(20, n - 1):
+        if not 48 <= p[i] <= 57:
             return False
-        i += 1
-    if p[i - 1] == c"Z":
-        return i == n
-    return (i + 5 == n and (p[i - 1] == c"+" or p[i - 1] == c"-") and _two(p + i) < 24
-            and p[i + 2] == c":" and _two(p + i + 3) < 60)
+    return True
 
 
 cdef int _write_timestamp(Document *doc, dict source) except -2:

@@ -255,10 +255,23 @@ cdef inline int _write_held(Document *doc, PyObject *v, int depth) except -2:
 
 
 cdef int _write_object(Document *doc, PyObject *v, int depth) except -2:
+    # If cycles are looked for, a value that is inside itself is a text.
     cdef object held = <object> v     # an argument that is cast is not held
-    if doc.outer != NULL:
-        return _write_inside(doc, held, depth)
-    return _write_value(doc, <PyObject *> held, depth)
+    cdef Outer here
+    cdef Outer *outer = doc.outer
+    if outer == NULL:
+        return _write_value(doc, <PyObject *> held, depth)
+    here.value = v
+    here.next = outer
+    while outer != NULL:
+        if outer.value == v:
+            doc.sanitized += 1
+            return _write_string(doc, <PyObject *> CYCLE)
+        outer = outer.next
+    doc.outer = &here
+    cdef int status = _write_value(doc, <PyObject *> held, depth)
+    doc.outer = here.next
+    return status
 
 
 cdef str CYCLE = "<cycle>"
@@ -291,23 +304,6 @@ cdef int _write_whole(Document *doc, object v) except -2:
             break
         sanitized += 1
     doc.outer = NULL
-    return status
-
-
-cdef int _write_inside(Document *doc, object v, int depth) except -2:
-    # Write a value unless it is inside itself.
-    cdef Outer here
-    cdef Outer *outer = doc.outer
-    while outer != NULL:
-        if outer.value == <PyObject *> v:
-            doc.sanitized += 1
-            return _write_string(doc, <PyObject *> CYCLE)
-        outer = outer.next
-    here.value = <PyObject *> v
-    here.next = doc.outer
-    doc.outer = &here
-    cdef int status = _write_value(doc, <PyObject *> v, depth)
-    doc.outer = here.next
     return status
 
 
@@ -481,9 +477,8 @@ cdef tuple PROPER = (("uuid", "UUID"), ("decimal", "Decimal"), ("pathlib", "Pure
 cdef str _text_of(Document *doc, object v):
     cdef str text
     if isinstance(v, (bytes, bytearray, memoryview)):
-        text = str(bytes(v), "utf-8", "replace")
         doc.sanitized += 1
-        return text
+        return str(bytes(v), "utf-8", "replace")
     module = sys.modules.get("datetime")
     if module is not None and isinstance(v, (module.date, module.time)):
         # ISO 8601 with a T: Elasticsearch detects it as a date.
@@ -498,11 +493,8 @@ cdef str _text_of(Document *doc, object v):
 cdef object _zoned(object v, module):
     # A datetime without a zone is local, and RFC 3339 has no offsets with seconds.
     try:
-        offset = v.utcoffset()
-        if offset is None:
-            v = v.astimezone()
-            offset = v.utcoffset()
-        return v.astimezone(module.timezone.utc) if offset.seconds % 60 or offset.microseconds else v
+        v = v.astimezone() if v.utcoffset() is None else v
+        return v.astimezone(module.timezone.utc) if v.utcoffset() % module.timedelta(minutes=1) else v
     except (OverflowError, ValueError, OSError):     # in the first or the last year
         return v.replace(tzinfo=module.timezone.utc)
 
@@ -576,15 +568,12 @@ cdef str _clean_key(Document *doc, object key):
     if isinstance(key, str):
         text = _exact_str(key)
     else:
-        doc.sanitized += 1
         try:
-            if isinstance(key, (bytes, bytearray)):
-                text = str(bytes(key), "utf-8", "replace")
-            else:
-                text = _exact_str(str(key))
+            is_bytes = isinstance(key, (bytes, bytearray))
+            text = str(key, "utf-8", "replace") if is_bytes else _exact_str(str(key))
+            doc.sanitized += 1
         except Exception:
-            _note_recursion()
-            text = f"<unprintable {type(key).__name__}>"
+            text = _unprintable(doc, key)
     if _has_surrogate(<PyObject *> text):
         doc.sanitized += 1
         text = "".join(["\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text])

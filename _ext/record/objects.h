@@ -48,10 +48,7 @@ static int lc_may_nest(lc_here *thread) {
 static inline int lc_enter(lc_here *thread, int heeds) {
     if (thread->calls == 0) {
         thread->refuses = 0;
-    } else if ((heeds && thread->refuses) || !lc_may_nest(thread)) {
-        thread->refuses = 1;
-        return -1;
-    } else if (Py_EnterRecursiveCall(" in a log call")) {
+    } else if ((heeds && thread->refuses) || !lc_may_nest(thread) || Py_EnterRecursiveCall(" in a log call")) {
         PyErr_Clear();
         thread->refuses = 1;
         return -1;

@@ -707,7 +707,10 @@ cdef class Encoder:
                 exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
             if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:
                 kind = exc_info[0]
-                message = _text_of_error(doc, exc_info[1])
+                try:
+                    message = _exact_str(str(exc_info[1]))
+                except Exception:
+                    message = _unprintable(doc, exc_info[1])
                 if not exc_text:
                     exc_text = self.exceptions.format(exc_info)
                     if record is not None:
@@ -735,13 +738,6 @@ cdef class Encoder:
         except Exception:
             doc.sanitized += 1
         return _write_any_field(doc, KEY_FINGERPRINT, <PyObject *> fingerprint)
-
-
-cdef str _text_of_error(Document *doc, object error):
-    try:
-        return _exact_str(str(error))
-    except Exception:
-        return _unprintable(doc, error)
 
 
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,
@@ -789,8 +785,6 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
 
 def bytes_refused() -> Exception:
     """Return the error of bytes, a JSON object, that are to become pairs of strings."""
-    from logclient.errors import EncodeError
-
     return EncodeError("event: bytes go into JSON frames; version=1 and frames=data take mappings")
 
 

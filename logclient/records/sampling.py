@@ -80,9 +80,7 @@ class Sampling:
         if self._dedupe:
             try:
                 said = text()
-            except (
-                Exception
-            ):  # arguments that do not fit, or an object without a text: the event has a message
+            except Exception:  # arguments that do not fit, or an object without a text
                 said = template(message)
             held = self._pass(hash((logger, level, said, error)), self._dedupe, 1)
             if held < 0:
