@@ -1,8 +1,6 @@
 """Runs the suites of other projects as they are and with logclient inside, and prints what differs.
 
-    python -m tests.guests [NAME…]
-
-Exit code: 0 no difference but the listed ones, 1 others.
+python -m tests.guests [NAME…]
 """
 
 import sys

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 import venv
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,10 +22,8 @@ from tests.support.patience import PATIENCE
 HERE = Path(__file__).parent
 FOLDER = ROOT / "build" / "guests"
 HEAD = ["guest", "version", "way", "tests", "passed", "same", "unstable", "different", "events", "why"]
-ANY = "any handler on the root does so"
 
-Outcomes = dict[str, str]
-"""By the name of a test: what became of it."""
+Outcomes = dict[str, str]  # by the name of a test: what became of it
 
 
 class NoIndex(Exception):
@@ -39,7 +40,6 @@ class Guest:
     pytest: str = ""
     unittest: str = ""
     ways: list[str] = field(default_factory=lambda: [""])
-    folder: str = "."
     silent: str = ""
     differences: dict[str, str] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Result:
     def reason(self, test: str) -> str:
         """Return why a test may differ; empty: it may not."""
         if test in self.plain and self.plain[test] == self.inside.get(test):
-            return ANY
+            return "any handler on the root does so"
         return next((why for part, why in self.guest.differences.items() if part in test), "")
 
     @property
@@ -132,8 +132,7 @@ def read_junit(file: Path) -> Outcomes:
 
 def read_unittest(text: str) -> Outcomes:
     """Read what ``unittest`` prints with ``-v``: what a test itself prints may stand between."""
-    found: Outcomes = {}
-    name = ""
+    found, name = Outcomes(), ""
     for line in text.splitlines():
         if test := re.match(r"\w+ \([\w.]+\)", line):
             name = test[0]
@@ -154,11 +153,15 @@ def run(guest: Guest, way: str, inside: str) -> Outcomes:
     pytest = f"-P -m pytest -p no:cacheprovider {way} {guest.pytest}".split()
     command = guest.unittest.split() or [*pytest, f"--junitxml={results}"]
     with log.open("w") as output:  # and no pipe, which a process that a test leaves behind would hold open
-        subprocess.run(
-            [place / "environment/bin/python", *command], cwd=tree / guest.folder, timeout=10 * PATIENCE,
-            env=clean_environment(GUEST=inside), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, check=False,
+        suite = subprocess.Popen(
+            [place / "environment/bin/python", *command], cwd=tree, start_new_session=True,
+            env=clean_environment(GUEST=inside), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
+        with suppress(subprocess.TimeoutExpired):
+            suite.wait(timeout=10 * PATIENCE)
+        with suppress(ProcessLookupError):  # no process that a test leaves behind outlives the suite
+            os.killpg(suite.pid, signal.SIGKILL)
+        suite.wait()
     return read_unittest(log.read_text(errors="replace")) if guest.unittest else read_junit(results)
 
 
