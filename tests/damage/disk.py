@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from logclient import descriptors, standard
+from logclient import descriptors
 
 
 class Killed(BaseException):
@@ -92,10 +92,12 @@ class Disk:
 
 @contextmanager
 def instead_of_os(module: Any, disk: Disk) -> Iterator[None]:
-    before = module.os
-    module.os = descriptors.os = disk
+    users: tuple[Any, ...] = (module, descriptors)
+    before = [user.os for user in users]
+    for user in users:
+        user.os = disk
     try:
         yield
     finally:
-        module.os = before
-        descriptors.os = standard.os
+        for user, its in zip(users, before, strict=True):
+            user.os = its
