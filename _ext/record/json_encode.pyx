@@ -393,8 +393,9 @@ cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
     doc.unquoted = False
     while i < (PyList_GET_SIZE(items) if is_list else PyTuple_GET_SIZE(items)):
         v = PyList_GET_ITEM(items, i) if is_list else PyTuple_GET_ITEM(items, i)
-        if i == 1 and doc.redacted != NULL and _is_secret_pair(doc, <object> items):
-            v = <PyObject *> REDACTED_TEXT
+        if (i == 1 and doc.redacted != NULL and len(<object> items) == 2
+                and _is_secret(doc, (<object> items)[0])):
+            v = <PyObject *> REDACTED_TEXT       # of a name and its value
         status = _write_held(doc, v, depth + 1)
         if status < 0:
             return status

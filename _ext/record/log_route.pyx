@@ -423,8 +423,6 @@ cdef Route _make_route(State state):
     try:
         _decide(route, logger)
     except Exception as error:
-        route.count = 0
-        route.idle = False
         route.why = str(error) if isinstance(error, _Obstacle) else f"{type(error).__name__}: {error}"
     state.route = route
     if not route.holds():            # something has changed meanwhile: decide again at the next call
@@ -439,6 +437,7 @@ cdef int _decide(Route route, object logger) except -1:
     cdef str file = logging._srcfile
     cdef FastHandler handler
     cdef list handlers = [], ours = []
+    cdef bint idle = False
     cdef object kind = type(logger), record = logging.LogRecord, at = logger, other = None
     if route.ordinary is None:
         raise _Obstacle("its class is another one")
@@ -468,7 +467,7 @@ cdef int _decide(Route route, object logger) except -1:
             handler = one
             if (handler.encoder is None and type(one).handle is FastHandler.handle
                     and "handle" not in one.__dict__):
-                route.idle = True
+                idle = True
             else:
                 ours.append(one)
         elif type(one) is logging.NullHandler:       # as libraries add
@@ -523,9 +522,8 @@ cdef int _decide(Route route, object logger) except -1:
     _find_names(route)
     if other is not None:
         raise _Obstacle(f"{type(other).__qualname__} is no logclient.Handler")
-    if not ours and not route.idle:
+    if not ours and not idle:
         raise _Obstacle("it has no handler of ours" if handlers else "it has no handler")
-    route.idle = not ours
     if len(ours) > MAX_HANDLERS:
         raise _Obstacle(f"it has more than {MAX_HANDLERS} handlers of ours")
     for i, one in enumerate(ours):
@@ -541,6 +539,7 @@ cdef int _decide(Route route, object logger) except -1:
         route.handlers[i] = <PyObject *> one
         route.levels[i] = one.level
     route.count = <int> len(ours)
+    route.idle = not ours
     return 0
 
 

@@ -114,11 +114,6 @@ cdef bint _is_secret(Document *doc, object name) except -1:
     return _covers(doc.redacted, <PyObject *> exact)
 
 
-cdef bint _is_secret_pair(Document *doc, object v) except -1:
-    # Return whether a list or tuple is a name and its value, which is left out.
-    return len(v) == 2 and _is_secret(doc, v[0])
-
-
 # What is redacted where values become text. The text of an exception is left to the option `redact_text`.
 
 cdef enum:

@@ -100,7 +100,7 @@ def _json(document: Document) -> Document:
     made |= _taken(document, _PLAIN)
     for name, value in document.items():
         if name == "level" or name in _PLAIN.values():
-            _put(made, f"labels.{name}", value)
+            times.put(made, f"labels.{name}", value)
         else:
             made[name] = value
     return made
@@ -141,7 +141,7 @@ def _gelf(document: Document, host: str) -> Document:
             continue
         plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
         kept = "_" + _ODD.sub("_", _PLAIN.get(name, name))
-        _put(made, f"{kept}_" if kept == "_id" else kept, value if plain else _text(value))
+        times.put(made, f"{kept}_" if kept == "_id" else kept, value if plain else _text(value))
     return made
 
 
@@ -161,21 +161,12 @@ def _otel(document: Document) -> Document:
         made["InstrumentationScope"] = {"Name": document.pop("log.logger")}
     resource, attributes = _taken(document, RESOURCE), _taken(document, ATTRIBUTES)
     for name, value in document.items():
-        _put(attributes, name, value)
+        times.put(attributes, name, value)
     if resource:
         made["Resource"] = resource
     if attributes:
         made["Attributes"] = attributes
     return made
-
-
-def _put(made: Document, name: str, value: Any) -> None:
-    """Add a field under a name that is free."""
-    free, number = name, 1
-    while free in made:
-        number += 1
-        free = f"{name}_{number}"
-    made[free] = value
 
 
 def _severity(level: Any) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-__all__ = ["corrected", "read", "text"]
+__all__ = ["corrected", "put", "read", "text"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = 64
@@ -69,9 +69,14 @@ def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[d
     made = {**event, "@timestamp": text(found or datetime.now(UTC))}
     if found is not None or given is None or (isinstance(given, str) and not given):
         return made, 0
-    name, number = label, 1
-    while name in made:
-        number += 1
-        name = f"{label}_{number}"
-    made[name] = given
+    put(made, label, given)
     return made, 1
+
+
+def put(made: dict[Any, Any], name: str, value: Any) -> None:
+    """Add a field under a name that is free."""
+    free, number = name, 1
+    while free in made:
+        number += 1
+        free = f"{name}_{number}"
+    made[free] = value
