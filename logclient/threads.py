@@ -41,11 +41,17 @@ GONE = 0.25  # seconds until a thread that has ended for Python ends for the sys
 
 
 _THREAD = dict(vars(_thread))
+_HOOKS = {
+    "excepthook",
+    "_trace_hook",
+    "_profile_hook",
+}  # of programs, debuggers and coverage, which come and go
 _THREADING = {
-    name: found for name, found in vars(threading).items() if callable(found) or name in ("_active", "_limbo")
+    name: found
+    for name, found in vars(threading).items()
+    if (callable(found) and name not in _HOOKS) or name in ("_active", "_limbo")
 }
 _METHODS = [name for name, found in vars(threading.Thread).items() if isinstance(found, FunctionType)]
-del _THREADING["excepthook"]  # many programs have their own
 
 
 def _of(module: str, name: str) -> Any:

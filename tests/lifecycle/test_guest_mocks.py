@@ -135,3 +135,27 @@ def test_no_mocked_name_is_used_and_all_events_arrive(module: str, tmp_path: Pat
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["failures"], done.stderr) == ([], "")
     assert found["made"] >= 3
+
+
+HOOKED = """
+import sys, threading
+def hook(*given):
+    return None
+for change in (threading.settrace, threading.setprofile):
+    change(hook)
+import logclient
+for change in (threading.settrace, threading.setprofile):
+    change(None)
+threading.excepthook = hook
+with logclient.connect(sys.argv[1]) as client:
+    client.send("one")
+    left = client.flush(float(sys.argv[2]))
+    print(left, [thread.name for thread in threading.enumerate() if thread.name == "logclient-sender"])
+"""
+
+
+def test_a_hook_for_threads_is_no_mock() -> None:
+    """Debuggers and coverage set them when they start, and take them away when they end."""
+    with Collector() as collector:
+        done = run(HOOKED, collector.url, PATIENCE)
+    assert (done.stdout, done.stderr) == ("0 ['logclient-sender']\n", "")
