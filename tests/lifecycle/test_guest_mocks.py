@@ -143,7 +143,7 @@ def hook(*given):
     return None
 for change in (threading.settrace, threading.setprofile):
     change(hook)
-import logclient
+import logclient.client
 for change in (threading.settrace, threading.setprofile):
     change(None)
 threading.excepthook = hook
