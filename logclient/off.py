@@ -33,17 +33,24 @@ _said: list[str] = []
 
 
 class _Nothing:
-    """What front ends ask of an engine: here there is none."""
+    """What clients and front ends ask of an engine: here there is none, and nothing waits."""
 
     inline = True  # callers never wait for a thread
+    closed = False
+    producer = bytes(10)
     queue = SimpleNamespace(forked=False)
+    books = SimpleNamespace(watcher=None)
+    error_log = error_log.process
     on_start: Any = None
 
-    def flush_if_reachable(self, timeout: float) -> int:
+    def flush(self, timeout: float) -> int:
         return 0
 
-    def retire_in_background(self, patience: float) -> None:
-        pass
+    flush_if_reachable = retire_in_background = flush
+
+    def close(self, timeout: float) -> int:
+        self.closed = True
+        return 0
 
 
 class Client(AgentMethods[int], client.Client):
@@ -65,7 +72,6 @@ class Client(AgentMethods[int], client.Client):
         self._callbacks = CallbackThread(self.warn_limited)
         # By whether the client was closed. Threads and signal handlers count without a lock.
         self._left = {closed: itertools.repeat(None, _MOST) for closed in (False, True)}
-        self._closed = False
         self.agent = Agent(lambda *_: self.send(""), "off-none")
         if not _said:
             _said.append("nothing is shipped: the URL is none, or LOGCLIENT_URL is empty")
@@ -77,33 +83,14 @@ class Client(AgentMethods[int], client.Client):
 
     def send(self, event: Event, level: Level = client.INFO) -> int:
         """Count one event, and return 0: it is dropped."""
-        next(self._left[self._closed])
+        next(self._left[self.closed])
         return 0
 
     def submit(self, event: Event, level: Level = client.INFO) -> Delivery:
         """Return the delivery of an event that is dropped as ``disabled``."""
         delivery = Delivery(self.send(event), self._callbacks)
-        delivery._settle(Outcome("dropped", "closed" if self._closed else DROPPED))
+        delivery._settle(Outcome("dropped", "closed" if self.closed else DROPPED))
         return delivery
-
-    def flush(self, timeout: float | None = None) -> int:
-        """Return 0: nothing waits."""
-        return 0
-
-    def close(self, timeout: float | None = None) -> int:
-        """Take no more events, and return 0: nothing waits."""
-        self._closed = True
-        return 0
-
-    @property
-    def closed(self) -> bool:
-        """Whether the client is closed and refuses events."""
-        return self._closed
-
-    @property
-    def producer(self) -> str:
-        """The first 20 digits of all ids: zeros, as no event has one."""
-        return "0" * 20
 
     def reconfigure(
         self, url: str | None = None, *, level: Level | None = None, **options: Unpack[Options]
@@ -123,7 +110,3 @@ class Client(AgentMethods[int], client.Client):
         counts |= {"failed": {}, "filtered": {}, "dropped": {DROPPED: sent} if sent else {}, "sent": sent}
         about = {"url": self.config.redacted, "producer": self.producer}
         return Stats(**{**counts, "refused": refused, **about})
-
-    def warn_limited(self, kind: str, text: str) -> None:
-        """Write a line to the error log, at most once a minute for each kind."""
-        error_log.process.warn_limited(kind, text)

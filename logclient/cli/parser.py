@@ -62,11 +62,10 @@ class CommandParser(_Parser):
         found, left = super().parse_known_args(args, namespace)
         last = next((one for one in reversed(self._actions) if not one.option_strings), None)
         if last is not None and last.nargs in ("*", "+"):
-            rest = left[left.index("--") :] if "--" in left else []
-            more = [text for text in left[: len(left) - len(rest)] if text == "-" or text[:1] != "-"]
-            unknown = [text for text in left[: len(left) - len(rest)] if text not in more]
-            setattr(found, last.dest, [*(getattr(found, last.dest) or ()), *more, *rest[1:]])
-            left = unknown
+            end = left.index("--") if "--" in left else len(left)
+            more = [text for text in left[:end] if text == "-" or text[:1] != "-"]
+            setattr(found, last.dest, [*(getattr(found, last.dest) or ()), *more, *left[end + 1 :]])
+            left = [text for text in left[:end] if text not in more]
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}")
         return found, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from logclient.config.common import Config
@@ -18,23 +19,21 @@ class OffConfig(Config):
 
 
 def _merge(options: list[Option]) -> Option:
-    """Return one option for several of the same name."""
+    first = options[0].reader
 
     def read(value: Any) -> Any:
-        refused: ValueError | None = None
+        if first.secret:
+            return None
+        refused: list[ValueError] = []
         for option in options:
-            if option.reader.secret:
-                return None
             try:
                 return option.reader(value)
             except ValueError as error:
-                refused = refused or error
-        raise refused or ValueError("has no reader")
+                refused.append(error)
+        raise refused[0]
 
-    first = options[0]
-    reader = Reader(first.reader.kind, read, secret=first.reader.secret)
-    merged = Option(reader, None, first.help, variable=first.variable)
-    merged.default, merged.name = first.default, first.name
+    merged = copy(options[0])
+    merged.reader, merged.tls_only = Reader(first.kind, read, secret=first.secret), False
     return merged
 
 

@@ -88,6 +88,7 @@ CONFIGS = {
     "plog": "logclient.plog.config:PlogConfig",
     "logux": "logclient.logux.config:LoguxConfig",
 }
+OFF_CONFIG = "logclient.config.off:OffConfig"
 
 
 def lookup(scheme: str) -> Scheme:
@@ -96,11 +97,6 @@ def lookup(scheme: str) -> Scheme:
     if row is None:
         raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join(SCHEMES)}")
     return row
-
-
-def config_class(protocol: str) -> str:
-    """Return where the class of a protocol's configuration is."""
-    return "logclient.config.off:OffConfig" if protocol == OFF else CONFIGS[protocol]
 
 
 def protocols() -> list[str]:

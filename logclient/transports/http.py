@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_network
@@ -115,10 +115,10 @@ def _is_without(endpoint: Endpoint, without: str) -> bool:
 class Proxy:
     """An HTTP proxy that makes tunnels (RFC 9110, section 9.3.6).
 
-    An environment variable names it. `without` is what ``no_proxy`` lists: hosts that are reached directly.
+    An environment variable names it. `excludes` returns whether an endpoint is reached without it.
     """
 
-    def __init__(self, variable: str, url: str, without: str) -> None:
+    def __init__(self, variable: str, url: str, excludes: Callable[[Endpoint], bool]) -> None:
         # Show nothing of it in errors: it may contain a password.
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -135,7 +135,7 @@ class Proxy:
         self.endpoint: Endpoint = (host, port or 80)
         self.peer = f"the proxy {host}:{port or 80}"
         self._variable = variable
-        self._without = without
+        self.excludes = excludes
         self._authorization: Secret | None = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -162,15 +162,8 @@ class Proxy:
                 break
         else:
             return None
-
-        without = proxies.get("no", "")
-        if all(_is_without(endpoint, without) for endpoint in endpoints):
-            return None
-        return cls(f"{kind}_proxy", url, without)
-
-    def excludes(self, endpoint: Endpoint) -> bool:
-        """Return whether an endpoint is reached without it."""
-        return _is_without(endpoint, self._without)
+        excludes = partial(_is_without, without=proxies.get("no", ""))
+        return None if all(map(excludes, endpoints)) else cls(f"{kind}_proxy", url, excludes)
 
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
         """Connect through a tunnel as ``tcp_link.connect_any``; the proxy looks the name of `endpoint` up."""
@@ -207,7 +200,6 @@ class Proxy:
         return tunnel.detach()
 
     def _check(self, answer: Answer) -> None:
-        """Raise the error for an answer other than success."""
         if answer.status == 407:
             words = (
                 f"{self.peer} wants a name and a password: {self._variable}=http://name:password@host:port"
