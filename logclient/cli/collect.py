@@ -255,19 +255,16 @@ def collect(
             print(json.dumps(collector.listens), file=out)
         out.flush()
         end = float("inf") if seconds is None else time.monotonic() + seconds
-        incomplete: frozenset[Server] = frozenset()
         told: Counter[str] = Counter()
         while all(collector.error is None for collector in collectors):
             # Wait a second at most, to notice a collector that has failed.
-            incomplete = _report_incomplete(collectors, incomplete)
-            _report_refusals(collectors, told)
+            _report_troubles(collectors, told)
             stopped.wait(max(0.0, min(0.1 if show else 1.0, end - time.monotonic())))
             _print_events(shown, out)
             if stopped.is_set() or time.monotonic() >= end:
                 break
     _print_events(shown, out)
-    incomplete = _report_incomplete(collectors, incomplete)
-    _report_refusals(collectors, told)
+    _report_troubles(collectors, told)
     for collector in collectors:
         if as_json:
             print(json.dumps({**collector.listens, **collector.report}), file=out)
@@ -282,12 +279,16 @@ def collect(
             raise LogclientError(f"collector: {collector.url}: {collector.error}") from collector.error
         if collector.error is not None:
             raise collector.error
+    incomplete = any(collector.capture_error for collector in collectors)
     return ExitCode.UNREACHABLE if incomplete or unreached else ExitCode.OK
 
 
-def _report_refusals(collectors: Sequence[Server], told: Counter[str]) -> None:
-    """Print which peers were refused and why, a few for each reason and collector; count them in `told`."""
+def _report_troubles(collectors: Sequence[Server], told: Counter[str]) -> None:
+    """Print incomplete captures once, and refused peers a few times for each reason; `told` counts them."""
     for collector in collectors:
+        if collector.capture_error and not told[collector.url]:
+            told[collector.url] += 1
+            print(f"{collector.url}: not captured: {collector.capture_error}", file=sys.stderr)
         for text in getattr(collector, "take_refusals", list)():
             kind = f"{collector.url} {text.partition(': ')[2]}"
             told[kind] += 1
@@ -311,11 +312,3 @@ def _print_events(collectors: Sequence[Server], out: Any) -> None:
             text = json.dumps(event, ensure_ascii=False)
             print(text if text.isprintable() else json.dumps(event), file=out)
     out.flush()
-
-
-def _report_incomplete(collectors: Sequence[Server], reported: frozenset[Server]) -> frozenset[Server]:
-    """Print the incomplete captures that are not in `reported`; return all incomplete ones."""
-    found = frozenset(collector for collector in collectors if collector.capture_error)
-    for collector in found - reported:
-        print(f"{collector.url}: not captured: {collector.capture_error}", file=sys.stderr)
-    return found

@@ -314,8 +314,7 @@ class Collector(StreamCollector[Counts, _Connection]):
     def _data_received(self, connection: _Connection, data: memoryview, now: float) -> None:
         protocol = connection.protocol
         if not connection.head[:1].isupper():  # no HTTP request, whose first line the protocol would wait for
-            self._protocol_error(connection, "websocket: no HTTP request")
-            self._close_after_replies(connection)
+            self._reject(connection, "websocket: no HTTP request")
             return
         protocol.receive_data(bytes(data))
         for event in protocol.events_received():

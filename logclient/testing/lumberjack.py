@@ -272,11 +272,6 @@ class Collector(StreamCollector[Counts, _Connection]):
             if reader.error is not None:
                 self._reject(connection, reader.error)
 
-    def _reject(self, connection: _Connection, reason: str) -> None:
-        """Close a connection for a protocol error, after the replies to earlier windows."""
-        self._protocol_error(connection, reason)
-        self._close_after_replies(connection)
-
     def _reply_sent(self, connection: _Connection, reply: Reply[bytes], now: float) -> None:
         if reply.settles:
             connection.reader.acknowledge(reply.settles)

@@ -251,8 +251,11 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         self._count_reason(reason)
         self._refusals.append(f"{connection.peer}: {reason}")
 
+    def _reject(self, connection: K, reason: str) -> None:
+        self._protocol_error(connection, reason)
+        self._close_after_replies(connection)
+
     def _close_after_replies(self, connection: K, count: str = "") -> None:
-        """Stop reading from a connection, and close it after its replies."""
         connection.closing = True
         self._abort_swap(connection)
         connection.replies.append(Reply(None, count))
