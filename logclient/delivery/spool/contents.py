@@ -1,4 +1,4 @@
-"""What lies in the files of a spool, for people: read with ``pread``, not mapped. Only `purge` changes them.
+"""What lies in the files of a spool, for people: read, not mapped. Only `purge` changes them.
 
 The files of an owner that is alive change while they are read: its figures are those of a moment, and its
 events are not tested. docs/formats.md ("Spool") has the offsets.
@@ -27,6 +27,8 @@ LEVELS = 5
 
 _ABOUT = ("protocol", "url", "identity", "mode", "host")
 """Fields of an ``open`` line that later parts repeat."""
+
+_ALL = "all events of its owner stay unsent"
 
 LOG_HEAD = 120
 EVENTS, OUTCOMES = 1, 2
@@ -122,38 +124,29 @@ class _Reader:
 
     def damage(self, path: str, what: str, lost: str, newer: bool = False) -> None:
         mend = "read it with that logclient" if newer else "drain the rest, then purge it"
-        if not newer and lost.startswith("all"):
+        if not newer and lost == _ALL:
             mend = "restore the file, or purge this owner"
         self.damages.append(Damage(path, what, lost, mend))
 
     def read_file(self, path: str) -> bytes | None:
         """Return what a file has; None: it is gone, or cannot be read."""
         try:
-            fd = open_regular(path)
+            with os.fdopen(open_regular(path), "rb") as file:
+                status = os.fstat(file.fileno())
+                self.file_id = status.st_dev, status.st_ino
+                self.size += status.st_blocks * 512
+                return file.read()
         except FileNotFoundError:  # the owner, or its replayer, goes on
-            return None
+            pass
         except OSError as error:
-            self.damage(path, error.strerror or str(error), "all events of its owner stay unsent")
-            return None
-        try:
-            status = os.fstat(fd)
-            self.file_id = status.st_dev, status.st_ino
-            self.size += status.st_blocks * 512
-            data = bytearray()
-            while part := os.pread(fd, 1 << 22, len(data)):
-                data += part
-        except OSError as error:
-            self.damage(path, error.strerror or str(error), "all events of its owner stay unsent")
-            return None
-        finally:
-            os.close(fd)
-        return bytes(data)
+            self.damage(path, error.strerror or str(error), _ALL)
+        return None
 
     def read_head(self, path: str, data: bytes, magic: bytes) -> owner_files.Head | None:
         try:
             return owner_files.Head.decode(data, magic)
         except ValueError as error:
-            self.damage(path, str(error), "all events of its owner stay unsent", "newer" in str(error))
+            self.damage(path, str(error), _ALL, "newer" in str(error))
             return None
 
     def read_segment(self, number: int) -> None:
@@ -170,7 +163,7 @@ class _Reader:
         elif head.number != number or head.producer.hex() != self.files.producer:
             what = "is not what its head says: it was renamed"
         if what:
-            self.damage(path, what, "all events of its owner stay unsent")
+            self.damage(path, what, _ALL)
             return
         self.is_copy |= (head.boot, head.device, head.inode) != (self.boot, *self.file_id)
         self.head = self.head or head
@@ -178,7 +171,7 @@ class _Reader:
             journal = owner_files.Journal.decode(data)
             self.outcomes += journal.outcomes
             if not journal.complete and not self.alive:
-                self.damage(path, "its journal is full or makes no sense", "some outcomes", newer=False)
+                self.damage(path, "its journal is full or makes no sense", "some outcomes")
         for event in self.read_slots(path, data):
             self.found[event.seq] = event
 

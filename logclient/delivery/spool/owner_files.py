@@ -294,15 +294,14 @@ def read_orphan(files: OwnerFiles, boot: bytes, ledger: str | None) -> tuple[Orp
     record = None if ledger is None else read_record(ledger, files.producer)
     logs = _read_logs(files)
     try:
-        old = any(head.boot != boot for head, _, _ in logs)
-        if old and files.restored() != boot:
-            known = False  # whatever the power cut has made of the segments
-        else:
-            known = all(
+        # A log of an earlier boot decides alone, whatever the power cut has made of the segments.
+        if files.restored() != boot and (
+            any(head.boot != boot for head, _, _ in logs)
+            or not all(
                 head is None or (head.boot, head.device, head.inode) == (boot, found.st_dev, found.st_ino)
                 for head, found in _read_heads(files).values()
             )
-        if not known and files.restored() != boot:
+        ):
             outcomes, words = _restore(files, boot, logs, [] if record is None else record.settled)
         heads = _read_heads(files)
     finally:

@@ -23,6 +23,7 @@ class Replay:
         age: seconds after which an event is dropped; None: never.
 
     Attributes:
+        directory: where the files are.
         unlisted: outcomes that its ledger has not, by status and reason.
         history: all outcomes before the adoption.
     """
@@ -36,6 +37,8 @@ class Replay:
         age: float | None,
     ) -> None:
         self._files = orphan.files
+        self.directory = orphan.files.directory
+        self.error = ""  # nothing stops it
         journal, record = orphan.journal, orphan.record
         most = orphan.segments[-1][0] + 1
         boot = bytes(16)  # no segment is added
@@ -43,9 +46,7 @@ class Replay:
             queue, orphan.files.directory, orphan.producer, boot, os.getpid(), most, True, 0
         )
         settled = [(first, last) for first, last, _, _ in journal.outcomes]
-        last = max([0, *(end for _, end in settled)])
-        if record is not None:
-            last = max(last, record.last)
+        last = max([0 if record is None else record.last, *(end for _, end in settled)])
         try:
             oldest = 0 if age is None else int((time.time() - age) * 1e6)
             pending, expired, damaged = self._segments.restore(orphan.segments, settled, last, oldest)
@@ -61,19 +62,9 @@ class Replay:
         self.unlisted, self.history = settle(orphan, pending, expired, last, damaged > 0)
 
     @property
-    def directory(self) -> str:
-        """Where the files are."""
-        return self._files.directory
-
-    @property
     def events(self) -> int:
         """Events that lie in the files now."""
         return self._segments.events
-
-    @property
-    def error(self) -> str:
-        """Nothing stops it."""
-        return ""
 
     @property
     def is_open(self) -> bool:
