@@ -41,11 +41,8 @@ GONE = 0.25  # seconds until a thread that has ended for Python ends for the sys
 
 
 _THREAD = dict(vars(_thread))
-_HOOKS = {
-    "excepthook",
-    "_trace_hook",
-    "_profile_hook",
-}  # of programs, debuggers and coverage, which come and go
+# Programs, debuggers and coverage set them and take them away.
+_HOOKS = {"excepthook", "_trace_hook", "_profile_hook"}
 _THREADING = {
     name: found
     for name, found in vars(threading).items()
@@ -355,8 +352,11 @@ class NativeThread:
         self._ended.wait(timeout)
 
 
-class _Thread(threading.Thread):
+class Thread(threading.Thread):
+    """A thread of ours, which takes no signal."""
+
     def start(self) -> None:
+        """Start it; RuntimeError: there can be no thread (any more)."""
         with signals_blocked():
             super().start()
         if self.ident is None:
@@ -388,7 +388,7 @@ def make_thread(target: Callable[[], object], name: str) -> AnyThread:
             if patched():  # since the start: threading looks for it by its present identifier
                 getattr(threading, "_active", {})[threading.get_ident()] = thread
 
-    thread = _Thread(target=run, name=name, daemon=True)
+    thread = Thread(target=run, name=name, daemon=True)
     return thread
 
 

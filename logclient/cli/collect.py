@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Server = CollectorBase[Any] | Consumer
 
-_TOLD = 3  # lines about peers that were refused for the same reason
+_LINES = 3  # lines about peers that were refused for the same reason
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
@@ -255,16 +255,16 @@ def collect(
             print(json.dumps(collector.listens), file=out)
         out.flush()
         end = float("inf") if seconds is None else time.monotonic() + seconds
-        told: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
         while all(collector.error is None for collector in collectors):
             # Wait a second at most, to notice a collector that has failed.
-            _report_troubles(collectors, told)
+            _report_troubles(collectors, reported)
             stopped.wait(max(0.0, min(0.1 if show else 1.0, end - time.monotonic())))
             _print_events(shown, out)
             if stopped.is_set() or time.monotonic() >= end:
                 break
     _print_events(shown, out)
-    _report_troubles(collectors, told)
+    _report_troubles(collectors, reported)
     for collector in collectors:
         if as_json:
             print(json.dumps({**collector.listens, **collector.report}), file=out)
@@ -283,17 +283,17 @@ def collect(
     return ExitCode.UNREACHABLE if incomplete or unreached else ExitCode.OK
 
 
-def _report_troubles(collectors: Sequence[Server], told: Counter[str]) -> None:
-    """Print incomplete captures once, and refused peers a few times for each reason; `told` counts them."""
+def _report_troubles(collectors: Sequence[Server], reported: Counter[str]) -> None:
+    """Print incomplete captures once, and refused peers a few times for each reason."""
     for collector in collectors:
-        if collector.capture_error and not told[collector.url]:
-            told[collector.url] += 1
+        if collector.capture_error and not reported[collector.url]:
+            reported[collector.url] += 1
             print(f"{collector.url}: not captured: {collector.capture_error}", file=sys.stderr)
         for text in getattr(collector, "take_refusals", list)():
             kind = f"{collector.url} {text.partition(': ')[2]}"
-            told[kind] += 1
-            if told[kind] <= _TOLD:
-                more = "; further ones are only counted" if told[kind] == _TOLD else ""
+            reported[kind] += 1
+            if reported[kind] <= _LINES:
+                more = "; further ones are only counted" if reported[kind] == _LINES else ""
                 print(f"{collector.url}: refused {escape(text)}{more}", file=sys.stderr)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from logclient.delivery import error_log, lifecycle
 from logclient.errors import MissingExtra, describe_error
 from logclient.integrations.counts import COUNTERS, GAUGES, REASONS, Counts, Totals
-from logclient.threads import signals_blocked
+from logclient.threads import Thread
 
 __all__ = ["COUNTERS", "GAUGES", "Collector", "register"]
 
@@ -115,8 +115,7 @@ class _Files(lifecycle.Observer):
         self._lock = threading.Lock()
         self._forking = 0
         self._written: Counts = {}
-        with signals_blocked():
-            threading.Thread(target=self._run, name="logclient-metrics", daemon=True).start()
+        Thread(target=self._run, name="logclient-metrics", daemon=True).start()
 
 
 _files = functools.cache(_Files)  # one for the process

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from logclient.config import host_port
 from logclient.errors import LedgerError, LogclientError
 from logclient.logjam.subscriber import Device, Message, Subscriber
-from logclient.threads import signals_blocked
+from logclient.threads import Thread
 
 __all__ = ["Consumer", "Counts"]
 
@@ -82,11 +82,8 @@ class Consumer:
     def start(self) -> Self:
         """Connect, and begin to read. The errors are those of `Subscriber`."""
         subscriber = Subscriber(self._endpoints, **self._options)
-        self._thread = threading.Thread(
-            target=self._serve, args=(subscriber,), name="logclient-consumer", daemon=True
-        )
-        with signals_blocked():
-            self._thread.start()
+        self._thread = Thread(target=self._serve, args=(subscriber,), name="logclient-consumer", daemon=True)
+        self._thread.start()
         return self
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ from logclient.files.capture import CaptureWriter
 from logclient.testing.duplicates import DuplicateCounter, decode_units
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
 from logclient.testing.faults import FaultLog, Faults
-from logclient.threads import signals_blocked
+from logclient.threads import Thread
 
 TOO_MANY = "connections: too many"
 
@@ -212,9 +212,8 @@ class CollectorBase(Generic[C]):
             raise
         self._stopping = False
         self.error = None
-        self._thread = threading.Thread(target=self._serve, name="logclient-collector", daemon=True)
-        with signals_blocked():
-            self._thread.start()
+        self._thread = Thread(target=self._serve, name="logclient-collector", daemon=True)
+        self._thread.start()
         return self
 
     if TYPE_CHECKING:  # for protocols to implement; the first runs in the caller's thread

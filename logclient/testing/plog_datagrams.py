@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from logclient._ext.udpreceive import Receiver
 from logclient.testing.loop import bound_socket
-from logclient.threads import signals_blocked
+from logclient.threads import Thread
 
 BESIDE = sys.platform == "linux"  # whether a thread without the GIL receives, beside the collector's
 _ROOM = 65536  # bytes of a datagram, at most
@@ -78,9 +78,8 @@ class Datagrams:
             self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._receiver = Receiver(self.sock.fileno(), self._ready, self._wake)
-            self._thread = threading.Thread(target=self._receive, name="logclient-receiver", daemon=True)
-            with signals_blocked():
-                self._thread.start()
+            self._thread = Thread(target=self._receive, name="logclient-receiver", daemon=True)
+            self._thread.start()
 
     def _receive(self) -> None:
         try:

@@ -143,29 +143,25 @@ class TcpLink(Link):
         self._socket.close()
 
 
-def _native(name: str) -> Callable[..., Any]:
-    """Return a function or class of the module ``socket``, as the program has it.
+def _call(name: str, *given: Any, **options: Any) -> Any:
+    """Call a function or class of the module ``socket``, as the program has it.
 
     It may have replaced one for a purpose, as pytest-socket does, and whatever that raises is an error of
     connecting. A mock is not meant for us.
     """
     found = original(socket, name)
     call = found if isinstance(found, (type, FunctionType)) else getattr(_socket, name)
-
-    def attempt(*given: Any, **options: Any) -> Any:
-        try:
-            return call(*given, **options)
-        except (OSError, UnicodeError):
-            raise
-        except Exception as error:
-            raise OSError(described(error)) from None
-
-    return attempt
+    try:
+        return call(*given, **options)
+    except (OSError, UnicodeError):
+        raise
+    except Exception as error:
+        raise OSError(described(error)) from None
 
 
 def make_socket(*given: Any, **options: Any) -> OwnSocket:
     """Make a native socket; OSError: why there is none."""
-    return OwnSocket(fileno=_native("socket")(*given, **options).detach())
+    return OwnSocket(fileno=_call("socket", *given, **options).detach())
 
 
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
@@ -176,7 +172,7 @@ def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[
     """
     name = encode_hostname(host)
     try:
-        return name, _native("getaddrinfo")(name, port, 0, kind)
+        return name, _call("getaddrinfo", name, port, 0, kind)
     except UnicodeError:
         raise OSError(f"{host!r} is no host name") from None
 

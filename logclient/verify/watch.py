@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from logclient.errors import VerifyError
-from logclient.threads import signals_blocked
+from logclient.threads import Thread
 from logclient.verify.spark import Session
 
 INTERVAL_S = 0.25  # seconds between two checks of Spark's progress
@@ -29,13 +29,12 @@ class Watch:
         self._jobs: _Jobs | _Operations | None = None
         self._stays = False  # whether the session goes on afterwards
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="logclient-verify", daemon=True)
+        self._thread = Thread(target=self._run, name="logclient-verify", daemon=True)
         self._runs = progress is not None or stop is not None
 
     def __enter__(self) -> Watch:
         if self._runs:
-            with signals_blocked():
-                self._thread.start()
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:

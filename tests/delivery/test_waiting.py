@@ -219,7 +219,6 @@ def test_an_asynchronous_close_waits_for_the_callback_that_runs() -> None:
         assert await client.flush(PATIENCE) == 0
         assert await asyncio.to_thread(entered.wait, PATIENCE)
         closing = asyncio.create_task(client.close(PATIENCE))
-        await asyncio.sleep(0)
         done, _ = await asyncio.wait({closing}, timeout=0.5)
         assert not done
         gate.set()

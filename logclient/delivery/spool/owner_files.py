@@ -22,9 +22,6 @@ from logclient.files import open_regular
 from logclient.files.ledger import Ranges, Record, merged, read_record
 from logclient.standard import open, os
 
-# Held: destructors may log at the end of the process, when the builtin is gone.
-_open = open
-
 Outcome = tuple[int, int, str, str]
 """First and last sequence, status, reason."""
 
@@ -228,7 +225,7 @@ def owners(directory: str) -> Iterator[OwnerFiles]:
 
 def boot_id() -> bytes:
     """Return what identifies the boot of this machine: 16 bytes."""
-    with _open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return bytes.fromhex(file.read().strip().replace("-", ""))
 
 
@@ -236,7 +233,7 @@ def file_system(directory: str) -> str:
     """Return the type of the file system of a directory, such as ``ext4``; empty when it is unknown."""
     device = os.stat(directory).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), _open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             before, _, after = line.partition(" - ")
             if before.split()[2] == name:
