@@ -24,10 +24,19 @@ static inline void lc_close(lc_file *f) {
     if (lc_is_ours(f)) close(f->fd);
     f->fd = -1;
 }
+/* Note the file behind a descriptor: 0, or -1 with errno, and none is noted. */
+static inline int lc_look(lc_file *f, int fd) {
+    struct stat found;
+    f->fd = -1;
+    if (fstat(fd, &found) < 0) return -1;
+    f->fd = fd;
+    f->device = (uint64_t)found.st_dev;
+    f->inode = (uint64_t)found.st_ino;
+    return 0;
+}
 /* Note a descriptor that was just opened, and move it above those of standard input, output and errors: 0, or -1
  * with errno, and it is closed. */
 static inline int lc_own(lc_file *f, int fd) {
-    struct stat found;
     int low = fd;
     f->fd = -1;
     if (fd >= 0 && fd < 3) {
@@ -35,13 +44,10 @@ static inline int lc_own(lc_file *f, int fd) {
         close(low);
     }
     if (fd < 0) return -1;
-    if (fstat(fd, &found) < 0) {
+    if (lc_look(f, fd) < 0) {
         close(fd);
         return -1;
     }
-    f->fd = fd;
-    f->device = (uint64_t)found.st_dev;
-    f->inode = (uint64_t)found.st_ino;
     return 0;
 }
 

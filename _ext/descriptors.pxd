@@ -10,4 +10,5 @@ cdef extern from "descriptors.h" nogil:
         uint64_t inode
     bint lc_is_ours(const lc_file *f)
     void lc_close(lc_file *f)
+    int lc_look(lc_file *f, int fd)
     int lc_own(lc_file *f, int fd)

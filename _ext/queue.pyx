@@ -18,6 +18,7 @@ from libc.string cimport memcpy
 
 from logclient._ext.codec cimport outcome_add
 from logclient._ext.constants cimport *
+from logclient._ext.descriptors cimport lc_file, lc_look
 
 from logclient._ext.constants import FILTERS, REASONS, STATUSES
 
@@ -51,6 +52,15 @@ POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "r
 def monotonic() -> float:
     """Return the clock of the queue and of the senders, in seconds; on POSIX that of ``time.monotonic()``."""
     return lc_monotonic()
+
+
+def socket_identity(int fd) -> tuple[int, int] | None:
+    """Return device and inode of a socket; None: it is not open.
+
+    ``descriptors.identity`` lets other threads run meanwhile, in which the program may close the socket.
+    """
+    cdef lc_file file
+    return None if lc_look(&file, fd) < 0 else (file.device, file.inode)
 
 
 cdef inline lc_queue *_lock(EventQueue queue) noexcept:

@@ -12,10 +12,11 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from logclient._ext.queue import socket_identity
 from logclient.config import dns_name
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import FOREVER, Link
-from logclient.descriptors import Identity, identity, lifted
+from logclient.descriptors import lifted
 from logclient.errors import CredentialError, described
 from logclient.standard import os, time
 from logclient.threads import original
@@ -55,11 +56,16 @@ class OwnSocket(_Socket):
 
     def __init__(self, fileno: int) -> None:
         super().__init__(fileno=lifted(fileno))
-        self.identity: Identity | None = identity(self.fileno())
+        self.identity = socket_identity(self.fileno())
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its descriptor is still that of the socket."""
+        return socket_identity(self.fileno()) == self.identity
 
     def close(self) -> None:
         """Close the socket, or only forget its number if that is another file's now."""
-        if identity(self.fileno()) != self.identity:
+        if not self.is_ours:
             self.detach()
         super().close()
 
@@ -72,7 +78,7 @@ class TcpLink(Link):
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
         self._socket = sock
-        self.identity = identity(sock.fileno())
+        self.identity = socket_identity(sock.fileno())
         self._unsent = memoryview(b"")
 
     def fileno(self) -> int:
@@ -80,7 +86,7 @@ class TcpLink(Link):
         return self._socket.fileno()
 
     def _check(self) -> None:
-        if identity(self._socket.fileno()) != self.identity:
+        if socket_identity(self._socket.fileno()) != self.identity:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:

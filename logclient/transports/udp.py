@@ -75,8 +75,8 @@ class UdpLink(TcpLink):
 
     def receive(self) -> bytes | None:
         """Return a datagram behind its head, or None when there is none."""
-        self._check()
         while True:
+            self._check()
             try:
                 data = self._socket.recv(_LARGEST)
             except (BlockingIOError, InterruptedError):

@@ -10,7 +10,6 @@ import socket
 import struct
 from ipaddress import ip_address
 
-from logclient.descriptors import identity
 from logclient.standard import open
 from logclient.transports.tcp_link import OwnSocket, make_socket
 
@@ -61,11 +60,13 @@ class ReceiverQueue:
             netlink.close()
 
     def _ask(self) -> tuple[int, int, int] | None:
-        if self._netlink is None or identity(self._netlink.fileno()) != self._netlink.identity:
+        netlink = self._netlink
+        if netlink is None or not netlink.is_ours:
             return None
         try:
-            self._netlink.send(self._request)
-            data = self._netlink.recv(4096)
+            netlink.send(self._request)
+            # The program may have closed it meanwhile, in another thread.
+            data = netlink.recv(4096) if netlink.is_ours else b""
         except OSError:
             return None
         size, kind = _HEAD.unpack_from(data)[:2] if len(data) >= _HEAD.size else (0, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from logclient._ext.queue import socket_identity
 from logclient.descriptors import File, identity
 from logclient.testing import lumberjack
 from tests.lifecycle.daemon_rounds import CASES, WRONG, Case, Site
@@ -139,6 +140,14 @@ def test_a_file_that_was_closed_and_replaced_is_left_alone(tmp_path: Path) -> No
     missing.close()
 
 
+def test_a_socket_is_identified_as_other_files_are() -> None:
+    with socket.socket() as one, socket.socket() as other:
+        assert socket_identity(one.fileno()) == identity(one.fileno()) is not None
+        assert socket_identity(one.fileno()) != socket_identity(other.fileno())
+        number = one.fileno()
+    assert socket_identity(number) is identity(number) is socket_identity(-1) is None
+
+
 def test_a_child_closes_what_it_inherited_only_if_it_is_ours(tmp_path: Path) -> None:
     """The ledger and the connection of the parent, in a child whose fork no hook has seen."""
     import logclient
@@ -150,7 +159,8 @@ def test_a_child_closes_what_it_inherited_only_if_it_is_ours(tmp_path: Path) -> 
     ):
         client.send("one")
         assert client.flush(PATIENCE) == 0
-        ours = [fd for fd in range(256) if identity(fd) and _is_of(fd, tmp_path, server.port)]
+        numbers = map(int, os.listdir("/proc/self/fd"))
+        ours = [fd for fd in numbers if identity(fd) and _is_of(fd, tmp_path, server.port)]
         assert len(ours) == 2
 
         def work() -> None:

@@ -24,11 +24,12 @@ import pytest
 from logclient import cli
 from logclient.cli.parser import make_parser
 from logclient.errors import ExitCode
+from logclient.files.capture import CaptureReader
 from tests import support
 from tests.project.isolated_machine import IsolatedMachine, Server, Unavailable, end
 from tests.project.pages import FOUND, Text
 from tests.support import ROOT, clean_environment, logux_server
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
@@ -291,6 +292,8 @@ def test_each_command_of_the_pages_runs(command: Text, machine: IsolatedMachine,
     if command.text.startswith("logclient collect "):
         with listening(machine, command.text, here), Server(machine, command.text, here) as server:
             assert server.listens["url"]
+            if "logjam+sub:" in command.text:  # its device must answer before it ends
+                wait_until(lambda: any(any(CaptureReader(path)) for path in here.rglob("*.cap")))
         assert list(here.rglob("*.cap"))
         return
     with listening(machine, command.text, here):
