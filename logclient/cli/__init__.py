@@ -6,6 +6,7 @@ when the command is given, so ``--help`` and ``--version`` load nothing that the
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
 
     def work() -> int:
-        arguments = make_parser().parse_args(given or ["--help"])
+        parser = make_parser()
+        if "_ARGCOMPLETE" in os.environ:  # a shell asks, by the script of `logclient completion`
+            from logclient.cli import completion
+
+            completion.answer(parser)
+        arguments = parser.parse_args(given or ["--help"])
         return int(arguments.run(arguments))
 
     return run_command(work, debug="--debug" in given)

@@ -78,7 +78,7 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
         )
         assert extras == str(
             [
-                *("all", "connect", "fast", "idna", "kafka", "logjam", "logux", "opentelemetry"),
+                *("all", "completion", "connect", "fast", "idna", "kafka", "logjam", "logux", "opentelemetry"),
                 *("prometheus", "spark", "verify", "zstd"),
             ]
         )
