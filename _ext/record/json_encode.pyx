@@ -457,6 +457,8 @@ cdef object _plain_value(object v, int depth):
                 if field.repr}
     if _is_instance(v, "numpy", "generic"):
         found = v.item()
+        if v.dtype.str.endswith(("ns]", "ps]", "fs]", "as]")):   # of which it makes a number
+            found = v.astype(v.dtype.kind + "8[us]").item()
         if _is_instance(found, "datetime", "datetime"):
             return found.replace(tzinfo=sys.modules["datetime"].timezone.utc)
         return v if isinstance(found, (bytes, complex)) or type(found) is type(v) else found
@@ -494,7 +496,7 @@ cdef str _text_of(Document *doc, object v):
 cdef object _zoned(object v, module):
     # A datetime without a zone is local, and RFC 3339 has no offsets with seconds.
     try:
-        v = v.astimezone() if v.utcoffset() is None else v
+        v = module.datetime.astimezone(v) if v.utcoffset() is None else v    # that of pandas raises
         return v.astimezone(module.timezone.utc) if v.utcoffset() % module.timedelta(minutes=1) else v
     except (OverflowError, ValueError, OSError):     # in the first or the last year
         return v.replace(tzinfo=module.timezone.utc)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 __all__ = ["corrected", "put", "read", "text"]
@@ -24,12 +24,12 @@ def read(given: Any) -> datetime | None:
     1e11, milliseconds below 1e14, microseconds below 1e17, else nanoseconds. What has no zone is local.
     """
     try:
+        if hasattr(given, "dtype"):  # of numpy, whose times are in UTC
+            given = f"{given.astype('M8[us]')}Z" if given.dtype.kind == "M" else given.item()
         if isinstance(given, str):
             found = _parsed(given)
-        elif isinstance(given, datetime):
-            found = given
-        elif isinstance(given, date):
-            found = datetime(given.year, given.month, given.day)
+        elif hasattr(given, "isoformat"):  # Timestamp of pandas has no other way that holds without a zone
+            found = _parsed(given.isoformat()).replace(fold=getattr(given, "fold", 0))
         elif isinstance(given, bool):
             return None
         else:

@@ -534,10 +534,12 @@ class TestMapping:
             "e": numpy.str_("text"),
             "f": numpy.float64("nan"),
             "g": [numpy.uint8(255), numpy.uint64(2**64 - 1)],
+            "h": [numpy.datetime64("2026-01-02T03:04:05.000006007"), numpy.timedelta64(1_500_000_000, "ns")],
         }
         body, _, sanitized, _ = encode_mapping(event)
         expected = {"a": -5, "b": 0.5, "c": True, "d": "2026-01-02T03:04:05+00:00", "e": "text", "f": None}
-        assert (json.loads(body), sanitized) == ({**expected, "g": [255, str(2**64 - 1)]}, 2)
+        expected |= {"g": [255, str(2**64 - 1)], "h": ["2026-01-02T03:04:05.000006+00:00", 1.5]}
+        assert (json.loads(body), sanitized) == (expected, 2)
 
     def test_dataclasses_in_a_circle_end_as_text(self) -> None:
         order = Order(1)

@@ -105,6 +105,34 @@ class TestInstants:
             found = _instant(_sent({"@timestamp": whole / 1000})["@timestamp"])
             assert abs(found - expected) < timedelta(microseconds=20)  # what a float can say
 
+    @pytest.mark.parametrize("zone", ZONES)
+    def test_times_of_other_libraries_are_times(self, zone: str) -> None:
+        numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+        naive = datetime(2026, 11, 27, 8, 17, 15, 123456)
+        with _zone(zone):
+            local, in_utc = naive.astimezone(UTC), naive.replace(tzinfo=UTC)
+            in_ns = int(in_utc.timestamp()) * 10**9 + 123_456_000
+
+            class Moment:  # as of arrow
+                def isoformat(self) -> str:
+                    return f"{in_utc.isoformat()}"
+
+            for form, expected in (
+                (pandas.Timestamp(naive), local),
+                (pandas.Timestamp(naive, tz="Asia/Tokyo"), naive.replace(tzinfo=ZoneInfo("Asia/Tokyo"))),
+                (numpy.datetime64(in_ns, "ns"), in_utc),
+                (numpy.datetime64(naive), in_utc),
+                (numpy.datetime64("2026-11-27"), datetime(2026, 11, 27, tzinfo=UTC)),
+                (numpy.int64(in_ns), in_utc),
+                (numpy.uint64(in_ns), in_utc),
+                (Moment(), in_utc),
+                (datetime(2026, 11, 1, 1, 30, fold=1), datetime(2026, 11, 1, 1, 30, fold=1).astimezone(UTC)),
+            ):
+                assert _instant(_sent({"@timestamp": form})["@timestamp"]) == expected, form
+            for form in (pandas.NaT, numpy.datetime64("NaT"), numpy.timedelta64(5, "s"), numpy.bool_(True)):
+                assert _is_now(_sent({"@timestamp": form})["@timestamp"]), form
+            assert _instant(_sent({"at": pandas.Timestamp(naive)})["at"]) == local
+
     @pytest.mark.parametrize("given", ["2026-11-27T08:17:15Z", "2026-11-27T08:17:15.123456789+01:00"])
     def test_what_is_right_stays_as_it_is(self, given: str) -> None:
         event = {"@timestamp": given}
