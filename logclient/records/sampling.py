@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from random import random
 from typing import Any
@@ -22,6 +24,7 @@ LARGEST = 4096  # templates, texts and pairs of logger and level that are rememb
 
 _WINDOW = 1.0
 _SHORT = 256  # characters of a template that is kept as it is
+_PLACES = re.compile(r"%(\(.*?\))?[-#0 +*.\d]*[hlL]?[a-zA-Z%]|\{.*?\}|\$\w+")
 
 
 class Sampling:
@@ -87,7 +90,11 @@ class Sampling:
                 self._count(FILTER_DEDUPE)
                 return -1
         if self._rate:
-            key = logger, template(message)
+            said = template(message)
+            if _has_no_words(said):
+                with suppress(Exception):
+                    said = template(text())
+            key = logger, said
             found = self._pass(key, _WINDOW, self._rate)
             if found < 0:
                 self._windows[key][2] += held
@@ -153,6 +160,12 @@ def template(message: object) -> object:
         return template(str(message))
     except Exception:
         return f"<unprintable {type(message).__name__}>"
+
+
+@lru_cache(LARGEST)
+def _has_no_words(said: object) -> bool:
+    """Return whether a template is nothing but places for arguments, such as ``%s`` or ``[%(name)s] {}``."""
+    return isinstance(said, str) and not re.search(r"\w", _PLACES.sub("", said))
 
 
 def _kind(exc_info: Any) -> str:

@@ -182,6 +182,18 @@ class TestMessages:
         assert scene.passes(_record(make("heartbeat", 50))) == 45
         assert len(scene.counts) == 45
 
+    @pytest.mark.parametrize("text", ["%s", "[%-8.8s] %r", "%(text)s", "%s: %d%%"])
+    def test_a_text_without_words_is_told_apart_by_its_arguments(self, text: str) -> None:
+        scene = Scene(rate=1)
+
+        def passes(said: str) -> int:
+            args: Any = ({"text": said},) if "(" in text else (said, 1)[: text.count("%") - text.count("%%")]
+            return scene.passes(_record(text, *args))
+
+        assert [passes(said) for said in ("a", "b", "a", "b")] == [0, 0, -1, -1]
+        assert scene.passes(_record("%s and %s")) == 0
+        assert scene.passes(_record(text, 1, 2, 3, 4)) == 0
+
     def test_exceptions_of_other_types_are_others(self) -> None:
         scene = Scene(rate=1)
         for error, expected in (
