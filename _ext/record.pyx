@@ -48,7 +48,7 @@ import os.path
 import sys
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import ItemsView, Mapping, ValuesView
 from types import MemberDescriptorType
 
 from logclient._ext.tracebacks import ExceptionFormatter

@@ -109,6 +109,8 @@ cdef bint _is_secret(Document *doc, object name) except -1:
         exact = str(name, "utf-8", "replace")
     elif isinstance(name, str):
         exact = _exact_str(name)
+    elif _is_instance(name, "enum", "Enum"):
+        return _is_secret(doc, name.name) or _is_secret(doc, name.value)
     else:
         return False
     return _covers(doc.redacted, <PyObject *> exact)
@@ -119,7 +121,7 @@ cdef bint _is_secret(Document *doc, object name) except -1:
 cdef enum:
     MAX_PARTS = 1000         # a value with more is not searched for names
 cdef tuple WITHOUT_NAMES = (str, bytes, int, float, complex, type, type(sys), BaseException)
-cdef tuple COLLECTIONS = (type({}.values()), type({}.items()), list, tuple, set, frozenset, deque)
+cdef tuple COLLECTIONS = (ValuesView, ItemsView, list, tuple, set, frozenset, deque)
 
 
 cdef bint _has_names(object v) except -1:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from email.message import Message
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -171,6 +171,23 @@ class TestNames:
         found = json.loads(body)
         assert found["login"] == {"user": "ann", "password": REDACTED}
         assert found["headers"] == {"token": REDACTED, "host": REDACTED}
+
+    def test_members_of_enums_and_views_are_names_in_every_place(self) -> None:
+        class Name(Enum):
+            PASSWORD = 1
+            CODE = "password"
+
+        pairs = multidict.MultiDict([("password", "geheim"), ("user", "ann")])
+        for value in (
+            {Name.PASSWORD: "geheim"},
+            [(Name.CODE, "geheim")],
+            pairs.items(),
+            OrderedDict(pairs).items(),
+            werkzeug.MultiDict(pairs).items(),
+            OrderedDict(user=pairs).values(),
+        ):
+            for record in (_record({"at": value}, "x"), _record({}, "%s %s", (1, value)), _record({}, value)):
+                assert b"geheim" not in Encoder(redact=SECRETS).encode_record(record)[0], value
 
     def test_arguments_by_name_have_no_secrets(self) -> None:
         record = _record({}, "%(user)s logs in with %(password)s", ({"user": "ann", "password": "geheim"},))
