@@ -109,7 +109,6 @@ def test_commands_and_imports_work_or_name_the_extra(tmp_path: Path, wheel: Path
         "plog",
         "collect lumberjack",
         "collect plog",
-        "completion",
         " --help",
     ):
         assert results[name][0] == 0, (name, results[name])

@@ -78,8 +78,8 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
         )
         assert extras == str(
             [
-                *("all", "completion", "connect", "fast", "idna", "kafka", "logjam", "logux", "opentelemetry"),
-                *("prometheus", "spark", "verify", "zstd"),
+                *("all", "completion", "connect", "fast", "idna", "kafka", "logjam", "logux"),
+                *("opentelemetry", "prometheus", "spark", "verify", "zstd"),
             ]
         )
         assert rest == "Apache-2.0 []"
