@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from functools import partial
 
 from logclient.integrations import http
+from logclient.integrations.exchange import AsgiApplication, AsgiMessages, Receive, Scope, Send
 from logclient.logjam import Request
 
 __all__ = ["LogjamMiddleware"]
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-
-class LogjamMiddleware(http.Middleware[Application, Scope]):
+class LogjamMiddleware(http.Middleware[AsgiApplication, Scope]):
     """Middleware around an ASGI application.
 
     The request is ``logjam.current()`` while the application runs, including its background tasks after the
@@ -32,7 +27,9 @@ class LogjamMiddleware(http.Middleware[Application, Scope]):
             return
         try:
             request = self._begin(scope)
-            wire = _Wire(request, receive, send)
+            header = (http.REQUEST_ID, request.full_id)
+            started = partial(setattr, request, "code")
+            messages = AsgiMessages(header, receive, send, started, request.stop_clock)
         except Exception as error:
             self.agent.note_lost(error, "an ASGI request")
             await self.app(scope, receive, send)
@@ -40,16 +37,16 @@ class LogjamMiddleware(http.Middleware[Application, Scope]):
         request.find_action = lambda: self._found_action(scope)
         try:
             with request.active():
-                await self.app(scope, wire.receive, wire.send)
+                await self.app(scope, messages.receive, messages.send)
         except BaseException as error:
-            if wire.gone or not isinstance(error, Exception):  # cancelled
-                wire.gone = True
+            if messages.gone or not isinstance(error, Exception):  # cancelled
+                messages.gone = True
                 request.exception(error, soft=True)
             else:
                 request.failed_with(error)
             raise
         finally:
-            if wire.gone and not wire.whole:
+            if messages.gone and not messages.whole:
                 http.disconnected(request)
             try:
                 self._name(request, scope, scope.get("method", ""))
@@ -84,41 +81,3 @@ class LogjamMiddleware(http.Middleware[Application, Scope]):
             return f"{module}::{name}#{context.get('method', '').lower()}"
         owner, _, function = name.rpartition(".")  # the class of a method
         return f"{module}::{owner}#{function}" if owner else f"{module}#{function}"
-
-
-class _Wire:
-    """The messages between the server and the application."""
-
-    def __init__(self, request: Request, receive: Receive, send: Send) -> None:
-        self._request = request
-        self._receive = receive
-        self._send = send
-        self._name = (http.REQUEST_ID.lower().encode(), request.full_id.encode())
-        self.gone = False  # the client has disconnected
-        self.whole = False  # the response is complete
-
-    async def receive(self) -> MutableMapping[str, Any]:
-        message = await self._receive()
-        if message.get("type") == "http.disconnect" and not self.whole:
-            self.gone = True
-        return message
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        kind = message.get("type")
-        if kind == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), self._name]}
-        last = kind == "http.response.body" and not message.get("more_body", False)
-        # Set this before sending: afterwards servers report http.disconnect. Some servers accept messages to
-        # a client that is gone, and Starlette completes such a response as usual.
-        self.whole = self.whole or (last and not self.gone)
-        try:
-            await self._send(message)
-        except OSError:  # servers raise it for a client that is gone
-            self.gone = True
-            self.whole = False
-            raise
-        if kind == "http.response.start":
-            code = message.get("status")
-            self._request.code = code if isinstance(code, int) else None
-        elif last:
-            self._request.stop_clock()

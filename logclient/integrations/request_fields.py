@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from logclient import readable
 from logclient.delivery import error_log
@@ -105,6 +105,18 @@ class RequestFields:
     def end(self) -> None:
         """Take the fields away, and what was bound during the request, where they are bound."""
         self._binding.reset()
+
+
+App = TypeVar("App")
+
+
+class Middleware(Generic[App]):
+    """Middleware that binds the fields of each request; the arguments are those of its subclasses."""
+
+    def __init__(self, app: App, *, client_ip: bool = True, logger: str | None = None) -> None:
+        self.app = app
+        self.client_ip = client_ip
+        self.logger = check_logger(logger)
 
 
 def check_logger(name: object) -> str | None:

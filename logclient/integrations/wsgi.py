@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from logclient.integrations import http
+from logclient.integrations.exchange import Environ, WsgiApplication, WsgiResponse
 from logclient.integrations.request_fields import wsgi_path
 from logclient.logjam import Request
 
 __all__ = ["LogjamMiddleware"]
 
-Environ = dict[str, Any]
-Application = Callable[[Environ, Any], Iterable[bytes]]
-
 KEY = "logclient.logjam.request"  # in the environ
 
 
-class LogjamMiddleware(http.Middleware[Application, Environ]):
+class LogjamMiddleware(http.Middleware[WsgiApplication, Environ]):
     """Middleware around a WSGI application.
 
     The request is ``logjam.current()`` while the application is called and while it makes the chunks of its
@@ -31,41 +29,12 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
         """Call the application within a request; return its response."""
         try:
             request = self._begin(environ)
-            name = (http.REQUEST_ID, request.full_id)
         except Exception as error:
             self.agent.note_lost(error, "a WSGI request")
             return self.app(environ, start_response)
-
-        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            if exc_info is None:
-                write = start_response(status, [*headers, name])
-            else:
-                try:
-                    request.failed_with(exc_info[1])
-                    write = start_response(status, [*headers, name], exc_info)
-                finally:
-                    exc_info = None  # PEP 3333: avoid a reference cycle through the traceback
-            # Set it afterwards: a status that the server refuses is not sent.
-            code = str(status)[:3]
-            request.code = int(code) if code.isascii() and code.isdigit() else None
-            self._look(request, environ)
-            return write
-
         environ[KEY] = request
         request.find_action = lambda: self._found_action(environ)
-        try:
-            with request.active():
-                chunks = self.app(environ, start)
-        except BaseException as error:
-            request.code = None
-            request.failed_with(error)
-            self._end(request, environ)
-            raise
-        if isinstance(chunks, (list, tuple)):
-            # Return the list itself: servers derive Content-Length from a list of one chunk.
-            self._end(request, environ)
-            return chunks
-        return _Chunks(self, request, environ, chunks)
+        return _Response(self, request, environ).of(self.app, start_response, files=False)
 
     def _begin(self, environ: Environ) -> Request:
         headers = [
@@ -103,66 +72,32 @@ class LogjamMiddleware(http.Middleware[Application, Environ]):
         except Exception as error:
             self.agent.note_lost(error, "a WSGI request")
 
-    def _end(self, request: Request, environ: Environ) -> None:
-        if not request.ended:
-            self._look(request, environ)
-            request.end()
 
-
-class _Chunks:
-    """The chunks of a response, made while the request is the current one."""
-
-    def __init__(
-        self, middleware: LogjamMiddleware, request: Request, environ: Environ, chunks: Iterable[bytes]
-    ) -> None:
+class _Response(WsgiResponse):
+    def __init__(self, middleware: LogjamMiddleware, request: Request, environ: Environ) -> None:
+        super().__init__((http.REQUEST_ID, request.full_id), environ)
         self._middleware = middleware
         self._request = request
-        self._environ = environ
-        self._chunks = chunks
-        self._iterator: Iterator[bytes] | None = None
-        self._begun = False  # the server got a chunk, so it has sent the status
-        self._whole = False
+        self._active = request.active  # type: ignore[method-assign]
+        self._sent = request.stop_clock  # type: ignore[method-assign]
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+    def _started(self, code: int | None) -> None:
+        self._request.code = code
+        self._middleware._look(self._request, self._environ)
 
-    def __next__(self) -> bytes:
-        request = self._request
-        try:
-            with request.active():
-                if self._iterator is None:
-                    self._iterator = iter(self._chunks)
-                chunk = next(self._iterator)
-            self._begun = True
-            return chunk
-        except StopIteration:
-            self._whole = True
-            request.stop_clock()
-            raise
-        except BaseException as error:
-            self._whole = True
-            if not self._begun:
-                request.code = None
-            request.failed_with(error)
-            raise
+    def _failed(self, error: BaseException, unsent: bool) -> None:
+        if unsent:
+            self._request.code = None
+        self._request.failed_with(error)
 
-    def close(self) -> None:
-        request = self._request
-        try:
-            if not self._whole and not request.ended:
-                http.disconnected(request)
-            close = getattr(self._chunks, "close", None)
-            if close is not None:
-                with request.active():
-                    close()
-        except BaseException as error:
-            request.failed_with(error)
-            raise
-        finally:
-            self._middleware._end(request, self._environ)
+    def _left(self) -> None:
+        if not self._request.ended:
+            http.disconnected(self._request)
+
+    def _end(self) -> None:
+        if not self._request.ended:
+            self._middleware._look(self._request, self._environ)
+            self._request.end()
 
     def __del__(self) -> None:
-        # The server has not called close(): end the request now.
-        request = getattr(self, "_request", None)
-        if request is not None and not request.ended:
-            self._middleware._end(request, self._environ)
+        self._end()  # the server has not called close()

@@ -592,6 +592,7 @@ class TestStarlette:
             ([{"type": "http.response.start", "status": 204}, {"type": "http.response.body"}], None, 204),
             ([{"type": "http.response.start", "status": 200}], "cancelled", 200),
             ([], "cancelled", 499),
+            ([{"type": "http.response.start", "status": 200}], "gone", 499),
             ([], "error", 500),
             ([], None, 500),
             ([{"type": "websocket.close"}], None, 403),
@@ -625,12 +626,13 @@ class TestStarlette:
                 raise asyncio.CancelledError if error == "cancelled" else LookupError
 
         async def send(message: Any) -> None:
-            pass
+            if error == "gone":
+                raise OSError
 
         kind = "websocket" if messages and messages[0]["type"].startswith("websocket") else "http"
         run = RequestContext(app, logger=web_apps.FINISHED)({"type": kind, "path": "/"}, None, send)  # type: ignore[arg-type]
         at_info = caplog.at_level("INFO"), caplog.at_level("INFO", web_apps.FINISHED)
-        with at_info[0], at_info[1], suppress(LookupError, asyncio.CancelledError):
+        with at_info[0], at_info[1], suppress(LookupError, OSError, asyncio.CancelledError):
             asyncio.run(run)
         (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
         assert vars(found)["http.response.status_code"] == status
