@@ -1,8 +1,7 @@
-"""A connection of a lane: the attempt to make it, its progress, and an estimate of what its end has lost."""
+"""A connection of a lane: the attempt to make it, and its progress."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,14 +20,6 @@ PROVEN = 1.0
 
 USED = 1.0
 """Seconds after which the end of a connection without traffic is no failure."""
-
-
-KERNEL = 4 << 20
-"""Bytes that the kernel may hold for one connection: the largest send buffer of Linux by default."""
-LATELY = 1.0
-"""Seconds within which a peer that reads has read everything."""
-
-_EVERY = 0.05  # seconds between two samples that are kept
 
 
 class LaneAttempt(Attempt):
@@ -131,10 +122,14 @@ class LaneAttempt(Attempt):
 
 
 class ConnectionRecord:
-    """The record of one connection after the other, and the estimated losses of those that broke."""
+    """The record of one connection after the other.
+
+    Attributes:
+        in_doubt: events of all connections that broke without acknowledgements; any may be missing.
+    """
 
     def __init__(self, in_flight: InflightBatches, pump: CompiledPump) -> None:
-        self.doubt = Doubt()
+        self.in_doubt = 0
         self._in_flight = in_flight
         self._pump = pump
         self._began = 0.0
@@ -146,7 +141,6 @@ class ConnectionRecord:
         self._progress = self._pump.progress
         self._windows = self._pump.windows
         self._handed = self._handed_so_far
-        self.doubt.connected(self._began, self._handed, self._pump.bytes_sent)
 
     @property
     def _handed_so_far(self) -> int:
@@ -177,62 +171,6 @@ class ConnectionRecord:
                 return False
         return time.monotonic() - self._began > min(bound, PROVEN)
 
-    def look(self) -> None:
-        """Note how many events were handed over by now. Called in every turn."""
-        self.doubt.look(time.monotonic(), self._handed_so_far)
-
-    def broke(self, max_buffered: int, waited: bool) -> None:
-        """Estimate the loss of a connection without acknowledgements that broke; see ``Doubt.broke``."""
-        self.doubt.broke(time.monotonic(), self._handed_so_far, self._pump.bytes_sent, max_buffered, waited)
-
-
-class Doubt:
-    """Counts the events of connections that broke, and estimates how many of them never arrived.
-
-    The estimate for one connection is the least of three numbers: the events that were handed over it; those
-    of the last second in which any were, because a live peer has read the others; and those that
-    transport and kernel can hold. The second number does not count when events still waited for the
-    transport: then the peer has not read for a while, and both are full.
-
-    The estimate is too low where the peer dies with more in its own memory, or where a network loses a
-    trickle of events for longer than a second. It is too high where the peer had read up to the break.
-    """
-
-    def __init__(self) -> None:
-        self.events = 0  # of all connections that broke; any number of them may be missing
-        self.estimate = 0
-        self._looks: deque[tuple[float, int]] = deque([(0.0, 0)])  # time, events handed so far
-        self._before = self._bytes = 0
-
-    def connected(self, now: float, handed: int, size: int) -> None:
-        """Begin a connection; `handed` events and `size` bytes went over those before it."""
-        self._before, self._bytes = handed, size
-        self._looks.clear()
-        self._looks.append((now, handed))
-
-    def look(self, now: float, handed: int) -> None:
-        """Note how many events were handed over by now. Called in every turn."""
-        since, before = self._looks[-1]
-        if handed != before and now - since >= _EVERY:
-            self._looks.append((now, handed))
-            self._forget(now)
-
-    def _forget(self, now: float) -> None:
-        while len(self._looks) > 1 and self._looks[1][0] <= now - LATELY:
-            self._looks.popleft()
-
-    def broke(self, now: float, handed: int, size: int, holds: int, waited: bool) -> None:
-        """Count the events of a connection that broke; `handed` and `size` are totals of all so far.
-
-        `holds` is the number of events that the transport may hold, besides the kernel's buffers; `waited`
-        says whether further events waited for it to take them.
-        """
-        events = handed - self._before
-        if events <= 0:
-            return
-        if handed != self._looks[-1][1]:
-            self._forget(now)
-        lately = events if waited else handed - self._looks[0][1]
-        mean = max(1, (size - self._bytes) // events)
-        self.events += events
-        self.estimate += min(events, lately, holds + KERNEL // mean)
+    def broke(self) -> None:
+        """Count the events of a connection without acknowledgements that broke."""
+        self.in_doubt += self._handed_so_far - self._handed

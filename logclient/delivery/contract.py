@@ -427,8 +427,6 @@ class Link:
     holds when it is closed, are then worth a wait, because their loss would be silent."""
     takes_messages: bool = False
     """True where each ``send`` is one message, whose length the codec has put before it."""
-    max_buffered: int = 0
-    """Units that the link may hold after it has taken them, besides the kernel's buffers."""
 
     mtu: int = 0
     """Bytes of an IP packet on the path to the peer; 0: unknown, or not of interest."""

@@ -313,8 +313,6 @@ class Lane:
         if taken:  # a guest's: the home lane of this server overtakes them
             self._books.deferred(taken)
         backoff = self.endpoints.backoff
-        if link.drains_on_close:
-            self.connection.look()
         if self.in_flight.outcomes != self._outcomes:
             self._outcomes = self.in_flight.outcomes
             self.trials.settled()
@@ -345,7 +343,6 @@ class Lane:
     def lost(self, link: Link, end: str) -> None:
         """End a connection that broke: events without an outcome are sent again on the next one."""
         peer, unacknowledged = f"{self._diagnostics.url}: {link.peer}{self._way}", link.drains_on_close
-        waited = bool(self.in_flight.inflight)
         self.disconnect(0.0)
         self.disconnects += 1
         # With nothing under way: that is how servers end an idle connection. But one that took nothing
@@ -365,7 +362,7 @@ class Lane:
         verdict = self.trials.broke("" if refused or unacknowledged else end, *flying)
         self.in_flight.commit()
         if unacknowledged:
-            self.connection.broke(link.max_buffered, waited)
+            self.connection.broke()
         if forever:
             self.fatal = error
             self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent", link.peer)

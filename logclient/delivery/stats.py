@@ -42,7 +42,6 @@ class Stats(NamedTuple):
         disconnects: connections that ended before close, for any reason.
         in_doubt: events handed over connections that broke afterwards: an upper bound of those that may be
             missing.
-        in_doubt_estimate: an estimate of how many of these did not arrive; see docs/operations.md.
         quarantined: queued events that are suspected of ending connections. They wait for a decision.
         batches: batches sent.
         bytes_sent: bytes written to connections, before TLS.
@@ -81,7 +80,6 @@ class Stats(NamedTuple):
     connects: int
     disconnects: int
     in_doubt: int
-    in_doubt_estimate: int
     quarantined: int
     batches: int
     bytes_sent: int

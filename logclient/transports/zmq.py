@@ -316,7 +316,7 @@ class Zmq(Transport):
             tcp = self._wait_for_handshake(monitor, attempt)
             link = ZmqLink(sock, monitor, peer, self.close)
             link.tcp = tcp if bytes_received(tcp) else -1
-            link.drains_on_close, link.max_buffered = self.drains_on_close, self.hwm
+            link.drains_on_close = self.drains_on_close
             link.tls = "CURVE" if self.curve else ""
             return link
         except zmq.ZMQError as error:

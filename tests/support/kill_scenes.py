@@ -39,7 +39,6 @@ class Figures(NamedTuple):
     handed: int
     resent: int
     in_doubt: int
-    in_doubt_estimate: int
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
