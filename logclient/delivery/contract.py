@@ -204,18 +204,9 @@ class Core:
         """The compressor in use: ``none``, ``isal 1``, ``zlib 3``, ...; empty: the protocol has none."""
         return "" if self._codec is None else str(self._codec.compressor)
 
-    @property
-    def awaited(self) -> int:
-        """Units of the protocol without an answer yet."""
-        raise NotImplementedError
-
     def event_of(self, body: bytes, kind: int) -> bytes:
         """Return the application's event in the body of a queued one."""
         return body
-
-    def describe_silence(self) -> str:
-        """Describe a silence that has lasted too long."""
-        return "silence: no answer in time"
 
     def take_over(self, name: bytes) -> None:
         """Continue for a producer whose process has ended; called before the first connection.
@@ -339,7 +330,7 @@ class Core:
         deadline = self._codec.deadline()
         if deadline and now >= deadline and not self._ended:
             self._ended = True
-            self._events.append(Fatal(TimeoutError(self.describe_silence())))
+            self._events.append(Fatal(TimeoutError("silence: no answer in time")))
 
     # Optional parts.
 

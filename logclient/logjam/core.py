@@ -133,16 +133,6 @@ class Logjam(Core):
         self._token = 0
         self._asked: list[int] = []  # tokens of pings without a reply
 
-    @property
-    def awaited(self) -> int:
-        """The number of requests and pings without a reply."""
-        return int(self._codec.requests)
-
-    def describe_silence(self) -> str:
-        """Describe a silent server."""
-        waiting = self.awaited
-        return f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
-
     def _reset(self) -> None:
         super()._reset()
         self._asked.clear()  # pings are not sent again

@@ -265,17 +265,6 @@ class Logux(Core):
         """Outcomes received for actions that are not in flight."""
         return self._unmatched + int(self._codec.unmatched)
 
-    @property
-    def awaited(self) -> int:
-        """Actions and pings without an outcome."""
-        return int(self._codec.awaited)
-
-    def describe_silence(self) -> str:
-        """Describe a silent server."""
-        if self._codec.state == _CONNECTING:
-            return "silence: no answer to connect in time"
-        return f"silence: no answer in time, with {self._codec.open} actions in flight"
-
     # -- sending
 
     def credit(self, now: float) -> tuple[int, int]:
@@ -538,7 +527,9 @@ class Logux(Core):
         """Return why the codec has ended the connection."""
         codec = self._codec
         if codec.wrong == "silence":
-            return TimeoutError(self.describe_silence())
+            if codec.state == _CONNECTING:
+                return TimeoutError("silence: no answer to connect in time")
+            return TimeoutError(f"silence: no answer in time, with {codec.open} actions in flight")
         if codec.wrong == "answers":
             return ProtocolError("the server asks for answers and does not read them")
         return ProtocolError(

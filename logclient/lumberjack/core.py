@@ -61,15 +61,3 @@ class Lumberjack(Core):
             inflight_bytes=config.max_bytes // 2,
         )
         super().__init__(codec)
-
-    @property
-    def awaited(self) -> int:
-        """The number of windows in flight."""
-        return int(self._codec.windows)
-
-    def describe_silence(self) -> str:
-        """Describe a silent reader."""
-        waiting = self.awaited
-        return (
-            f"silence: no byte from the reader in time, with {waiting} window{'s'[: waiting != 1]} in flight"
-        )

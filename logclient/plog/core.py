@@ -99,8 +99,6 @@ class Plog(Core):
         except ValueError as error:
             raise ConfigError(str(error)) from None
         super().__init__(codec)
-        self.strays = 0
-        """Datagrams from the server that answer no open request."""
         self.commands = 0
         """Commands sent, those of the feedback included."""
         self.receiver: LookAtReceiver | None = None
@@ -236,11 +234,6 @@ class Plog(Core):
 
     # -- the connection
 
-    @property
-    def awaited(self) -> int:
-        """Requests without a reply, and events in flight."""
-        return len(self._requests) + int(self._codec.unsent)
-
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin with a new socket."""
         super().connected(now, random)
@@ -284,17 +277,9 @@ class Plog(Core):
             self._requests.append(_Request(self._token, kind, data, now, self._codec.counts, self.commands))
         return self._token
 
-    def receive_data(self, data: bytes, now: float) -> None:
-        """Take datagrams of the server."""
-        super().receive_data(data, now)
-        self._take_replies(now)
-
-    def _take_replies(self, now: float) -> None:
-        for datagram in self._codec.take_replies():
-            self._take(datagram, now)
-
     def _replies(self) -> Iterator[CoreEvent]:
-        self._take_replies(self._codec.now)  # received by the compiled pump
+        for datagram in self._codec.take_replies():
+            self._take(datagram, self._codec.now)
         answers, self._answers = self._answers, []
         return iter(answers)
 
@@ -308,12 +293,9 @@ class Plog(Core):
                     return
         elif datagram.startswith(b"{") and ("stat" in kinds or self._late_stats):
             self._take_stat(datagram, now)
-            return
         elif "envi" in kinds:
             request = next(request for request in self._requests if request.kind == "envi")
             self._answer(request, datagram.decode("utf-8", "replace"))
-            return
-        self.strays += 1
 
     def _take_stat(self, datagram: bytes, now: float) -> None:
         """Match an answer to STAT, which may answer a question that was given up.
@@ -336,7 +318,6 @@ class Plog(Core):
             self._uptime = found.uptime
         if late:
             self._late_stats = max(0, self._late_stats - 1)
-            self.strays += 1
         elif request is not None:
             self._answer(request, found)
 
@@ -356,14 +337,6 @@ class Plog(Core):
         self._answers.append(Reply(request.token, answer))
 
     # -- time
-
-    def next_timeout(self, now: float) -> float | None:
-        """Return when a reply is overdue or the pace allows the next message, whichever comes first."""
-        times = [request.at + self.reply_timeout for request in self._requests]
-        ready = self._codec.ready(now)
-        if ready:
-            times.append(ready)
-        return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
         """Give up requests whose reply is overdue."""
@@ -389,11 +362,6 @@ class Lines(Core):
             lines=True,
         )
         super().__init__(codec)
-
-    @property
-    def awaited(self) -> int:
-        """Events in flight."""
-        return int(self._codec.unsent)
 
     def call(self, kind: str, payload: Any = None) -> int:
         """Refuse every command: there are none over TCP."""

@@ -364,14 +364,14 @@ class TestCredit:
         assert core.encode(batch, 5, 100.0) == 0
         core.receive_data(OK_REPLY, 100.1)
         assert core.credit(100.1)[0] == 1
-        assert core.awaited == 2
+        assert core._codec.requests == 2
 
     def test_pings_use_no_credit(self) -> None:
         core = connected_core(inflight=2)
         send(core, 2)
         for _ in range(3):
             core.call("ping")
-        assert core.awaited == 5
+        assert core._codec.requests == 5
         assert core.credit(100.0) == (0, 0)
         assert core.encode(inflight_of([(b"{}", RAW)])[1], 1, 100.0) == 0
 
@@ -391,7 +391,7 @@ class TestCredit:
         in_flight, batch = inflight_of([(b"{}", RAW)] * 5000)
         assert core.encode(batch, 5000, 100.0) == 2048
         in_flight.encoded(batch)
-        assert core.awaited == 0
+        assert core._codec.requests == 0
         assert core.next_timeout(100.0) is None
         assert core.credit(100.0)[0] == 0, "what is encoded is not sent yet"
         assert list(core.events_received()) == []
@@ -542,7 +542,7 @@ class TestReplies:
                 fatal = True
         assert (acked, rejected, fatal) == (reference.acked, reference.rejected, reference.wrong)
         assert pongs == reference.pongs
-        assert fatal or core.awaited == len(reference.waiting)
+        assert fatal or core._codec.requests == len(reference.waiting)
 
 
 class TestPing:
@@ -624,7 +624,6 @@ class TestSilence:
         (fatal,) = core.events_received()
         assert isinstance(fatal, Fatal)
         assert isinstance(fatal.error, TimeoutError)
-        assert "with 1 request in flight" in str(fatal.error)
 
     def test_silence_of_a_ping_counts_from_its_call(self) -> None:
         core = connected_core(silence=5.0)

@@ -90,7 +90,7 @@ class Side:
         core.sent()
         return [
             sorted(events, key=repr), said, core.state, core.next_timeout(self.now), core.received,
-            core.awaited, core.node_id, core.unknown,
+            core._codec.awaited, core.node_id, core.unknown,
             sorted((seq, *how) for a, b, *how in self.in_flight.take_report() for seq in range(a, b + 1)),
         ]  # fmt: skip
 
