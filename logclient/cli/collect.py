@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Server = CollectorBase[Any] | Consumer
 
-_LINES = 3  # lines about peers that were refused for the same reason
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
@@ -255,7 +254,7 @@ def collect(
             print(json.dumps(collector.listens), file=out)
         out.flush()
         end = float("inf") if seconds is None else time.monotonic() + seconds
-        reported: Counter[str] = Counter()
+        reported: set[str] = set()
         while all(collector.error is None for collector in collectors):
             # Wait a second at most, to notice a collector that has failed.
             _report_troubles(collectors, reported)
@@ -283,18 +282,17 @@ def collect(
     return ExitCode.UNREACHABLE if incomplete or unreached else ExitCode.OK
 
 
-def _report_troubles(collectors: Sequence[Server], reported: Counter[str]) -> None:
-    """Print incomplete captures once, and refused peers a few times for each reason."""
+def _report_troubles(collectors: Sequence[Server], reported: set[str]) -> None:
+    """Print incomplete captures once, and the first peer that was refused for each reason."""
     for collector in collectors:
-        if collector.capture_error and not reported[collector.url]:
-            reported[collector.url] += 1
+        if collector.capture_error and collector.url not in reported:
+            reported.add(collector.url)
             print(f"{collector.url}: not captured: {collector.capture_error}", file=sys.stderr)
         for text in getattr(collector, "take_refusals", list)():
             kind = f"{collector.url} {text.partition(': ')[2]}"
-            reported[kind] += 1
-            if reported[kind] <= _LINES:
-                more = "; further ones are only counted" if reported[kind] == _LINES else ""
-                print(f"{collector.url}: refused {escape(text)}{more}", file=sys.stderr)
+            if kind not in reported:
+                reported.add(kind)
+                print(f"{collector.url}: refused {escape(text)}", file=sys.stderr)
 
 
 def _why(report: Mapping[str, Any]) -> str:

@@ -70,9 +70,8 @@ def collected(url: str, pokes: list[bytes]) -> str:
 @pytest.mark.parametrize("says", FOREIGN)
 def test_lumberjack_says_what_a_peer_speaks(says: str) -> None:
     pokes = [data for data in FOREIGN[says] for _ in range(4)]
-    *lines, summary = collected("lumberjack://127.0.0.1:0", pokes).splitlines()
-    assert len(lines) == 3 and all(re.search(r": refused 127\.0\.0\.1:\d+: ", line) for line in lines), lines
-    assert all(says in line for line in lines) and lines[-1].endswith("further ones are only counted")
+    line, summary = collected("lumberjack://127.0.0.1:0", pokes).splitlines()
+    assert re.search(rf": refused 127\.0\.0\.1:\d+: .*{re.escape(says)}", line), line
     assert re.search(rf"1 events in 1 windows .*; refused: .*{re.escape(says)}\)? {len(pokes)}$", summary), (
         summary
     )
