@@ -124,7 +124,6 @@ class Sender:
             self._starting.release()
 
     def _run(self, work: _Work) -> None:
-        """Be the sender's thread."""
         lifecycle.start_next()
         ending = self.ending
         with self._role:

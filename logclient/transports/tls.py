@@ -339,7 +339,6 @@ def _trust(context: ssl.SSLContext | TlsContext, ca: str | None) -> None:
 def _identify(
     context: ssl.SSLContext | TlsContext, cert: str | None, key: str | None, password: Secret | None
 ) -> None:
-    """Load our own certificate."""
     if cert is None:
         return
     where, keys = ("key", key) if key is not None else ("cert", cert)
@@ -395,7 +394,6 @@ def _holds(option: str, path: str, mark: bytes, what: str) -> None:
 
 
 def _unreadable(option: str, path: str, error: OSError) -> OSError | ConfigError:
-    """Return the error for a file or directory that cannot be read."""
     words = f"{option}: {path!r} cannot be read: {error.strerror}"
     return OSError(error.errno, words) if _is_passing(error) else ConfigError(words)
 
