@@ -53,7 +53,7 @@ build/.built: $(SOURCES) $(VENV)/.build $(VENV)/.libraries
 # From nothing, packages are fetched while extensions are compiled.
 demo:
 	@$(MAKE) --no-print-directory --jobs=3 build $(VENV)/.demo $(VENV)/.system $(if $(KAFKA),$(VENV)/.test $(VENV)/.kafka)
-	@$(if $(KAFKA),$(PY) tools/kafka.py run --) $(BIN)/logclient demo --out build/demo $(if $(KAFKA),--packages $(VENV)/kafka/spark) $(ARGS)
+	@$(if $(KAFKA),$(PY) tools/kafka.py run --) $(PY) -m tools.demo $(if $(KAFKA),--packages $(VENV)/kafka/spark) $(ARGS)
 kafka: deps
 	@$(PY) tools/kafka.py $(or $(ARGS),start)
 

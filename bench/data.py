@@ -10,7 +10,7 @@ import re
 import sys
 from typing import Any
 
-from logclient.testing import samples
+from tools.demo import samples
 
 INPUT = "LOGCLIENT_BENCH_INPUT"
 """The environment variable with the files of ``--input``, as a search path; other processes read it, too."""

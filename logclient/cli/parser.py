@@ -23,7 +23,6 @@ _COMMANDS = (
     ("spool", "list, send, remove or test what ended processes left", "ls /var/lib/shop/spool"),
     ("stat", "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"),
     ("completion", "print a script that completes this command line", "zsh > ~/.zfunc/_logclient"),
-    ("demo", "ship log lines to servers with faults, and judge each run", "--out demo"),
 )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class TestUsage:
                 ["verify", "--ledger", "x", "--capture", "y", "--max-missing", "0.5"],
                 "must be whole, or a share",
             ),
-            (["demo", "--events", "-1"], "--events"),
+            (["decode", "run", "--limit", "-1"], "--limit"),
         ],
     )
     def test_wrong_usage_is_exit_2_and_one_line(
@@ -116,7 +116,7 @@ class TestUsage:
             assert exit.value.code == 0
         out = capsys.readouterr().out
         assert out.startswith(f"logclient {logclient.__version__}\n")
-        for word in ("demo", "send", "collect", "verify"):
+        for word in ("decode", "send", "collect", "verify"):
             assert word in out
 
     def test_without_arguments_each_command_has_one_line(
@@ -127,7 +127,7 @@ class TestUsage:
             cli.main([])
         assert exit.value.code == 0
         table = capsys.readouterr().out.partition("  COMMAND\n")[2].partition("\n\n")[0].splitlines()
-        assert len(table) == 10
+        assert len(table) == 9
         assert all(re.fullmatch(r"    [a-z]+ +\S.*", line) for line in table)
 
     def test_the_package_runs_as_a_module(self) -> None:
@@ -148,7 +148,7 @@ class TestUsage:
             "try: cli.main(['--help'])\n"
             "except SystemExit: pass\n"
             "heavy = {'logclient.client', 'logclient.handler', 'pyspark', 'socket', 'json', 'asyncio'}\n"
-            "heavy |= {f'logclient.cli.{name}' for name in ('send', 'verify', 'demo', 'check')}\n"
+            "heavy |= {f'logclient.cli.{name}' for name in ('send', 'verify', 'check')}\n"
             "print(sorted(heavy & set(sys.modules) - before), file=sys.stderr)\n"
         )
         done = subprocess.run(
@@ -187,8 +187,8 @@ class TestErrorsOfCommands:
         def fail(arguments: object) -> int:
             raise error
 
-        monkeypatch.setattr("logclient.cli.demo.run", fail)
-        assert says in error_line(capsys, ["demo"], code)
+        monkeypatch.setattr("logclient.cli.completion.run", fail)
+        assert says in error_line(capsys, ["completion", "bash"], code)
 
     def test_a_closed_output_pipe_is_no_error(self) -> None:
         read, write = os.pipe()

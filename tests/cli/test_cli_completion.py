@@ -18,13 +18,13 @@ from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 
-COMMANDS = "send collect check decode verify push spool stat completion demo"
+COMMANDS = "send collect check decode verify push spool stat completion"
 URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"
 
 LINES = {
     "": COMMANDS,
     "ve": "verify",
-    "--debug de": "decode demo",
+    "--debug de": "decode",
     "--ver": "--version",
     "send ": URLS,
     "send logj": "logjam:// logjam+push://",
@@ -36,7 +36,6 @@ LINES = {
     "send --rate 5 lum": "lumberjack:// lumberjack+tls://",
     "send lumberjack://h:5044 ": "a.log b.log folder/",
     "send --format text lumberjack://h:5044 a.log b": "b.log",
-    "demo --input a.log b": "b.log",
     "collect plog://127.0.0.1 logux+": "logux+tls://",
     "decode ": "a.log b.log folder/",
     "decode --protocol p": "plog",

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logclient.cli.demo import Verify, clear, demo, judgement
-from logclient.cli.demo.judgement import WORDS
-from logclient.cli.demo.processes import Collector, Verifier
-from logclient.cli.demo.scenarios import PROTOCOLS as SCENARIOS
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 from tests.support.patience import PATIENCE
+from tools.demo import judgement
+from tools.demo.__main__ import Verify, clear, demo
+from tools.demo.judgement import WORDS
+from tools.demo.processes import Collector, Verifier
+from tools.demo.scenarios import PROTOCOLS as SCENARIOS
 
 pytestmark = pytest.mark.slow
 
@@ -326,7 +327,7 @@ def test_a_small_demo_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.spark
 def test_the_demo_command_passes(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "logclient", "demo", "--out", str(tmp_path / "out")],
+        [sys.executable, "-m", "tools.demo", "--out", str(tmp_path / "out")],
         capture_output=True,
         text=True,
         timeout=30 * PATIENCE,

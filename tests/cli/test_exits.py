@@ -130,15 +130,17 @@ class TestErrors:
         def fail(arguments: object) -> int:
             raise ZeroDivisionError("oops\x1b[m")
 
-        monkeypatch.setattr("logclient.cli.demo.run", fail)
-        assert cli.main(["demo"]) == 70
+        monkeypatch.setattr("logclient.cli.completion.run", fail)
+        assert cli.main(["completion", "bash"]) == 70
         out, error = capsys.readouterr()
         assert out == ""
         assert error == (
             "logclient: an error in logclient, please report it with the traceback that --debug shows: "
             "ZeroDivisionError: oops\\x1b[m\n"
         )
-        assert cli.main(["--debug", "demo"]) == cli.main(["demo", "--debug"]) == 70
+        assert (
+            cli.main(["--debug", "completion", "bash"]) == cli.main(["completion", "bash", "--debug"]) == 70
+        )
         assert capsys.readouterr().err.count("Traceback (most recent call last)") == 2
 
 

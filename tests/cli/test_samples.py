@@ -10,8 +10,8 @@ import pytest
 
 import logclient
 from logclient.errors import ConfigError
-from logclient.testing import samples
 from logclient.testing.lumberjack import Collector
+from tools.demo import samples
 
 pytestmark = pytest.mark.unit
 

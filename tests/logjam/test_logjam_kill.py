@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from logclient.config import registry
-from logclient.testing import samples
 from logclient.verify.job import run as verify
 from tests.support.kill_scenes import (
     KILLS,
@@ -28,6 +27,7 @@ from tests.support.kill_scenes import (
 )
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
+from tools.demo import samples
 
 zmq = pytest.importorskip("zmq")
 

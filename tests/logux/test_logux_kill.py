@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logclient.testing import samples
 from logclient.verify.job import run
 from tests.support.kill_scenes import (
     KILLS,
@@ -28,6 +27,7 @@ from tests.support.kill_scenes import (
 from tests.support.logux_server import LoguxServer
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
+from tools.demo import samples
 
 pytest.importorskip("websockets")
 

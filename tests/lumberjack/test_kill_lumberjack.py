@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from logclient.testing import samples
 from logclient.verify.job import run as verify
 from tests.support.kill_scenes import KILLS, RESENT, forget, kill_producers, ship_through_kills
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 from tests.support.tls import Authority
+from tools.demo import samples
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
 

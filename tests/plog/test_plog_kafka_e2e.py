@@ -19,7 +19,6 @@ import pytest
 
 from logclient import verify
 from logclient._ext.plog import MESSAGE, SIMPLE, Reassembler, fragments
-from logclient.cli.demo.processes import Collector
 from logclient.errors import ExitCode
 from logclient.testing.plog_datagrams import batch_of
 from tests import support
@@ -27,6 +26,7 @@ from tests.oracle import plog_injected
 from tests.support import clean_environment
 from tests.support.kafka_fixture import connector, topic_name
 from tests.support.patience import PATIENCE
+from tools.demo.processes import Collector
 
 support.need("numpy")
 support.need("pyarrow")

@@ -99,7 +99,6 @@ if importlib.util.find_spec("pyspark") is None:  # with it they start Spark
     COMMANDS |= {
         "verify on Spark": ["verify", "--ledger", ledger, "--capture", capture],
         "verify a topic": ["verify", "--ledger", ledger, "--kafka", "127.0.0.1:1/t"],
-        "demo": ["demo", "--out", str(folder / "demo")],
     }
 results |= {name: run(*arguments) for name, arguments in COMMANDS.items()}
 for name in ["", *(arguments[0] for arguments in COMMANDS.values())]:

@@ -1,13 +1,11 @@
-"""``logclient demo``: ship log lines over each protocol, and check the verdicts of the verifier.
-
-docs/commands.md describes its runs. A further protocol is a row in `scenarios.PROTOCOLS`.
-"""
+"""``make demo``: run everything, and say whether it went as expected."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +14,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from logclient.cli.demo import judgement as judged
-from logclient.cli.demo.processes import Collector, Verifier, print_line, ship
-from logclient.cli.demo.scenarios import PROTOCOLS, Protocol, Run
+from logclient.cli.exits import run_command
 from logclient.cli.parser import positive
 from logclient.errors import ConfigError, ExitCode, MissingExtra
-from logclient.testing.samples import Line, choose
+from tools.demo import judgement as judged
+from tools.demo.processes import Collector, Verifier, print_line, ship
+from tools.demo.samples import Line, choose
+from tools.demo.scenarios import PROTOCOLS, Protocol, Run
 
 _MARKER = ".logclient-demo"  # a file that marks a folder of a demo, which the next demo may delete
 
 Verify = Callable[[Path, Path, Mapping[str, Any]], tuple[int, dict[str, Any]]]  # as `Verifier.verify`
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo, and return its exit code. OK: every run went as expected, else BROKEN."""
+    parser = argparse.ArgumentParser(prog="python -m tools.demo", description=__doc__)
     add = parser.add_argument
     add(
         "--input",
@@ -53,22 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--packages", metavar="WHAT,...", help="with --kafka: as for verify")
     add(
         "--out",
-        default="logclient-demo",
+        default="build/demo",
         metavar="DIR",
         help="directory for everything (default: %(default)s)",
     )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the demo. OK: every run went as expected, else BROKEN."""
-    options = vars(arguments)
-    return demo(options["input"], **{name: options[name] for name in ("events", "out", "kafka", "packages")})
+    given = parser.parse_args(argv)
+    return run_command(lambda: demo(given.input, given.events, given.out, None, given.kafka, given.packages))
 
 
 def demo(
     inputs: Sequence[str] = (),
     events: int = 200_000,
-    out: str = "logclient-demo",
+    out: str = "build/demo",
     verify: Verify | None = None,
     kafka: str | None = None,
     packages: str | None = None,
@@ -172,3 +168,7 @@ def _run(
     text = judged.sentence(protocol, run, wanted, verdict, counts, faults, as_expected=not troubles)
     report = out / "report.html"
     return judged.Result(run, protocol.name, wanted, counts, verdict, code, seconds, troubles, text, report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from logclient.cli.demo.scenarios import Protocol, Run
 from logclient.errors import ExitCode
+from tools.demo.scenarios import Protocol, Run
 
 Counts = dict[str, Any]
 Found = dict[str, set[str]]

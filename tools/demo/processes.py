@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Self
 
-from logclient.cli.demo.scenarios import Protocol, Run
 from logclient.cli.progress import ProgressLine
 from logclient.client import Client, connect
 from logclient.errors import ConnectFailed, LogclientError
 from logclient.handler import Handler
-from logclient.testing.samples import Line
+from tools.demo.samples import Line
+from tools.demo.scenarios import Protocol, Run
 
 _LIFE_S = 1800.0  # seconds after which a collector ends, even when its demo was killed
 _START_S = 30.0
