@@ -21,7 +21,7 @@ import logclient
 from logclient import cli
 from logclient.lumberjack.config import LumberjackConfig
 from logclient.testing.lumberjack import Collector
-from tests.support import ROOT, clean_environment
+from tests.support.golumber import Missing, program
 from tests.support.patience import PATIENCE
 from tests.support.tls import Authority
 
@@ -35,28 +35,10 @@ KILLS = 5
 @pytest.fixture(scope="session")
 def golumber() -> Path:
     """Build the program; skip without Go, which `make deps` does not install."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("no go")
-    source, program = ROOT / "tests" / "interop" / "golumber", ROOT / "build" / "interop" / "golumber"
-    # Go must not download another toolchain.
-    environment = clean_environment(GOTOOLCHAIN="local")
-
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [go, *command], cwd=source, env=environment, capture_output=True, text=True, timeout=8 * PATIENCE
-        )
-
     try:
-        fetched = run("mod", "download")
-    except subprocess.TimeoutExpired:
-        pytest.skip("go-lumber cannot be fetched: no answer")
-    if fetched.returncode:
-        pytest.skip(f"go-lumber cannot be fetched: {fetched.stderr.strip()[-200:]}")
-    program.parent.mkdir(parents=True, exist_ok=True)
-    built = run("build", "-buildvcs=false", "-o", str(program), ".")
-    assert built.returncode == 0, built.stderr
-    return program
+        return program()
+    except Missing as reason:
+        pytest.skip(str(reason))
 
 
 class Server:

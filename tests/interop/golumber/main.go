@@ -1,6 +1,6 @@
 // Command golumber is go-lumber, Elastic's own implementation of Lumberjack, as a peer for tests.
 //
-//	golumber serve [-port P] -out FILE [-hold] [-die N] [-cert FILE [-ca FILE] [-tls 1.2]]
+//	golumber serve [-host H] [-port P] -out FILE [-hold] [-die N] [-cert FILE [-ca FILE] [-tls 1.2]]
 //	golumber send -port P [-n N] [-window N] [-level L] [-inflight N]
 //	golumber bench -port P -in FILE [-window N] [-level L] [-inflight N] [-ca FILE]
 package main
@@ -54,6 +54,7 @@ func say(value any) {
 // An event is acknowledged after it was given to the operating system as a line of FILE.
 func serve(arguments []string) {
 	flags := flag.NewFlagSet("serve", flag.ExitOnError)
+	host := flags.String("host", "127.0.0.1", "address to listen on")
 	port := flags.Int("port", 0, "0 picks a free one")
 	out := flags.String("out", "", "file for the events, a line each")
 	hold := flags.Bool("hold", false, "say the first window, and acknowledge it only after a line of input")
@@ -67,7 +68,7 @@ func serve(arguments []string) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port))
+	listener, err := net.Listen("tcp", net.JoinHostPort(*host, strconv.Itoa(*port)))
 	if err != nil {
 		log.Fatal(err)
 	}
