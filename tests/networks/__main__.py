@@ -49,13 +49,23 @@ def run(case: Case, folder: Path = FOLDER) -> tuple[tuple[str, ...], list[str]]:
     return row(case, found, shown, wrong), wrong
 
 
-def _run(case: Case) -> bool:
-    try:
-        cells, wrong = run(case)
-    except RuntimeError as error:
-        cells, wrong = (case.name, *[""] * (len(HEAD) - 2), f"could not be run: {error}"), ["trouble"]
-    print(f"| {' | '.join(cells)} |", flush=True)
-    return bool(wrong)
+def run_all(cases: list[Case], jobs: int, folder: Path = FOLDER) -> list[str]:
+    """Run cases, some of them at a time, and print their rows; return what does not hold."""
+    wrong: list[str] = []
+
+    def one(case: Case) -> None:
+        try:
+            cells, found = run(case, folder)
+        except RuntimeError as error:
+            cells, found = (case.name, *[""] * (len(HEAD) - 2), str(error)), [str(error)]
+        wrong.extend(f"{case.name}: {text}" for text in found)
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+    for cells in (HEAD, ["---"] * len(HEAD)):
+        print(f"| {' | '.join(cells)} |", flush=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, cases))
+    return wrong
 
 
 def main() -> int:
@@ -71,10 +81,8 @@ def main() -> int:
     if reason := why_not():
         print(reason, file=sys.stderr)
         return 3
-    for cells in (HEAD, ["---"] * len(HEAD)):
-        print(f"| {' | '.join(cells)} |", flush=True)
-    with ThreadPoolExecutor(given.jobs) as pool:
-        return int(any(list(pool.map(_run, chosen))))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    return int(bool(run_all(chosen, given.jobs)))
 
 
 if __name__ == "__main__":

@@ -105,12 +105,11 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
 
-    def end(self) -> None:
-        """End a server: those of Go end with their input, the others with a signal."""
+    def end(self, *numbers: int) -> None:
+        """End the process: go-lumber's ends with its input, the collectors with a signal."""
         assert self.popen.stdin is not None
-        with suppress(OSError):
-            self.popen.stdin.close()
-        for number in (signal.SIGCONT, signal.SIGTERM):
+        self.popen.stdin.close()
+        for number in numbers:
             self.popen.send_signal(number)
         if self.wait(PATIENCE) is None:
             self.popen.kill()
@@ -174,11 +173,9 @@ class Scene:
 
     def _end_all(self) -> None:
         for process in self.clients:
-            if process.popen.poll() is None:
-                process.popen.kill()
-                process.popen.wait()
+            process.end(signal.SIGKILL)
         for process in self.servers.values():
-            process.end()
+            process.end(signal.SIGCONT, signal.SIGTERM)
 
     # -- the client ---------------------------------------------------------------------------------------
 
@@ -222,7 +219,7 @@ class Scene:
         codes = [client.wait(limit - time.monotonic()) for client in self.clients]
         if None in codes:
             raise RuntimeError(f"{self.case.name}: the client hangs: {self.clients[0].errors[-1000:]}")
-        if self.case.program in ("send", "lines", "herd") and self.servers:
+        if self.case.program in ("send", "lines") and not self.protocol.acknowledges:
             self._let_arrive()
         counts = self.network.counts()
         asked = self.network.rename() if self.case.names is not None else 0
@@ -247,12 +244,13 @@ class Scene:
             case "start":
                 assert change.who is not None
                 self._start(change.who)
+                self._listening(change.who)
             case what:
                 number = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT, "kill": signal.SIGKILL}[what]
                 process = self.clients[0] if change.who is None else self.servers[change.who]
                 process.popen.send_signal(number)
                 if what == "kill":
-                    process.popen.wait()
+                    process.end()
 
     def _let_arrive(self) -> None:
         """Wait for what the kernel still sends for the client, then for what the link holds."""

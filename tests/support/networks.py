@@ -136,6 +136,8 @@ class Link:
                 self.dropped[way] += 1
                 return None
             at = self._idle_at[way] = begin + len(packet) / rate
+        if segment is not None and segment.protocol == _TCP:
+            self.payload[way] += segment.payload
         return at + given.delay + given.jitter * self._random.random()
 
     def _passes(self, way: int, packet: bytes, segment: Segment | None, now: float) -> bool:
@@ -156,12 +158,10 @@ class Link:
         return not given.loss[way] or self._random.random() >= given.loss[way]
 
     def _note(self, way: int, segment: Segment, now: float) -> None:
-        if segment.protocol == _TCP:
-            self.payload[way] += segment.payload
-            if way == UP and segment.flags & (_SYN | _ACK) == _SYN:
-                address, port = segment.target
-                family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
-                self.attempts.append((now, f"{socket.inet_ntop(family, address)} {port}"))
+        if segment.protocol == _TCP and way == UP and segment.flags & (_SYN | _ACK) == _SYN:
+            address, port = segment.target
+            family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
+            self.attempts.append((now, f"{socket.inet_ntop(family, address)} {port}"))
 
     def counts(self) -> dict[str, Any]:
         names = ("packets", "bytes", "payload", "dropped", "attempts")
@@ -255,7 +255,8 @@ class Answers(NamedTuple):
     silent: bool = False
 
 
-def _answer(query: bytes, given: Answers) -> bytes:
+def answer(query: bytes, given: Answers) -> bytes:
+    """Return the answer to a query for addresses."""
     end = 12
     while query[end]:
         end += query[end] + 1
@@ -282,7 +283,7 @@ def _serve_names(address: str, settings: dict[str, Any]) -> None:
             query, peer = server.recvfrom(512)
             asked += 1
             if not given.silent:
-                reply = functools.partial(server.sendto, _answer(query, given), peer)
+                reply = functools.partial(server.sendto, answer(query, given), peer)
                 timer = threading.Timer(given.delay, reply)
                 timer.daemon = True
                 timer.start()
@@ -398,7 +399,7 @@ class Network:
     def counts(self) -> dict[str, Any]:
         """Return what the link has seen.
 
-        ``packets``, ``bytes``, ``payload`` (of TCP) and ``dropped`` have a number for each way;
+        ``packets``, ``bytes``, ``dropped``, and ``payload`` (of TCP, carried) have a number for each way;
         ``attempts`` has the time and the target of each SYN of the client.
         """
         return self._order()
