@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
-from tests.nemesis.schedule import LANES, LONG, SHORT, Form, Schedule, balanced, make, with_spool
+from tests.nemesis.schedule import LANES, LONG, SHORT, Form, Schedule, balanced, make, with_link, with_spool
 from tests.nemesis.shrink import shrink
 from tests.support import ROOT
 
@@ -49,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, help="of each run")
     parser.add_argument("--spool", action="store_true", help="give all producers a spool, and kill more")
     parser.add_argument("--balance", action="store_true", help="balance=true; only schemes of Lumberjack")
+    parser.add_argument("--link", action="store_true", help="an emulated link to the servers, and its faults")
     parser.add_argument("--short", action="store_true", help="the short form")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="earlier results: skip their seeds")
@@ -73,6 +74,8 @@ def main() -> int:
         schedules = [balanced(one) for one in schedules if one.lane.startswith("lumberjack")]
     if given.spool:
         schedules = [with_spool(schedule) for schedule in schedules]
+    if given.link:
+        schedules = [with_link(schedule) for schedule in schedules]
     if given.replay:
         schedules = [Schedule.load(given.replay)]
     if given.show:

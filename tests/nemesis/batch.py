@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.nemesis.judge import Result, judge
 from tests.nemesis.scene import Evidence, Scene, Trouble
-from tests.nemesis.schedule import KINDS, Schedule
+from tests.nemesis.schedule import KINDS, LINK, Schedule
 
 ATTEMPTS = 3
 """The number of attempts at a run that cannot be made."""
@@ -116,7 +116,7 @@ def summary(results: list[Result]) -> str:
         f"a producer grew by {rss >> 20} MiB at most, and had {descriptors} descriptors at most",
         f"{'fault':16} {'runs':>5} {'runs with something in flight':>30} {'strikes':>8} {'hits':>6}",
     ]
-    for kind in KINDS:
+    for kind in KINDS + LINK:
         runs = sum(kind in result.strikes for result in results)
         hit = sum(kind in result.hits for result in results)
         strikes = sum(result.strikes.get(kind, 0) for result in results)

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
@@ -20,6 +20,7 @@ from tests.nemesis.schedule import SERVERS
 from tests.support import ROOT, missing
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
+"""Of the servers, unless there is an emulated link to them."""
 LIBRARIES = (ROOT / "tests" / "clock_shift.c", ROOT / "tests" / "nemesis" / "hosts.c")
 
 # Below the kernel's ports for outgoing connections: such a connection could take the port of a server that is
@@ -81,15 +82,16 @@ def libraries() -> str:
 class Names:
     """A file of names and addresses (see hosts.c)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, addresses: Sequence[str] = ADDRESSES) -> None:
         self.path = folder / "hosts"
-        self.address = dict.fromkeys(SERVERS, ADDRESSES[0])
+        self._addresses = addresses
+        self.address = dict.fromkeys(SERVERS, addresses[0])
         self._said = dict(self.address)
         self._write()
 
     def moved(self, server: str) -> str:
         """Return the next address of a server, before its name changes."""
-        self.address[server] = next(a for a in ADDRESSES if a != self.address[server])
+        self.address[server] = next(a for a in self._addresses if a != self.address[server])
         return self.address[server]
 
     def say(self, server: str, how: str = "") -> None:

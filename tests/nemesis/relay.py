@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -296,11 +297,16 @@ def main() -> None:
 
 
 class Relay:
-    """The relay as a process, for a scene. A context manager."""
+    """The relay as a process, for a scene. A context manager.
 
-    def __init__(self, gates: list[dict[str, Any]]) -> None:
+    Args:
+        gates: of the relay.
+        inside: the begin of the command, which takes it into a namespace.
+    """
+
+    def __init__(self, gates: list[dict[str, Any]], inside: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.nemesis.relay", json.dumps(gates)],
+            [*inside, sys.executable, "-m", "tests.nemesis.relay", json.dumps(gates)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=clean_environment(PYTHONPATH=os.pathsep.join(p or os.getcwd() for p in sys.path)),
         )  # fmt: skip

@@ -10,15 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from tests.nemesis import machine
 from tests.nemesis.relay import Relay
-from tests.nemesis.schedule import LONG_ENOUGH, ONE_WAY, PRODUCERS, SERVERS, Fault, Schedule
+from tests.nemesis.schedule import LINK, LONG_ENOUGH, ONE_WAY, PRODUCERS, SERVERS, Fault, Schedule
 from tests.support import clean_environment
+from tests.support.networks import SERVERS as REACHED
+from tests.support.networks import Network, why_not
 from tests.support.processes import PATHS
 
 LOOK = 0.2
@@ -69,12 +72,14 @@ class Evidence(NamedTuple):
 class Process:
     """A process that can be stopped, continued and killed, and writes its errors to a file."""
 
-    def __init__(self, command: list[str], errors: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], errors: Path, environment: dict[str, str], inside: Sequence[str] = ()
+    ) -> None:
         self.errors = errors
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)
         with errors.open("ab") as file:
             self.popen = subprocess.Popen(
-                [sys.executable, *command],
+                [*inside, sys.executable, *command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, bufsize=0, start_new_session=True,
                 env=clean_environment(PYTHONPATH=path, **environment),
             )  # fmt: skip
@@ -139,14 +144,21 @@ class Collector(Process):
 class Producer(Process):
     """A process of `tests.nemesis.producer`."""
 
-    def __init__(self, name: str, setting: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        setting: dict[str, Any],
+        folder: Path,
+        environment: dict[str, str],
+        inside: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.report = folder / f"{name}.json"
         self.samples = folder / f"{name}.samples"
         paths = {"name": name, "report": str(self.report), "samples": str(self.samples)}
         paths["told"] = str(folder / f"{name}.told")
         command = ["-m", "tests.nemesis.producer", json.dumps({**setting, **paths})]
-        super().__init__(command, folder / f"{name}.err", environment)
+        super().__init__(command, folder / f"{name}.err", environment, inside)
         self.base = self.rss = self.descriptors = 0
 
     def tell(self, line: str) -> None:
@@ -198,7 +210,8 @@ class Scene:
         self.wrong: list[str] = []
         self.collectors: dict[str, Collector] = {}
         self.producers: dict[str, Producer] = {}
-        self.names = machine.Names(folder)
+        self.network: Network | None = None
+        self.names = machine.Names(folder, REACHED[:2] if schedule.link else machine.ADDRESSES)
         self.clocks = {who: machine.Clock(folder / f"clock-{who}") for who in ("producers", "servers")}
         self.tls = machine.Certificates(folder) if "tls" in schedule.lane else None
         self.spool = folder / "spool"
@@ -207,6 +220,10 @@ class Scene:
         self.upstream = dict(zip(SERVERS, self.ports[len(SERVERS) :], strict=True))
 
     # -- processes -----------------------------------------------------------------------------------
+
+    def inside(self, side: str) -> list[str]:
+        """Return the begin of a command that runs on this side of the link."""
+        return self.network.inside(side, []) if self.network else []
 
     def start_collector(self, server: str) -> None:
         lane = self.schedule.lane
@@ -218,7 +235,9 @@ class Scene:
         if server in self.collectors:
             self.collectors[server].close()
         environment = self.clocks["servers"].environment(self.names)
-        self.collectors[server] = Collector(command, self.folder / f"{server}.err", environment)
+        self.collectors[server] = Collector(
+            command, self.folder / f"{server}.err", environment, self.inside("server")
+        )
 
     def end_collector(self, server: str) -> None:
         """End a collector gracefully."""
@@ -261,7 +280,9 @@ class Scene:
         }
         environment = self.clocks["producers"].environment(self.names)
         number = 1 + sum(life.name.partition("-")[0] == name for life in self.lives)
-        self.producers[name] = Producer(f"{name}-{number}", setting, self.folder, environment)
+        self.producers[name] = Producer(
+            f"{name}-{number}", setting, self.folder, environment, self.inside("client")
+        )
 
     # -- the run -------------------------------------------------------------------------------------
 
@@ -273,7 +294,7 @@ class Scene:
             for s in SERVERS
         ]  # fmt: skip
         try:
-            with Relay(gates) as self.relay:
+            with self._linked(), Relay(gates, self.inside("server")) as self.relay:
                 try:
                     self._run()
                 finally:
@@ -287,6 +308,20 @@ class Scene:
         finally:
             machine.release_ports(self.ports)
         return Evidence(self.folder, self.strikes, self.lives, self.wrong)
+
+    @contextmanager
+    def _linked(self) -> Iterator[None]:
+        if not self.schedule.link:
+            yield
+            return
+        try:
+            self.network = Network(**self.schedule.link).__enter__()
+        except OSError as error:
+            raise Trouble(f"{why_not()} {error}") from None
+        try:
+            yield
+        finally:
+            self.network.__exit__(None, None, None)
 
     def _run(self) -> None:
         if self.schedule.disk:
@@ -375,6 +410,8 @@ class Scene:
                 self._names_change(fault)
             case "certificate":
                 self._rotate(fault)
+            case kind if kind in LINK:
+                self._harm_link(fault)
             case kind:
                 for name in self._named(fault):
                     order = {"do": kind, "how": fault.how, "amount": fault.amount, "seconds": fault.seconds}
@@ -397,9 +434,27 @@ class Scene:
                 self.producers[fault.target].signal(signal.SIGCONT)
             case "dns":
                 self.names.say(fault.target)
+            case "link-cut" | "link-loss" | "link-slow":
+                self._heal_link()
             case "certificate" if self.tls and fault.how != "renew":
                 self.tls.renew(fault.target)
                 self._restart(fault.target)
+
+    def _harm_link(self, fault: Fault) -> None:
+        assert self.network is not None
+        match fault.kind:
+            case "link-cut":
+                self.network.change(cut=fault.how)
+            case "link-loss":
+                self.network.change(loss=(fault.amount / 100, fault.amount / 100))
+            case "link-slow":
+                self.network.change(rate=(fault.amount, fault.amount))
+            case _:
+                self.network.forget_flows()
+
+    def _heal_link(self) -> None:
+        if self.network is not None:
+            self.network.change(**{"cut": "", **self.schedule.link})
 
     def _names_change(self, fault: Fault) -> None:
         if fault.how == "move":  # the name changes later, at the end
@@ -437,6 +492,7 @@ class Scene:
 
     def _heal(self) -> None:
         self.relay.heal()
+        self._heal_link()
         for server in SERVERS:
             self.names.say(server)
             self.collectors[server].signal(signal.SIGCONT)
@@ -452,7 +508,8 @@ class Scene:
         command = ["-m", "logclient", "spool", "drain", str(self.spool), "--ledger", ledger]
         command += ["--to", f"{self.url}?{urlencode(options)}", "--timeout", str(LONG_ENOUGH)]
         errors = self.folder / "drain.err"
-        drain = Process(command, errors, self.clocks["producers"].environment(self.names))
+        environment = self.clocks["producers"].environment(self.names)
+        drain = Process(command, errors, environment, self.inside("client"))
         code = drain.wait(2 * LONG_ENOUGH)
         if code is None:
             drain.kill()

@@ -35,6 +35,8 @@ PROCESSES = ("kill-collector", "kill-producer", "stop-collector", "stop-producer
 MACHINE = ("descriptors", "clock", "dns", "certificate")
 PROGRAM = ("fork", "dictconfig", "signals", "destructors", "callbacks", "burst")
 KINDS = NETWORK + PROCESSES + MACHINE + PROGRAM
+LINK = ("link-cut", "link-loss", "link-slow", "link-forget")
+"""Faults of the emulated link, which only schedules `with_link` have."""
 
 TENTH = 10
 """The interval of seeds at which descriptors are exhausted for `Form.exhausted` seconds."""
@@ -93,6 +95,8 @@ class Schedule(NamedTuple):
     faults: tuple[Fault, ...]
     disk: int = 0
     """The size of the spool's file system in MiB; 0: that of the run's folder, which does not become full."""
+    link: dict[str, Any] = {}
+    """The conditions of the emulated link (`tests.support.networks`) to the servers; empty: there is none."""
 
     @property
     def spooled(self) -> bool:
@@ -110,6 +114,8 @@ class Schedule(NamedTuple):
         head += f"latency {self.latency * 1000:g} ms, end by {self.ending}"
         if self.disk:
             head += f", a disk of {self.disk} MiB"
+        if self.link:
+            head += f", a link with {self.link}"
         injected = self.injected or "collectors without faults of their own"
         return "\n".join([head, f"  {options}", f"  {injected}", *(f"  {fault}" for fault in self.faults)])
 
@@ -174,6 +180,39 @@ def with_spool(made: Schedule) -> Schedule:
 def balanced(made: Schedule) -> Schedule:
     """Return the schedule with ``balance=true`` for all producers, which speak Lumberjack."""
     return made._replace(options={**made.options, "balance": True})
+
+
+def with_link(made: Schedule) -> Schedule:
+    """Return the schedule with an emulated link between producers and servers, and its faults."""
+    random = Random(f"link {made.seed}")
+    rate, loss = random.choice((0, 1_500_000, 4_000_000)), random.choice((0.0, 0.01, 0.05))
+    conditions = {
+        "rate": [rate, rate],
+        "queue": random.choice((32_768, 500_000)),
+        "delay": random.choice((0.001, 0.02, 0.1)),
+        "jitter": random.choice((0.0, 0.0, 0.05)),
+        "loss": [loss, loss],
+    }
+    faults = [
+        _of_link(random, random.choice(LINK), round(random.uniform(0.3, made.seconds - 0.5), 2))
+        for _ in range(random.randint(2, 5))
+    ]
+    # Logjam's smallest number of requests in flight takes a minute for so many, over the longest link.
+    events = min(made.events, SHORT.events)
+    return made._replace(link=conditions, events=events, faults=tuple(sorted((*made.faults, *faults))))
+
+
+def _of_link(random: Random, kind: str, at: float) -> Fault:
+    long = round(random.uniform(0.5, 4.0), 2)
+    match kind:
+        case "link-cut":
+            return Fault(at, kind, "all", long, how=random.choice(("up", "down", "both")))
+        case "link-loss":
+            return Fault(at, kind, "all", long, amount=random.choice((10, 30, 60)))
+        case "link-slow":
+            return Fault(at, kind, "all", long, amount=random.choice((5_000, 30_000, 200_000)))
+        case _:
+            return Fault(at, kind, "all")
 
 
 def kinds_of(lane: str) -> list[str]:

@@ -17,14 +17,29 @@ from tests.nemesis.__main__ import STORED, schemes, seeds
 from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
 from tests.nemesis.scene import Life, Strike
-from tests.nemesis.schedule import LANES, LONG, SHORT, Fault, Schedule, kinds_of, make, with_spool
+from tests.nemesis.schedule import (
+    LANES,
+    LINK,
+    LONG,
+    SHORT,
+    Fault,
+    Schedule,
+    kinds_of,
+    make,
+    with_link,
+    with_spool,
+)
 from tests.nemesis.shrink import ENOUGH, RUNS, fails, shrink
 from tests.support import ROOT
+from tests.support.networks import why_not
 
 pytestmark = pytest.mark.slow
 
 SPOOL_SEEDS = (2, 8, 3)
 """Of the short form: with `always`, and with `overflow`."""
+
+LINK_SEEDS = (0, 4)
+"""Of the short form: flows that are forgotten, and one way that is cut."""
 
 SEEDS = (22, 9, 17, 6, 4, 7, 5)
 """Of the short form: one for each lane."""
@@ -82,6 +97,14 @@ class TestSchedule:
         assert 5 < sum(plan.disk > 0 for plan in plans) < 40
         assert all(plan.spooled for plan in plans)
         assert 20 < sum(plan.durable for plan in plans) < 80
+
+    def test_a_link_changes_only_what_it_adds(self) -> None:
+        plans = [(make(seed), with_link(make(seed))) for seed in range(1, 101)]
+        for made, linked in plans:
+            assert with_link(made) == linked
+            assert set(made.faults) <= set(linked.faults)
+            assert {fault.kind for fault in set(linked.faults) - set(made.faults)} <= set(LINK)
+        assert {fault.kind for _, linked in plans for fault in linked.faults} >= set(LINK)
 
     def test_lists_of_seeds_are_read(self) -> None:
         assert seeds("3,7,20-22") == [3, 7, 20, 21, 22]
@@ -213,6 +236,16 @@ class TestRuns:
         results = run(plans)
         assert [text for result in results for text in result.violations] == []
         assert sum(result.hits.get("kill-producer", 0) for result in results) >= len(plans)
+
+    @pytest.mark.slow
+    def test_a_short_run_over_a_link_finds_no_violation(
+        self, run: Callable[[list[Schedule]], list[Result]]
+    ) -> None:
+        if reason := why_not():
+            pytest.skip(reason)
+        results = run([with_link(make(seed, SHORT)) for seed in LINK_SEEDS])
+        assert [text for result in results for text in result.violations] == []
+        assert sum(result.strikes.get(kind, 0) for result in results for kind in LINK) >= len(results)
 
     @pytest.mark.long
     @pytest.mark.timeout(3600)
