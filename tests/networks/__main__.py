@@ -1,6 +1,6 @@
 """Runs cases of slow and broken networks, and prints their table.
 
-    python -m tests.networks [--list] [--jobs N] [CASE…]
+    python -m tests.networks [--list] [--jobs N] [--rest SECONDS] [CASE…]
 
 A CASE is a name of `tests.networks.cases` or a pattern, as in ``'nat_*'``; without one all of them run, which
 takes hours. The files of a case are left in build/networks, and its figures are added to results.jsonl there.
@@ -73,8 +73,11 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", default=["*"])
     parser.add_argument("--list", action="store_true", help="only print the names")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
+    parser.add_argument("--rest", type=float, metavar="SECONDS", help="how long idle clients are watched")
     given = parser.parse_args()
     chosen = [case for name, case in CASES.items() if any(fnmatch(name, one) for one in given.cases)]
+    if given.rest:
+        chosen = [one._replace(seconds=given.rest) if one.program == "idle" else one for one in chosen]
     if given.list:
         print("\n".join(case.name for case in chosen))
         return 0

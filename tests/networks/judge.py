@@ -17,6 +17,10 @@ HEAD = (
 )  # fmt: skip
 
 
+CALL_MS = 2000.0
+"""The longest call that is no wait for the network, on a machine with other work."""
+
+
 class Figures(NamedTuple):
     """What a case shows. Times are in seconds, those of `noticed`, `said` and `resumed` since a change."""
 
@@ -123,6 +127,12 @@ def _of_delivery(case: Case, found: Found, shown: Figures) -> Iterator[str]:
             yield f"{shown.lost} are lost, and {stats['in_doubt']} counted as in doubt"
     if holds.kept is not None and (found.arrived or 0) < holds.kept * shown.settled:
         yield f"{found.arrived} of {shown.settled} that were handed arrived"
+    if (
+        case.program == "send"
+        and not any(one.who is None for one in case.changes)
+        and (longest := stats["longest_ms"]) > CALL_MS
+    ):
+        yield f"a call took {longest:.0f} ms"
     if holds.unbroken and (stats["disconnects"] or stats["resent"]):
         yield f"{stats['disconnects']} connections ended, {stats['resent']} were sent again"
 

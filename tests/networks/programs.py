@@ -65,6 +65,8 @@ class Sender:
         else:
             self._send_at_once()
         left = self.client.flush(self.setting["end"])
+        print(json.dumps({"flushed": left}), flush=True)
+        sys.stdin.read()  # until what was handed has arrived
         self.client.close(2)
         self._done.set()
         watcher.join()

@@ -105,10 +105,13 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
 
-    def end(self, *numbers: int) -> None:
-        """End the process: go-lumber's ends with its input, the collectors with a signal."""
+    def tell_end(self) -> None:
         assert self.popen.stdin is not None
         self.popen.stdin.close()
+
+    def end(self, *numbers: int) -> None:
+        """End the process: go-lumber's ends with its input, the collectors with a signal."""
+        self.tell_end()
         for number in numbers:
             self.popen.send_signal(number)
         if self.wait(PATIENCE) is None:
@@ -216,10 +219,17 @@ class Scene:
             self._make(change)
             changed.append(time.monotonic())
         limit = begin + self.case.seconds + self.case.end + 4 * PATIENCE
+        while self.case.program == "send" and "flushed" not in self.clients[0].output:
+            if self._wait(time.monotonic() + 0.1) or time.monotonic() > limit:
+                break
+        if self.case.program == "send" and not self.protocol.acknowledges:
+            self._let_arrive()
+        for client in self.clients:
+            client.tell_end()
         codes = [client.wait(limit - time.monotonic()) for client in self.clients]
         if None in codes:
             raise RuntimeError(f"{self.case.name}: the client hangs: {self.clients[0].errors[-1000:]}")
-        if self.case.program in ("send", "lines") and not self.protocol.acknowledges:
+        if self.case.program == "lines" and not self.protocol.acknowledges:
             self._let_arrive()
         counts = self.network.counts()
         asked = self.network.rename() if self.case.names is not None else 0
