@@ -14,11 +14,12 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strerror
 
 from logclient._ext.codec cimport outcome_add
 from logclient._ext.constants cimport *
 from logclient._ext.descriptors cimport lc_file, lc_look
+from logclient._ext.sockets cimport errno, lc_recv, lc_send
 
 from logclient._ext.constants import FILTERS, REASONS, STATUSES
 
@@ -61,6 +62,34 @@ def socket_identity(int fd) -> tuple[int, int] | None:
     """
     cdef lc_file file
     return None if lc_look(&file, fd) < 0 else (file.device, file.inode)
+
+
+def socket_send(int fd, identity: tuple[int, int], const uint8_t[::1] data, int flags) -> int:
+    """Send on a socket that does not block, as ``socket.send``; OSError: also if its file is another one.
+
+    No other thread of Python runs between the look and its use: in Python one may run after each call.
+    """
+    cdef lc_file file
+    cdef ssize_t n
+    file.fd = fd
+    file.device, file.inode = identity
+    n = lc_send(&file, &data[0], <size_t> data.shape[0], flags) if data.shape[0] else 0
+    if n < 0:
+        raise OSError(errno, strerror(errno).decode())
+    return n
+
+
+def socket_recv(int fd, identity: tuple[int, int], Py_ssize_t size) -> bytes:
+    """Receive from a socket that does not block, as ``socket.recv``; else as `socket_send`."""
+    cdef lc_file file
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+    cdef ssize_t n
+    file.fd = fd
+    file.device, file.inode = identity
+    n = lc_recv(&file, PyBytes_AS_STRING(data), <size_t> size, 0)
+    if n < 0:
+        raise OSError(errno, strerror(errno).decode())
+    return data[:n]
 
 
 cdef inline lc_queue *_lock(EventQueue queue) noexcept:

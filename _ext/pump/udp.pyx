@@ -70,17 +70,16 @@ cdef class UdpPump(CompiledPump):
         cdef size_t done = 0         # bytes of whole runs
         cdef size_t run, segment
         cdef int n, error, _taken
-        if not lc_is_ours(&self.file):
-            return self._failed(EBADF)
         if self.late_error:
             self.error = self.late_error
             self.late_error = 0
             return LINK_BROKEN
         while done < size:
             self._gather(data + done, size - done)
-            n = lc_udp_send(self.file.fd, &self.call, self.method)
+            # At once before the use: the program may close our number in another thread.
+            n = lc_udp_send(self.file.fd, &self.call, self.method) if lc_is_ours(&self.file) else -EBADF
             if n < 0:
-                error = errno
+                error = EBADF if n == -EBADF else errno
                 if error == EINTR:
                     continue
                 if self.method == UDP_RUNS and error in (EINVAL, EIO, EOPNOTSUPP, EMSGSIZE):

@@ -161,12 +161,12 @@ def run(data: memoryview) -> None:
     )
     for _ in range(2 if how & AGAIN else 1):
         core.connected(100.0)
-        check(not core.awaited, "nothing is awaited")
+        check(not core._codec.requests, "nothing is awaited")
         if not _feed(core, how & 15, pings, data[4:], step, failing):
             return
         if how & LOST:
             core.connection_lost()
-            check(not core.awaited and core.next_timeout(1e9) is None, "forgotten")
+            check(not core._codec.requests and core.next_timeout(1e9) is None, "forgotten")
 
 
 def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, failing: int) -> bool:
@@ -205,7 +205,7 @@ def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, f
     )
     check(hosts == named, "pongs", hosts, named)
     check(len(errors) == int(want.wrong), "errors", errors, want.wrong)
-    check(core.awaited == len(want.waiting), "what is awaited", core.awaited, want.waiting)
+    check(core._codec.requests == len(want.waiting), "what is awaited", core._codec.requests, want.waiting)
     check((core.next_timeout(101.0) is None) == (not want.waiting), "the deadline")
     room = INFLIGHT - len(want.waiting)
     free = not want.wrong and (not want.waiting or room >= INFLIGHT // 4)

@@ -200,7 +200,7 @@ class _Side:
         self.now += self.step
         core.handle_timeout(self.now)
         found += map(self.seen, core.events_received())
-        state = core.state, core.next_timeout(self.now), core.received, core.awaited, core.unmatched
+        state = core.state, core.next_timeout(self.now), core.received, core._codec.awaited, core.unmatched
         return [*found, said, *state]
 
     def seen(self, event: Any) -> str:

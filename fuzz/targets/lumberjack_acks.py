@@ -118,9 +118,9 @@ def run(data: memoryview) -> None:
     windows, events = how & 3, (how >> 2 & 7) + 1
     if not _feed(core, literal, windows, events, data[3:], step, failing) or not how & AGAIN:
         return
-    out = core.awaited
+    out = core._codec.windows
     core.connection_lost()
-    check(not core.awaited and core.next_timeout(1e9) is None, "forgotten")
+    check(not core._codec.windows and core.next_timeout(1e9) is None, "forgotten")
     check(core._codec.careful == (10 if out > 1 else 0), "careful", core._codec.careful, out)
     core.connected(100.0)
     _feed(core, literal, windows, events, data[3:], step, failing)
@@ -165,6 +165,6 @@ def _feed(
     check(acked == expected.acked, "outcomes", acked, expected.acked)
     check(len(errors) == broken, "errors", errors, broken)
     left = len([sequences for sequences in sent if sequences[-1] not in expected.acked])
-    check(core.awaited == left, "windows", core.awaited, left)
+    check(core._codec.windows == left, "windows", core._codec.windows, left)
     check((core.next_timeout(101.0) is None) == (not left), "the deadline")
     return True

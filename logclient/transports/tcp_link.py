@@ -12,7 +12,7 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logclient._ext.queue import socket_identity
+from logclient._ext.queue import socket_identity, socket_recv, socket_send
 from logclient.config import dns_name
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import FOREVER, Link
@@ -56,7 +56,7 @@ class OwnSocket(_Socket):
 
     def __init__(self, fileno: int) -> None:
         super().__init__(fileno=lifted(fileno))
-        self.identity = socket_identity(self.fileno())
+        self.identity = socket_identity(self.fileno()) or (0, 0)
 
     @property
     def is_ours(self) -> bool:
@@ -78,7 +78,7 @@ class TcpLink(Link):
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
         self._socket = sock
-        self.identity = socket_identity(sock.fileno())
+        self.identity = socket_identity(sock.fileno()) or (0, 0)
         self._unsent = memoryview(b"")
 
     def fileno(self) -> int:
@@ -111,17 +111,15 @@ class TcpLink(Link):
 
     def _write(self, data: memoryview) -> int:
         """Return how many bytes were taken; 0: the socket is full."""
-        self._check()
         try:
-            return self._socket.send(data, NO_SIGNAL)
+            return socket_send(self._socket.fileno(), self.identity, data, NO_SIGNAL)
         except (BlockingIOError, InterruptedError):
             return 0
 
     def receive(self) -> bytes | None:
         """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
-        self._check()
         try:
-            return self._socket.recv(RECEIVE)
+            return socket_recv(self._socket.fileno(), self.identity, RECEIVE)
         except (BlockingIOError, InterruptedError):
             return None
 

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from logclient._ext.queue import socket_recv, socket_send
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
 from logclient.standard import os
@@ -45,14 +46,14 @@ class UdpLink(TcpLink):
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Give the datagrams of these runs to the kernel. Pumps do it themselves: this is for questions."""
-        self._check()
         for buffer in buffers:
             data, at = memoryview(buffer), 0
             while at < len(data):
                 size, segment = _HEAD.unpack_from(data, at)
                 at += _HEAD.size
                 for begin in range(at, at + size, segment):
-                    self._socket.send(data[begin : min(begin + segment, at + size)])
+                    part = data[begin : min(begin + segment, at + size)]
+                    socket_send(self._socket.fileno(), self.identity, part, 0)
                 at += size
         return True
 
@@ -76,9 +77,8 @@ class UdpLink(TcpLink):
     def receive(self) -> bytes | None:
         """Return a datagram behind its head, or None when there is none."""
         while True:
-            self._check()
             try:
-                data = self._socket.recv(_LARGEST)
+                data = socket_recv(self._socket.fileno(), self.identity, _LARGEST)
             except (BlockingIOError, InterruptedError):
                 return None
             if data:

@@ -10,6 +10,7 @@ import socket
 import struct
 from ipaddress import ip_address
 
+from logclient._ext.queue import socket_recv, socket_send
 from logclient.standard import open
 from logclient.transports.tcp_link import OwnSocket, make_socket
 
@@ -61,12 +62,11 @@ class ReceiverQueue:
 
     def _ask(self) -> tuple[int, int, int] | None:
         netlink = self._netlink
-        if netlink is None or not netlink.is_ours:
+        if netlink is None:
             return None
         try:
-            netlink.send(self._request)
-            # The program may have closed it meanwhile, in another thread.
-            data = netlink.recv(4096) if netlink.is_ours else b""
+            socket_send(netlink.fileno(), netlink.identity, self._request, 0)
+            data = socket_recv(netlink.fileno(), netlink.identity, 4096)
         except OSError:
             return None
         size, kind = _HEAD.unpack_from(data)[:2] if len(data) >= _HEAD.size else (0, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from logclient._ext.queue import socket_identity
+from logclient._ext.queue import socket_identity, socket_recv, socket_send
 from logclient.descriptors import File, identity
 from logclient.testing import lumberjack
 from tests.lifecycle.daemon_rounds import CASES, WRONG, Case, Site
@@ -146,6 +146,27 @@ def test_a_socket_is_identified_as_other_files_are() -> None:
         assert socket_identity(one.fileno()) != socket_identity(other.fileno())
         number = one.fileno()
     assert socket_identity(number) is identity(number) is socket_identity(-1) is None
+
+
+def test_a_call_on_another_files_number_moves_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        known = socket_identity(ours.fileno())
+        assert known is not None
+        assert socket_send(ours.fileno(), known, b"ours", 0) == 4
+        theirs.send(b"answer")
+        assert socket_recv(ours.fileno(), known, 100) == b"answer"
+        theirs.setblocking(False)
+        for call in (
+            lambda: socket_send(theirs.fileno(), known, b"alien", 0),
+            lambda: socket_recv(theirs.fileno(), known, 100),
+        ):
+            with pytest.raises(OSError, match=r"[Bb]ad file descriptor"):
+                call()
+        assert theirs.recv(100) == b"ours"
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            socket_recv(ours.fileno(), known, 100)
 
 
 def test_a_child_closes_what_it_inherited_only_if_it_is_ours(tmp_path: Path) -> None:
