@@ -52,10 +52,10 @@ ARROWS: dict[str, set[str]] = {
     "_ext codecs": {"_ext base"},
     "_ext records": {"_ext queue"},
     "_ext senders": {"_ext pump"},
-    "_ext pump": {"_ext queue", "_ext sockets"},
+    "_ext pump": {"_ext queue"},
     "_ext files": {"_ext base"},
     "_ext receivers": {"_ext queue"},
-    "_ext queue": {"_ext base"},
+    "_ext queue": {"_ext sockets"},
     "_ext sockets": {"_ext base"},
     "_ext base": set(),
 }
