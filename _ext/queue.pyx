@@ -12,14 +12,15 @@ have held its mutex. The Python object stays the same.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_SetFromErrno
 from libc.stdint cimport SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, strerror
+from libc.string cimport memcpy
 
 from logclient._ext.codec cimport outcome_add
 from logclient._ext.constants cimport *
 from logclient._ext.descriptors cimport lc_file, lc_look
-from logclient._ext.sockets cimport errno, lc_recv, lc_send
+from logclient._ext.sockets cimport lc_recv, lc_send
 
 from logclient._ext.constants import FILTERS, REASONS, STATUSES
 
@@ -75,7 +76,7 @@ def socket_send(int fd, identity: tuple[int, int], const uint8_t[::1] data, int 
     file.device, file.inode = identity
     n = lc_send(&file, &data[0], <size_t> data.shape[0], flags) if data.shape[0] else 0
     if n < 0:
-        raise OSError(errno, strerror(errno).decode())
+        PyErr_SetFromErrno(OSError)
     return n
 
 
@@ -88,7 +89,7 @@ def socket_recv(int fd, identity: tuple[int, int], Py_ssize_t size) -> bytes:
     file.device, file.inode = identity
     n = lc_recv(&file, PyBytes_AS_STRING(data), <size_t> size, 0)
     if n < 0:
-        raise OSError(errno, strerror(errno).decode())
+        PyErr_SetFromErrno(OSError)
     return data[:n]
 
 
