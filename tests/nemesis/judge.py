@@ -20,8 +20,9 @@ MIB = 1 << 20
 RSS = 64 * MIB
 """The most bytes by which a producer may grow: two clients with 8 MiB of events each, and old handlers."""
 
-DESCRIPTORS = 48
-"""The most descriptors of a producer: for two clients and old handlers."""
+DESCRIPTORS = 60
+"""The most descriptors of a producer: 5 of its own, 12 of each of two clients and an old handler's client,
+and the 16 that a client opens for a moment to see whether libzmq can start."""
 
 SPOOL_DESCRIPTORS = 96
 """The same with a spool: each client has a lock, a log, and an engine for what a dead one has left."""
