@@ -41,20 +41,46 @@ def c_fork() -> int:
 
     The child hangs if another thread asks for the interpreter's lock at that moment. So wait until all
     sleep outside Python. One that wakes later may wait for the lock, but asks its holder only after the
-    switch interval. Without that a child of 1.5 GB, which takes 0.1 s to fork, often hangs.
+    switch interval. Without that a child of 1.5 GB, which takes 0.1 s to fork, often hangs. And a child
+    during whose fork a thread woke is killed before it does anything, and another is made.
     """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(PATIENCE)
     try:
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+        while True:
             before = other_threads()
             time.sleep(0.05)
-            if other_threads() == before and not any("(running)" in status for status in before.values()):
-                break
-        return int(ctypes.PyDLL(None).fork())
+            late = time.monotonic() > deadline
+            awake = other_threads() != before or any("(running)" in status for status in before.values())
+            if awake and not late:
+                continue
+            pid = _fork_once(before, late)
+            if pid >= 0:
+                return pid
     finally:
         sys.setswitchinterval(interval)
+
+
+def _fork_once(before: dict[str, str], anyway: bool) -> int:
+    """Fork; return -1 if another thread woke meanwhile, unless `anyway`, with no child left."""
+    begin, may_begin = os.pipe()
+    pid = int(ctypes.PyDLL(None).fork())
+    if pid == 0:
+        os.close(may_begin)
+        if not os.read(begin, 1):
+            os._exit(0)
+        os.close(begin)
+        return 0
+    good = anyway or other_threads() == before
+    os.close(begin)
+    if good:
+        os.write(may_begin, b"1")
+    else:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os.close(may_begin)
+    return pid if good else -1
 
 
 def passes_in_own_process(test: str) -> bool:
