@@ -61,6 +61,7 @@ ctypedef struct Document:
     PyObject *redacted       # entries of a `Redaction`, or NULL
     lc_here *thread          # the thread's cache; records, and mappings that get a time
     int64_t created_us       # of a mapping that gets a time
+    bint has_time            # it is a mapping that has one
     char ids[IDS]            # of the trace and of the span, for a splice that wants them
 
 
@@ -278,7 +279,7 @@ cdef str CYCLE = "<cycle>"
 cdef str TOO_DEEP = "<too deep>"
 
 
-cdef int _write_field_value(Document *doc, PyObject *v) except -2:
+cdef inline int _write_field_value(Document *doc, PyObject *v) except -2:
     # Write the value of a field. If it has too many levels, it is written again: cycles are looked for then.
     return _write_value(doc, v, 1) if _is_inert(v) else _write_whole(doc, <object> v)
 

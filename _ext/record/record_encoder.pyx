@@ -345,8 +345,12 @@ cdef class Encoder:
             return -1
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
-        if self.correct is not None and "@timestamp" in d and not _is_plain_time(d["@timestamp"]):
-            d, moved = self.correct(d, self.labels + "timestamp")
+        doc.has_time = False
+        if self.correct is not None:
+            given = d.get("@timestamp", self)
+            doc.has_time = _is_plain_time(given)
+            if not doc.has_time and given is not self:
+                d, moved = self.correct(d, self.labels + "timestamp")
         cdef Splice splice = self._current_splice(doc, self._current_shared())
         # Its names are looked at again once the values are written, so nothing may change it meanwhile: where
         # Python code has to run, the document is begun again from a copy.
@@ -389,7 +393,7 @@ cdef class Encoder:
             status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
         if not doc.direct:
             doc.dotted_from = _dotted_from(doc, splice, 0)
-        if status == 0 and self.timestamp:
+        if status == 0 and self.timestamp and not doc.has_time:
             status = _write_timestamp(doc, d)
         if status == 0 and splice is not None:
             if _conflicts_with_splice(self, doc, splice, <PyObject *> d, 0, NULL):

@@ -23,7 +23,12 @@ def read(given: Any) -> datetime | None:
     Text is that of RFC 3339 or ISO 8601, also with a space for the T. Numbers count from 1970: seconds below
     1e11, milliseconds below 1e14, microseconds below 1e17, else nanoseconds. What has no zone is local.
     """
+    if given is None:
+        return None
     try:
+        if getattr(type(given), "astimezone", None) is datetime.astimezone:
+            moment: datetime = given
+            return moment.astimezone(UTC)
         if hasattr(given, "dtype"):  # of numpy, whose times are in UTC
             given = f"{given.astype('M8[us]')}Z" if given.dtype.kind == "M" else given.item()
         if isinstance(given, str):
