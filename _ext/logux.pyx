@@ -39,7 +39,7 @@ cdef enum:
     TEXT_KEPT = 1 << 20          # larger memory for the texts of a sync is freed
     MAX_ANSWERS = 100000        # messages that wait to be sent; servers that want more are disconnected
     UNDONE_MOST = 1 << 20        # bytes of undos that wait for the pump's next return
-    NARROW = 8                   # the divisor of the limit when nothing was processed between two runs
+    NARROW = 8                   # the most by which the limit of actions in flight is divided at a time
     MAX_PATIENCE = 8             # the longest wait for a jam, in units of the first one
     WHOLE = 1                    # nibble of a kind: the body is an action
     TIMED = 2                    # ... an action behind a head

@@ -3,8 +3,8 @@
 # When one action fails, the server undoes everything that it has queued behind it, with the reason `error`.
 # The first action of such a run is the suspect. The others are added again at once, under new ids. When all
 # of them have an outcome, the suspect is added again, alone: if it is undone once more, it is failed(error).
-# Meanwhile nothing new is sent. If nothing at all is processed between two runs, fewer actions are sent at a
-# time, down to one, and more again once some are processed.
+# Meanwhile nothing new is sent. No more actions are sent at a time than were processed between two runs, as
+# the server would undo the others; down to one, and more again once these are processed.
 
 cdef enum Undone:
     U_SUSPECT = 0                # it waits to be sent alone
@@ -28,8 +28,10 @@ cdef void forget_runs(lc_runs *r) noexcept nogil:
 # Begin a run: actions sent before this point may be undone together with this one.
 cdef void begin_run(lc_client *w) noexcept nogil:
     cdef lc_runs *r = &w.runs
-    if <int64_t> w.processed == r.processed:
-        r.limit = max(1, (r.limit if r.limit else r.most) // NARROW)
+    cdef uint32_t limit = r.limit if r.limit else r.most
+    cdef int64_t between = <int64_t> w.processed - r.processed
+    if r.processed >= 0 and between < limit:
+        r.limit = max(1, limit // NARROW, <uint32_t> between)
         r.limit_processed = w.processed
     r.added = w.added
     r.processed = <int64_t> w.processed

@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import json
 import os
+import secrets
 import shutil
 import socket
 import ssl
@@ -13,18 +14,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
 from logclient import config
 from logclient._ext.spool import SUPPORTED
-from logclient.client import open_client
+from logclient.client import Client, Outcome, Stats, open_client
 from logclient.config import registry
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.spool import owner_files
 from logclient.errors import ConfigError, CredentialError, LedgerError, ProtocolError, describe_error
 from logclient.files import private_directory
+from logclient.plog import Client as PlogClient
 from logclient.readable import Probe, shown
 from logclient.records.formatters import timestamp
 from logclient.transports.tcp_link import resolve
@@ -36,6 +39,11 @@ _MOST_ADDRESSES = 8  # the most addresses of a name that are tested
 _FEW_DAYS = 14  # a certificate that ends within this number of days is worth a warning
 _CLOCK_MS = 1000  # milliseconds by which a server's clock may differ
 _TIME_ERROR = 5  # the result of adjtimex(2) for a clock that is not synchronized
+_FULL = 3000  # random bytes of an event that fills packets
+_FULL_ANSWER = "packets of full size arrive, answered"
+_MTU = 1500  # bytes of a packet of full size
+_PING_HEADERS = 54  # bytes of a ping that are not its payload, with those of IPv6 and UDP
+_LARGEST = 40_000  # random bytes of the event that shows the rate
 _GRACE_S = 0.5  # seconds beyond the time-out for all addresses of a name together
 
 # The first bytes of answers from other servers, in lower case.
@@ -73,6 +81,7 @@ class Examination:
         self.security: dict[str, Any] = {}
         self._probe: Probe = registry.load_sibling(given.protocol, "Probe")(self.given)
         self.about = self._probe.about
+        self._packet = _MTU
         self._ahead_ms: int | None = None  # milliseconds that the server's clock is ahead; None: unknown
         self._endpoint = endpoint
         self._timeout = timeout
@@ -95,7 +104,8 @@ class Examination:
         addresses, finding = self._look_up()
         yield finding
         finding = Finding("connect", SKIPPED, "UDP has no connections")
-        yield self._connect(addresses) if self._stream else finding
+        # One address of a server over UDP is asked in the next step.
+        yield self._connect(addresses) if self._stream or len(addresses) > 1 else finding
 
     def _look_up(self) -> tuple[list[Any], Finding]:
         """Look up the host; returns the addresses with their families, too."""
@@ -138,9 +148,13 @@ class Examination:
         for family, address in addresses[:_MOST_ADDRESSES]:
             begun, name = time.monotonic(), config.host_port(*address[:2])
             try:
-                with socket.socket(family, socket.SOCK_STREAM) as sock:
+                kind = socket.SOCK_STREAM if self._stream else socket.SOCK_DGRAM
+                with socket.socket(family, kind) as sock:
                     sock.settimeout(self._timeout)
                     sock.connect(address)
+                    if not self._stream:
+                        sock.send(b"\0\0PING")
+                        sock.recv(100)
                 reached.append(_timed("connect", f"{name} in", time.monotonic() - begun))
             except OSError as error:
                 failed.append(f"{name}: {describe_error(error)}")
@@ -177,7 +191,10 @@ class Examination:
                 yield Finding("pump", OK, f"python: {why_python}" if why_python else "compiled")
         yield answer
         yield self._judge_clock()
-        yield self._send_event() if self._event else Finding("event", SKIPPED, "none was sent")
+        if self._event:
+            yield from self._send_events()
+        else:
+            yield Finding("event", SKIPPED, "none was sent")
 
     def _ask(self) -> Finding:
         """Connect as a client does, and ask; returns the answer, or why there is none."""
@@ -195,6 +212,7 @@ class Examination:
             return Finding(handshake, FAILED, describe_error(error), fix)
         try:
             self.security = link.facts()
+            self._packet = min(link.mtu or _MTU, self.given.options.get("mtu") or _MTU, _MTU)
             answer = self._await_answer(link)
         except (CredentialError, ProtocolError) as error:
             # After the handshake in TLS 1.3; or an answer of Logux.
@@ -310,34 +328,70 @@ class Examination:
             return Finding("clock", SKIPPED if ahead is None else OK, server)
         return Finding("clock", OK, f"ours is synchronized; {server}")
 
-    def _send_event(self) -> Finding:
-        """Send one event through a client. Its text names this command."""
-        # Logjam's client turns a text into a document that the importer accepts.
-        text = f"logclient check from {socket.gethostname()}"
-        event: str | dict[str, str] = text
-        if isinstance(self.given, DocumentConfig):
-            event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-check"}
+    def _send_events(self) -> Iterator[Finding]:
+        """Send an event through a client, then others that measure the path; all name this command."""
         begun = time.monotonic()
         try:
             client = open_client(self.given)
         except ConfigError as error:  # Logjam's app-env, which no other step needs
-            return Finding("event", FAILED, str(error), "correct the URL, or send no event: --no-event")
+            yield Finding("event", FAILED, str(error), "correct the URL, or send no event: --no-event")
+            return
         try:
-            outcome = client.submit(event).result(self._timeout)
-            taken = time.monotonic() - begun
-            why = client.stats().last_error.removeprefix(f"{self.given.redacted}: ")
+            outcome, _, _ = self._submit(client, 0)
+            yield self._judge_event(outcome, time.monotonic() - begun, client.stats())
+            yield self._measure(client)
         finally:
             client.close(timeout=0.0)
+
+    def _submit(self, client: Client, size: int) -> tuple[Outcome | None, float, int]:
+        """Send an event with so many random bytes; return its outcome, the seconds, and the bytes sent."""
+        # Logjam's client turns a text into a document that the importer accepts.
+        text = f"logclient check from {socket.gethostname()} {secrets.token_urlsafe(size)}".rstrip()
+        event: str | dict[str, str] = text
+        if isinstance(self.given, DocumentConfig):
+            event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-check"}
+        begun, before = time.monotonic(), client.stats().bytes_sent
+        outcome = client.submit(event).result(self._timeout)
+        return outcome, time.monotonic() - begun, client.stats().bytes_sent - before
+
+    def _judge_event(self, outcome: Outcome | None, taken: float, stats: Stats) -> Finding:
         if outcome is not None and outcome.status == "acked":
             return _timed("event", "acknowledged in", taken)
         if outcome is not None and outcome.status == "handed":
             finding = _timed("event", "handed over in", taken)
             return finding._replace(found=f"{finding.found}; this protocol has no acknowledgements")
+        why = stats.last_error.removeprefix(f"{self.given.redacted}: ")
         if outcome is not None:
             why = f"{outcome.status}, {outcome.reason}"
         words = f"not acknowledged in {self._timeout:g} s{why and f': {why}'}"
         fix = "read the server's log: it accepted the connection and does not acknowledge"
+        if not stats.connects:
+            words = words.replace("acknowledged", "connected")
+            fix = "repair the addresses that fail above: the client has not reached the server"
         return Finding("event", FAILED, words, fix)
+
+    def _measure(self, client: Client) -> Finding:
+        """Send an event that fills packets, then a larger one: what that takes longer tells the rate."""
+        room = self.given.max_event_bytes // 2
+        if isinstance(client, PlogClient):
+            with suppress(ConnectionError):
+                answer = client.ping(bytes(self._packet - _PING_HEADERS), self._timeout)
+                return _timed("path", f"{_FULL_ANSWER} in", answer.seconds)
+        elif not client.stats().acked or room < _FULL:
+            return Finding("path", SKIPPED, "unknown: an event of its size has no acknowledgement here")
+        else:
+            outcome, taken, size = self._submit(client, _FULL)
+            if outcome is not None:
+                finding = _timed("path", f"{_FULL_ANSWER} in", taken)
+                rate, more = size / taken, int(min(_LARGEST, room, size / taken * self._timeout / 5))
+                if more > 2 * _FULL:
+                    outcome, longer, large = self._submit(client, more)
+                    if outcome is not None and longer > taken and large > 2 * size:
+                        rate = (large - size) / (longer - taken)
+                return finding._replace(found=f"{finding.found}, about {rate / 1000:,.1f} kB/s")
+        words = f"packets of full size do not arrive in {self._timeout:g} s, small ones do"
+        fix = "let ICMP 'fragmentation needed' pass on the way, or lower the MTU of this machine to 1280"
+        return Finding("path", FAILED, words, fix)
 
 
 def _timed(step: str, words: str, seconds: float) -> Finding:

@@ -187,6 +187,9 @@ class Core:
         codec: the protocol's ``Codec``.
     """
 
+    missing: int = 0
+    """Events handed over that did not arrive, by the peer's own counters."""
+
     _codec: Any = None
 
     def __init__(self, codec: Any) -> None:

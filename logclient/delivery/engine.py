@@ -228,6 +228,7 @@ class Engine:
             connects=sum(lane.connects for lane in lanes),
             disconnects=sum(lane.disconnects for lane in lanes),
             in_doubt=sum(lane.connection.in_doubt for lane in lanes),
+            missing=sum(lane.core.missing for lane in lanes),
             quarantined=sum(lane.trials.suspects for lane in lanes),
             batches=self.pump.windows,
             bytes_sent=self.pump.bytes_sent,

@@ -131,6 +131,7 @@ class Lane:
         self._seen = self._queue.next_seq  # a later event is a reason to connect
         self._outcomes = 0  # of events in flight, that were looked at
         self._progress = 0  # the pump's, that was looked at
+        self._missing = 0  # events, that were reported
         self._attempt: LaneAttempt | None = None
 
     def move(self, endpoints: tuple[Any, ...], has_home: bool, transport: Transport) -> None:
@@ -321,6 +322,10 @@ class Lane:
             self.endpoints.acknowledged()
         elif backoff.attempts and self.connection.proven(self.keeps_connected, backoff.bound):
             self.endpoints.recovered()
+        if self.core.missing > self._missing:
+            self._missing = self.core.missing
+            words = f"{link.peer}: events missing so far, by the server's counters: {self._missing}"
+            self._diagnostics.warn_limited("missing", f"{self._diagnostics.url}: {words}", link.peer)
         if end not in GOES_ON:
             self.lost(link, end)
         elif self.in_flight.drained:

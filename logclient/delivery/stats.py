@@ -42,6 +42,8 @@ class Stats(NamedTuple):
         disconnects: connections that ended before close, for any reason.
         in_doubt: events handed over connections that broke afterwards: an upper bound of those that may be
             missing.
+        missing: events handed over that the server has not seen, by its own counters: with plog, where
+            ``feedback`` asks for them.
         quarantined: queued events that are suspected of ending connections. They wait for a decision.
         batches: batches sent.
         bytes_sent: bytes written to connections, before TLS.
@@ -80,6 +82,7 @@ class Stats(NamedTuple):
     connects: int
     disconnects: int
     in_doubt: int
+    missing: int
     quarantined: int
     batches: int
     bytes_sent: int

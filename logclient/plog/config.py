@@ -51,7 +51,7 @@ class PlogConfig(Config):
         choice("none", "auto", "stat"),
         "none",
         "auto: the pace follows the server's receive queue on the same machine, else its counters (STAT); "
-        "stat: its counters; none: a fixed pace after a slow start.",
+        "stat: its counters, down to one packet a second; none: a fixed pace after a slow start.",
     )
 
     @property

@@ -119,6 +119,7 @@ class Plog(Core):
         self._pace_is_final = False  # the slow start is over
         self._packets_before: int | None = None  # sent through earlier sockets, from the slow start on
         self._baseline: tuple[Stat, _Request] | None = None  # the answer that later ones are compared with
+        self._missing = 0  # until then
         self._own_token = 0  # of a STAT that the feedback sent
         self._next_stat = 0.0
         self._room = 0.0  # granted at the last look
@@ -169,7 +170,9 @@ class Plog(Core):
             self._own_token = self.call("stat")
         if self._next_stat <= now:
             self._next_stat = now + STAT_INTERVAL
-        self.pace(now, self._by_stat.rate, self._config.pace_bytes)
+        rate = self._by_stat.rate
+        burst = max(1.0, min(self._burst(rate), rate * STAT_INTERVAL))
+        self._codec.pace(now, rate, self._config.pace_bytes, burst=burst, size_burst=_size_burst(burst))
         return self._next_stat, asks
 
     def _start_slowly(self, now: float, packets: int) -> float:
@@ -220,13 +223,15 @@ class Plog(Core):
         if self._by_stat is None:
             return
         if self._baseline is None or answer.uptime < self._baseline[0].uptime:
-            self._baseline = answer, request
+            self._baseline, self._missing = (answer, request), self.missing
         before, then = self._baseline
         sent = sum(request.counts[:2]) - sum(then.counts[:2])
         lost = estimate_loss(before, answer, sent, request.commands - then.commands).lost
         if lost is None:
-            self._baseline = answer, request  # the traffic of other clients may end
-        self._by_stat.answered(self._codec.now, lost, request.counts[2])
+            # The traffic of other clients may end.
+            self._baseline, self._missing = (answer, request), self.missing
+        self.missing = self._missing + (lost or 0)
+        self._by_stat.answered(self._codec.now, lost, sum(request.counts[:2]), request.counts[2])
 
     def _burst(self, packets: float) -> float:
         least, seconds = self._config.burst
@@ -312,7 +317,7 @@ class Plog(Core):
             made = self._server_started + found.uptime / 1000  # at the latest
             known = bool(self._server_started)
             if request is not None and self._late_stats and known and found.uptime >= self._uptime:
-                late = made < request.at
+                late = made + 0.001 < request.at  # the uptime has whole milliseconds
             if not known or found.uptime < self._uptime or now < made:
                 self._server_started = now - found.uptime / 1000
             self._uptime = found.uptime
@@ -332,7 +337,7 @@ class Plog(Core):
         if request.token == self._own_token:
             self._own_token = 0
             if self._by_stat is not None and isinstance(answer, TimeoutError):
-                self._by_stat.unanswered()
+                self._by_stat.unanswered(self._codec.now, int(self._codec.counts[2]))
             return
         self._answers.append(Reply(request.token, answer))
 

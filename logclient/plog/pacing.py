@@ -2,8 +2,8 @@
 
 ``ByQueue`` reads the receive queue of the server's socket, which needs the same machine. Between two looks it
 allows only what fits into the queue, so that nothing is lost even if the server reads nothing. ``ByStat``
-asks the server how many messages arrived (STAT): it speeds up a bit while all arrive, and halves the pace
-when some do not. ``slow_start`` is for a receiver whose state is unknown: it may have just started.
+asks the server how many messages arrived (STAT): it speeds up a bit while all arrive, and slows down to what
+arrives when many do not. ``slow_start`` is for a receiver whose state is unknown: it may have just started.
 """
 
 from __future__ import annotations
@@ -49,30 +49,53 @@ class ByQueue:
 
 
 class ByStat:
-    """Additive increase, multiplicative decrease, from `base` packets per second and never below a tenth."""
+    """Follows what arrives, from `base` packets per second on and never below one.
+
+    Where more than a quarter of the messages is lost, the path takes what has arrived and no more. A smaller
+    loss may have other reasons: the rate falls slowly, not below the best of what arrived lately, and now and
+    then it rises all the same.
+    """
+
+    _PROBE = 4  # answers from one rise in spite of losses to the next
 
     def __init__(self, base: float) -> None:
         self.base = base
         self.rate = base
-        self._lost = 0
-        self._packets = 0
-        self._at: float | None = None  # of the last answer
+        self._lost = self._sent = self._packets = 0  # at the last answer
+        self._at: float | None = None
+        self._best = 0.0  # of the rates of arrivals, forgotten slowly
+        self._answers = self._silent = 0
 
-    def answered(self, now: float, lost: int | None, packets: int) -> None:
-        """Adapt the rate to an answer: `lost` messages since the start (None: unknown), and our `packets`."""
-        used = packets - self._packets
+    def answered(self, now: float, lost: int | None, sent: int, packets: int) -> None:
+        """Adapt the rate to an answer: `lost` messages (None: unknown) of those `sent`, and our `packets`."""
+        more, taken = (lost or 0) - self._lost, self._taken(now, packets)
+        share = max(0.0, more / max(sent - self._sent, more, 1))
+        arrived = taken * (1 - share)
+        self._answers += 1
+        self._silent = 0
         if lost is None:
             self.rate = min(self.rate, self.base)
-        elif lost > self._lost:
-            self.unanswered()
-        elif self._at is not None and used >= 0.7 * self.rate * (now - self._at):
-            self.rate += self.base / 2
-        self._lost = lost or 0
-        self._packets, self._at = packets, now
+        elif share > 0.25:
+            self._best = arrived
+            self.rate = max(1.0, arrived, min(self.rate, taken) / 2)
+        else:
+            self._best = max(arrived, self._best * 63 / 64)
+            if share and self._answers % self._PROBE:
+                self.rate = max(1.0, self.rate * 0.9, self._best)
+            elif taken >= 0.7 * self.rate:
+                self.rate += self.base / 2 if self.rate >= self.base else self.rate / 8
+        self._lost, self._sent, self._packets, self._at = lost or 0, sent, packets, now
 
-    def unanswered(self) -> None:
-        """Halve the rate: with a question or answer, other datagrams may be lost too."""
-        self.rate = max(self.base / 10, self.rate / 2)
+    def unanswered(self, now: float, packets: int) -> None:
+        """Halve the rate, unless it is the first in a row: one question or answer is easily lost."""
+        self._silent += 1
+        if self._silent > 1:
+            taken = self.rate if self._at is None else self._taken(now, packets)
+            self.rate = max(1.0, min(self.rate, taken) / 2)
+
+    def _taken(self, now: float, packets: int) -> float:
+        """Return the packets per second since the last answer."""
+        return 0.0 if self._at is None else (packets - self._packets) / max(now - self._at, 1e-3)
 
 
 FIRST = 500.0  # packets per second at the slow start

@@ -46,7 +46,10 @@ def statuses(found: dict[str, Any]) -> dict[str, str]:
     return {step: finding["status"] for step, finding in found.items()}
 
 
-WELL = {"name": "ok", "connect": "ok", "protocol": "ok", "clock": "ok", "event": "ok"}
+WELL = {"name": "ok", "connect": "ok", "protocol": "ok", "clock": "ok", "event": "ok", "path": "ok"}
+
+
+WITHOUT_EVENT = {step: status for step, status in WELL.items() if step != "path"} | {"event": "skipped"}
 
 
 def test_lines_are_wrapped_to_the_terminal(tmp_path: Path) -> None:
@@ -69,21 +72,24 @@ class TestHealthyServers:
     def test_lumberjack_passes_every_step(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as server:
             found = examine(capsys, server.url)
-            [event] = server.events(1)
+            event, full, *_ = server.events(2)
         assert statuses(found) == WELL
+        assert full["message"].startswith(event["message"]) and len(full["message"]) > 3000
         assert event["message"].startswith("logclient check from ")
         assert event["tags"] == "logclient-check"
         assert event["@timestamp"].endswith("Z")
         assert found["connect"]["found"].startswith(f"127.0.0.1:{server.port} in ")
         assert found["protocol"]["found"].startswith("lumberjack answers in ")
         assert found["event"]["found"].startswith("acknowledged in ")
+        answer = r"packets of full size arrive, answered in [\d.]+ ms, about [\d.,]+ kB/s"
+        assert re.fullmatch(answer, found["path"]["found"]) and found["path"]["ms"] > 0
         assert all(finding["mend"] == "" for finding in found.values())
 
     def test_no_event_is_sent_when_none_is_wanted(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as server:
             for version in (1, 2):
                 found = examine(capsys, f"{server.url}?version={version}", "--no-event")
-                assert statuses(found) == WELL | {"event": "skipped"}
+                assert statuses(found) == WITHOUT_EVENT
                 assert found["event"]["found"] == "none was sent"
                 assert found["connect"]["ms"] > 0 and found["protocol"]["ms"] > 0
                 assert found["event"]["ms"] is None
@@ -116,9 +122,9 @@ class TestHealthyServers:
             assert cli.main(["check", f"lumberjack://127.0.0.1:{server.port},127.0.0.1:{port}"]) == 3
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == f"lumberjack://127.0.0.1:{server.port}"
-        assert [line.split()[:2] for line in lines[1:6]] == [["ok", step] for step in WELL]
+        assert [line.split()[:2] for line in lines[1:7]] == [["ok", step] for step in WELL]
         mend = "start the server, or correct the port (lumberjack usually has 5044)"
-        assert lines[6:] == [
+        assert lines[7:] == [
             f"lumberjack://127.0.0.1:{port}",
             "  ok       name      127.0.0.1 is an address",
             f"  FAILED   connect   127.0.0.1:{port}: connection refused",
@@ -197,7 +203,7 @@ class TestBrokenServers:
         def serve(sock: socket.socket) -> None:
             with suppress(OSError):  # the client may close without reading the last answer
                 while data := sock.recv(65536):
-                    if b"C" in data or b"J" in data:
+                    if data[2:3] == b"\0" and len(data) > 6:
                         sock.sendall(b"2A\0\0\0\1")
 
         with serve_each(serve) as port:
@@ -206,6 +212,52 @@ class TestBrokenServers:
             silent = examine(capsys, *asked, "--no-event", code=3)["protocol"]
         assert statuses(found) == WELL | {"protocol": "skipped"}
         assert "answers only events, as go-lumber's does: leave out --no-event" in silent["found"]
+
+    def test_packets_of_full_size_that_do_not_arrive_are_a_failure(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """As behind a path whose MTU is smaller than the machines know."""
+
+        def serve(sock: socket.socket) -> None:
+            with suppress(OSError):
+                while data := sock.recv(65536):
+                    if len(data) < 1300:
+                        sock.sendall(b"2A\0\0\0\1" if b"C" in data or b"J" in data else b"2A\0\0\0\0")
+
+        with serve_each(serve) as port:
+            found = examine(capsys, f"lumberjack://127.0.0.1:{port}", "--timeout", "1s", code=3)
+        assert statuses(found) == WELL | {"path": "failed"}
+        assert found["path"]["found"] == "packets of full size do not arrive in 1 s, small ones do"
+        assert "MTU" in found["path"]["mend"]
+
+    def test_a_server_that_the_client_did_not_reach_is_not_blamed(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Collector() as server, dead() as port:
+            rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+            judge = examination.Examination._judge_clock
+            module = "logclient.transports.tcp_link.resolve"
+
+            def gone(self: Any) -> Any:
+                monkeypatch.setattr(module, lambda *_: (b"h", rows))
+                return judge(self)
+
+            monkeypatch.setattr(examination.Examination, "_judge_clock", gone)
+            found = examine(capsys, server.url, "--timeout", "1s", code=3)
+        assert statuses(found) == {**WITHOUT_EVENT, "event": "failed"}
+        assert found["event"]["found"].startswith("not connected in 1 s: cannot connect to ")
+        assert "the client has not reached the server" in found["event"]["mend"]
+
+    def test_each_address_of_a_plog_server_is_asked(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with PlogServer() as server:
+            places = [("127.0.0.1", server.port), ("127.0.0.2", server.port)]
+            rows = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", place) for place in places]
+            monkeypatch.setattr(examination, "resolve", lambda *_: (b"h", rows))
+            found = examine(capsys, server.url)
+        assert statuses(found) == WELL | {"connect": "warning"}
+        assert re.search(r"^127\.0\.0\.1:\d+ in [\d.]+ ms, 127\.0\.0\.2:\d+: ", found["connect"]["found"])
 
     def test_one_dead_address_of_several_is_a_warning(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -249,7 +301,7 @@ class TestTls:
 
         with Collector(tls=context("1.3", ours.issue("server"))) as server:
             found = examine(capsys, f"{server.url}?ca={ours.ca}")
-            assert list(found) == ["name", "connect", "TLS", "pump", "protocol", "clock", "event"]
+            assert list(found) == ["name", "connect", "TLS", "pump", "protocol", "clock", "event", "path"]
             assert found["TLS"]["status"] == "ok"
             assert "certificate for 127.0.0.1" in found["TLS"]["found"]
             found = examine(capsys, f"{server.url}?verify=none")

@@ -310,8 +310,9 @@ class TestCheck:
         with Collector(keep=True) as device:
             said = self.check(capsys, ExitCode.OK, f"{device.url}/shop-production")
             assert "ok       event     acknowledged in " in said
-            (document,) = device.events(1)
-        assert importer_takes(document)
+            assert "ok       path      packets of full size arrive, answered in " in said
+            document, full, *_ = device.events(2)
+        assert importer_takes(document) and importer_takes(full)
         assert document["lines"][0][2].startswith("logclient check from ")
 
     def test_an_event_without_an_app_env_is_a_step_that_fails(

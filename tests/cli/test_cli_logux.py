@@ -101,7 +101,8 @@ class TestCheck:
             assert f", node id {server.node_id}, protocol 5, subprotocol 3\n" in said
             assert re.search(r"warning  clock     the server's is [56]\d\.\d s ahead of ours\n", said)
             assert "ok       event     acknowledged in " in said
-            (action,) = (line for line in server.lines() if line)
+            assert "ok       path      packets of full size arrive, answered in " in said
+            action, *_ = (line for line in server.lines() if line)
             assert "logclient check from " in json.dumps(action)
             said = self.protocol(capsys, server.url)
             assert said == "the server does not accept the token (wrong-credentials)"

@@ -37,14 +37,14 @@ def ids_of(event: Any) -> list[str]:
 @SERVERS
 @pytest.mark.parametrize("options", ["", "identity=none"])
 def test_ids_of_test_events_say_what_they_are(server: Callable[..., Any], path: str, options: str) -> None:
-    """The rest of the producer is drawn anew each time, and the events are the first of their producers."""
+    """The rest of the producer is drawn anew each time, and up to three events are the first of each."""
     with server(keep=True) as collector:
         url = f"{collector.url}{path}?{options}"
         for _ in range(2):
             assert cli.main(["check", url, "--timeout", "5s"]) == 0
         ids = [ident for event in collector.events(2) for ident in ids_of(event)]
-    assert len(set(ids)) == 2
-    assert all(re.fullmatch("c4ec0000[0-9a-f]{12}000000000001", ident) for ident in ids)
+    assert len({ident[:20] for ident in ids}) == 2 and sum(ident.endswith("01") for ident in set(ids)) == 2
+    assert all(re.fullmatch("c4ec0000[0-9a-f]{12}00000000000[123]", ident) for ident in ids)
 
 
 @SERVERS
@@ -60,7 +60,7 @@ def test_test_events_do_not_break_the_promise(server: Callable[..., Any], path: 
         with logclient.connect(f"{collector.url}{path}", ledger=ledger) as client:
             for number in range(5):
                 client.send(f"event {number}")
-        collector.events(7)
+        events = collector.events(7)
     verdict = inprocess.run(ledger, tmp_path / "capture")
     assert (verdict.exit_code, verdict.counts.events, verdict.counts.ok) == (0, 5, 5), verdict.problems
-    assert verdict.capture["checks"] == 2
+    assert verdict.capture["checks"] == len(events) - 5

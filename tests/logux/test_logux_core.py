@@ -1827,6 +1827,15 @@ class TestDelivery:
         # the window recovers: a run costs only the rest of what was in flight
         assert server.disturbed < 50 * 400
 
+    @pytest.mark.parametrize("what", ["denied", "unknownType"])
+    def test_many_refusals_cost_few_resends(self, what: str) -> None:
+        does = [what if n % 7 == 6 else "" for n in range(3500)]
+        server, outcomes, _ = deliver(does, Random(1), calm=True)
+        assert list(outcomes.values()).count(OUTCOMES[what]) == 500
+        assert len(server.processed) == len(set(server.processed)) == 3000
+        # no more than were processed between two refusals are in flight, and twice that before the next one
+        assert server.disturbed < 500 * 12
+
     def test_window_grows_again_after_undos(self) -> None:
         core = connected_core()
         in_flight, batch = inflight_of([(b"{}", RAW)] * 4)

@@ -423,8 +423,9 @@ class PythonCodec:
 
     def begin_run(self) -> None:
         runs = self.runs
-        if self.processed == runs.processed:
-            runs.limit = max(1, (runs.limit or runs.most) // NARROW)
+        limit, between = runs.limit or runs.most, self.processed - runs.processed
+        if runs.processed >= 0 and between < limit:
+            runs.limit = max(1, limit // NARROW, between)
             runs.limit_processed = self.processed
         runs.added, runs.processed = self.added, self.processed
 

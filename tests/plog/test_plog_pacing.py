@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from logclient.plog.core import Plog
 from logclient.plog.pacing import FIRST, ByQueue, ByStat, slow_start
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
+from tests.oracle import plog as oracle
+from tests.plog.stat import stat_of
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for
 from tests.support.patience import PATIENCE
@@ -81,25 +84,46 @@ def test_queue_is_read_rarely_while_idle() -> None:
 
 
 def test_counters_raise_and_lower_the_pace() -> None:
-    pacer, now, packets = ByStat(1000.0), 0.0, 0
+    pacer, now, packets, lost = ByStat(1000.0), 0.0, 0, 0
 
-    def answer(lost: int | None, used: float = 1.0) -> float:
-        nonlocal now, packets
+    def answer(more: int | None, used: float = 1.0) -> float:
+        """Answer after a second, in which `used` of the rate was sent, and `more` messages were lost."""
+        nonlocal now, packets, lost
         now += 1.0
         packets += int(pacer.rate * used)
-        pacer.answered(now, lost, packets)
+        lost += more or 0
+        pacer.answered(now, None if more is None else lost, packets, packets)
         return pacer.rate
 
-    pacer.answered(now, 0, 0)
+    answer(0, used=0.0)
     assert [answer(0), answer(0)] == [1500.0, 2000.0]
     assert answer(0, used=0.1) == 2000.0  # more would not be used
-    assert answer(5) == 1000.0
-    assert answer(5) == 1500.0  # the same five as before
-    assert answer(6) == 750.0
-    assert answer(None) == 750.0
-    for _ in range(10):
-        pacer.unanswered()
-    assert pacer.rate == 100.0
+    assert answer(1000) == 1000.0, "half arrived"
+    assert answer(750) == 500.0, "no more than half at a time"
+    assert answer(0) == 562.5
+    assert answer(0) == 632.8125
+    assert answer(32) == 600.0, "what has arrived"
+    assert answer(100) == 600.0 * 63 / 64 > 500.0, "not much below what has arrived lately"
+    less = answer(60)
+    assert answer(60) == less * 9 / 8, "at each fourth answer, also with a small loss"
+    assert answer(None) == pacer.rate == less * 9 / 8
+    for _ in range(20):
+        answer(int(pacer.rate))
+    assert pacer.rate == 1.0, "nothing arrives"
+
+
+def test_only_questions_that_go_unanswered_in_a_row_halve_the_pace() -> None:
+    pacer = ByStat(1000.0)
+    pacer.answered(1.0, 0, 0, 0)
+    pacer.unanswered(2.0, 500)
+    pacer.answered(3.0, 0, 1000, 1000)
+    pacer.unanswered(4.0, 2000)
+    assert pacer.rate == 1000.0
+    pacer.unanswered(5.0, 2600)
+    assert pacer.rate == 400.0, "half of what was sent"
+    for _ in range(20):
+        pacer.unanswered(6.0, 2600)
+    assert pacer.rate == 1.0
 
 
 # -- the core
@@ -253,6 +277,102 @@ def test_server_is_asked_if_its_queue_is_not_visible(feedback: str) -> None:
     assert asks and b"STAT" in b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers)
     assert core.regulate(again)[1] is False  # one at a time
     assert list(core.events_received()) == []
+
+
+class SlowPath:
+    """A core with ``feedback=stat`` in simulated time, a path and a server.
+
+    The path takes so many packets per second, behind a queue of 50, and loses a share of them.
+    """
+
+    STEP = 0.005
+
+    def __init__(self, takes: float, loses: float = 0.0) -> None:
+        self.core = Plog(config_for("plog", feedback="stat", pace=2000), PRODUCER)
+        self.core.connected(0.0)
+        self.in_flight, self.batch = inflight_of([(BODY, 1)] * 200_000)
+        self.takes, self.loses, self.script = takes, loses, Random(1)
+        self.queue: list[bool] = []  # whether it is a question
+        self.now, self.owed = 0.0, 0.0
+        self.seen = self.asked = 0
+
+    @property
+    def sent(self) -> int:
+        return int(self.core._codec.counts[2])
+
+    def enter(self, question: bool) -> None:
+        if len(self.queue) < 50 and self.script.random() >= self.loses:
+            self.queue.append(question)
+
+    def leave(self) -> None:
+        if not self.queue.pop(0):
+            self.seen += 1
+            return
+        answer = stat_of(
+            uptime=int(self.now * 1000) + 1000, udp_simple_messages=0, v0_fragments=[self.seen],
+            v0_commands=self.asked, handlers=[{"seen_messages": self.seen}],
+        )  # fmt: skip
+        self.asked += 1
+        self.core.receive_data(oracle.runs([answer]), self.now)
+
+    def run(self, seconds: float) -> tuple[float, float]:
+        """Return the packets sent, and those that arrived, per second."""
+        before, there, end = self.sent, self.seen, self.now + seconds
+        while self.now < end:
+            if self.core.regulate(self.now)[1]:
+                self.enter(True)
+            if credit := self.core.credit(self.now)[0]:
+                first = self.sent
+                self.core.encode(self.batch, credit, self.now)
+                self.in_flight.encoded(self.batch)
+                for _ in range(self.sent - first):
+                    self.enter(False)
+            self.core.data_to_send()
+            self.core.sent(0)
+            for _ in self.core.events_received():
+                pass
+            self.owed = min(self.owed + self.takes * self.STEP, max(1.0, len(self.queue)))
+            while self.owed >= 1 and self.queue:
+                self.owed -= 1
+                self.leave()
+            self.now += self.STEP
+        return (self.sent - before) / seconds, (self.seen - there) / seconds
+
+
+@pytest.mark.parametrize("takes", [200, 24, 3])
+def test_feedback_reaches_the_rate_of_a_slow_path(takes: int) -> None:
+    path = SlowPath(takes)
+    path.run(40)
+    sent, arrived = path.run(20)
+    assert sent < 1.5 * takes + 1
+    assert arrived > 0.5 * takes
+    assert path.core.missing > 0
+
+
+def test_feedback_goes_down_to_one_packet_a_second() -> None:
+    path = SlowPath(0.2)
+    path.run(60)
+    assert 0.9 < path.run(60)[0] < 1.1
+
+
+def test_a_small_loss_that_is_not_the_rates_slows_nothing() -> None:
+    path = SlowPath(10_000, 0.05)
+    path.run(10)
+    sent, _ = path.run(10)
+    assert sent > 2000
+
+
+def test_counters_tell_what_is_missing() -> None:
+    path = SlowPath(10_000, 0.05)
+    path.run(10)
+    path.core.connection_lost()
+    path.core.connected(path.now)  # what was counted stays
+    before = path.core.missing
+    assert 0 < before <= path.sent - path.seen
+    path.run(0.1)
+    assert path.core.missing == before, "the first answer"
+    path.run(10)
+    assert before < path.core.missing <= path.sent - path.seen
 
 
 # -- the queue of a real socket
