@@ -86,8 +86,10 @@ class TestInstants:
     def test_a_time_without_a_zone_is_local(self, moment: datetime, zone: str) -> None:
         with _zone(zone):
             expected = moment.astimezone(UTC)
-            for form in (moment, moment.isoformat(), moment.isoformat(" "), str(moment).replace(".", ",")):
-                assert _instant(_sent({"@timestamp": form})["@timestamp"]) == expected
+            assert _instant(_sent({"@timestamp": moment})["@timestamp"]) == expected
+            first = moment.replace(fold=0).astimezone(UTC)  # text does not say which of two hours it means
+            for form in (moment.isoformat(), moment.isoformat(" "), str(moment).replace(".", ",")):
+                assert _instant(_sent({"@timestamp": form})["@timestamp"]) == first
             made = members_of(Encoder().encode_record(record_of({"at": moment, "all": [moment]}))[0])
             assert _instant(made["at"]) == _instant(made["all"][0]) == expected
             midnight = datetime(moment.year, moment.month, moment.day).astimezone(UTC)
