@@ -28,6 +28,7 @@ from logclient.delivery.spool import owner_files
 from logclient.errors import ConfigError, CredentialError, LedgerError, ProtocolError, describe_error
 from logclient.files import private_directory
 from logclient.plog import Client as PlogClient
+from logclient.plog.messages import command
 from logclient.readable import Probe, shown
 from logclient.records.formatters import timestamp
 from logclient.transports.tcp_link import resolve
@@ -153,7 +154,7 @@ class Examination:
                     sock.settimeout(self._timeout)
                     sock.connect(address)
                     if not self._stream:
-                        sock.send(b"\0\0PING")
+                        sock.send(command("ping"))
                         sock.recv(100)
                 reached.append(_timed("connect", f"{name} in", time.monotonic() - begun))
             except OSError as error:
@@ -330,15 +331,14 @@ class Examination:
 
     def _send_events(self) -> Iterator[Finding]:
         """Send an event through a client, then others that measure the path; all name this command."""
-        begun = time.monotonic()
         try:
             client = open_client(self.given)
         except ConfigError as error:  # Logjam's app-env, which no other step needs
             yield Finding("event", FAILED, str(error), "correct the URL, or send no event: --no-event")
             return
         try:
-            outcome, _, _ = self._submit(client, 0)
-            yield self._judge_event(outcome, time.monotonic() - begun, client.stats())
+            outcome, taken, _ = self._submit(client, 0)
+            yield self._judge_event(outcome, taken, client.stats())
             yield self._measure(client)
         finally:
             client.close(timeout=0.0)
@@ -363,11 +363,12 @@ class Examination:
         why = stats.last_error.removeprefix(f"{self.given.redacted}: ")
         if outcome is not None:
             why = f"{outcome.status}, {outcome.reason}"
-        words = f"not acknowledged in {self._timeout:g} s{why and f': {why}'}"
+        missed = "acknowledged"
         fix = "read the server's log: it accepted the connection and does not acknowledge"
         if not stats.connects:
-            words = words.replace("acknowledged", "connected")
+            missed = "connected"
             fix = "repair the addresses that fail above: the client has not reached the server"
+        words = f"not {missed} in {self._timeout:g} s{why and f': {why}'}"
         return Finding("event", FAILED, words, fix)
 
     def _measure(self, client: Client) -> Finding:

@@ -82,12 +82,13 @@ class Revision:
                 if not isinstance(document, Mapping):
                     raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
             document = dict(document)
-            if self._steps and "@timestamp" in document:
-                document = corrected(document)[0]
-            if self._steps and self._form is not None:
-                body, _, *changed = PLAIN.encode(document)
-                self._queue.count_changed(*changed)
-                document = json.loads(body)
+            if self._steps:
+                if "@timestamp" in document:
+                    document = corrected(document)[0]
+                if self._form is not None:
+                    body, _, *changed = PLAIN.encode(document)
+                    self._queue.count_changed(*changed)
+                    document = json.loads(body)
             made = document if self._form is None else self._form(dict(document))
         except BaseException as error:
             # It may have been there to remove secrets: the event is not sent. And nothing may leave a log

@@ -325,8 +325,8 @@ class TestLoss:
 
     def test_feedback_reports_what_is_missing(self, server: Server) -> None:
         server.lose, server.answer = 3, None
-        told: list[str] = []
-        with connect(server, feedback="stat", on_error=told.append) as client:
+        reports: list[str] = []
+        with connect(server, feedback="stat", on_error=reports.append) as client:
             for n in range(200):
                 client.send(b"%d" % n)
             assert client.flush(PATIENCE) == 0
@@ -334,7 +334,7 @@ class TestLoss:
             assert client.stats().missing > 50
             words = "events missing so far, by the server's counters: "
             until(lambda: words in client.stats().last_error)
-            until(lambda: told and told[-1].endswith(f"{words}{client.stats().missing}"))
+            until(lambda: reports and reports[-1].endswith(f"{words}{client.stats().missing}"))
         assert client.stats().missing + len(server.messages) == 200
 
     def test_loss_is_unknown_beside_another_client(self, server: Server) -> None:
