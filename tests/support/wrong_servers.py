@@ -22,6 +22,13 @@ def serve_each(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as open_ones:
         end = threading.Event()
 
+        def handle(sock: socket.socket) -> None:
+            try:
+                answer(sock)
+            except OSError:  # also because the socket is closed below
+                if not end.is_set():
+                    raise
+
         def serve() -> None:
             while True:
                 try:
@@ -32,7 +39,7 @@ def serve_each(answer: Callable[[socket.socket], object]) -> Iterator[int]:
                     sock.close()
                     return
                 open_ones.enter_context(sock)
-                threading.Thread(target=answer, args=(sock,), daemon=True).start()
+                threading.Thread(target=handle, args=(sock,), daemon=True).start()
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
