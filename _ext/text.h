@@ -425,4 +425,28 @@ static inline uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last) {
     return to + 1;
 }
 
+/* Whether 8 characters of ASCII are like `zeros`, or larger digits in their place, up to those of `nines`; and
+ * whether the numbers of two digits that begin at each of them are from `least` to `most`. A byte each. */
+static inline int lc_is_in_range(const uint8_t *p, const char *zeros, const char *nines, uint64_t least,
+                                 uint64_t most) {
+    const uint64_t top = 0x8080808080808080u, shape = lc_le64((const uint8_t *)zeros);
+    uint64_t digits = lc_le64(p) ^ shape, limit = lc_le64((const uint8_t *)nines) ^ shape;
+    uint64_t numbers = digits * 10 + (digits >> 8);
+    if ((((limit | top) - digits) & top) != top) return 0;
+    return ((((numbers | top) - least) & ((most | top) - numbers)) & top) == top;
+}
+
+/* Whether `n` characters of ASCII are a time of RFC 3339 as most are: 2026-01-01T12:34:56Z or with a fraction, in
+ * UTC, and of a day that every month has. */
+static inline int lc_is_plain_time(const uint8_t *p, size_t n) {
+    if (n < 20 || n > 30 || n == 21 || p[n - 1] != 'Z' || (n > 20 && p[19] != '.')
+        || !lc_is_in_range(p, "0000-00-", "9999-99-", 0x0000010000000013u, 0x7f7f0c7f7f7f7f7fu)
+        || !lc_is_in_range(p + 8, "00T00:00", "99T99:99", 0x0000000000000001u, 0x7f3b7f7f177f7f1cu)
+        || !lc_is_in_range(p + 11, "00:00:00", "99:99:99", 0, 0x7f3b7f7f7f7f7f7fu))
+        return 0;
+    for (n -= 2; n > 19; n--)
+        if (p[n] < '0' || p[n] > '9') return 0;
+    return 1;
+}
+
 #endif

@@ -26,6 +26,7 @@ ctypedef struct Attributes:
     bint extras_mixed        # some of logging's own come after it
     bint held
     int64_t created_us       # of a log call that has no record; 0: not known yet
+    lc_here *thread          # in which it is made
 
 cdef tuple ATTRIBUTE_NAMES = (
     "name", "filename", "lineno", "funcName", "process", "processName", "thread", "threadName",

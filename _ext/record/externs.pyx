@@ -103,6 +103,7 @@ cdef extern from "text.h" nogil:
     uint8_t *lc_int(uint8_t *to, int64_t v)
     uint8_t *lc_float(uint8_t *to, double v)
     uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last)
+    bint lc_is_plain_time(const uint8_t *p, size_t n)
     void lc_prefetch "__builtin_prefetch"(const void *p)
     uint8_t *lc_micro(uint8_t *to, uint32_t us)
     long long llrint(double v)

@@ -74,7 +74,7 @@ cdef class FastClient:
             try:
                 if self.revise is not None:
                     return self.revise(event, kept)
-                seq = self.encoder.put(event, kept, &reason)
+                seq = self.encoder.put(event, kept, thread, &reason)
             finally:
                 lc_leave(thread, nested)
         if seq <= 0 or self.queue.h.needs_sender:

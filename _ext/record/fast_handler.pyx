@@ -264,7 +264,7 @@ cdef class FastHandler:
         cdef int64_t created_us = 0 if call == NULL else call.created_us
         cdef uint8_t level = 0
         cdef int status
-        cdef lc_here *thread = &lc_this_thread
+        cdef lc_here *thread = &lc_this_thread if call == NULL else call.thread
         cdef uint8_t *heap = NULL
         cdef uint8_t *stack
         if thread.own and not _in_destructor():

@@ -85,18 +85,23 @@ cdef inline Route _route_of(State state):
 
 
 cdef object _call(object called, PyObject **all, size_t size, PyObject *names):
-    # Any of the methods that log.
+    # Any of the methods that log. Those of a level that is off are most, and need nothing more than this.
     cdef int method = (<Method> called).number
     cdef Py_ssize_t n = PyVectorcall_NARGS(size)
+    cdef PyObject *found = NULL if n == 0 else _recent_place(all[0])[0]
+    if (found != NULL and (<State> found).logger == all[0] and n > 1 and method != M_LOG
+            and (<State> found).route is not None and (<State> found).route.is_disabled(method)):
+        return None
+    return _call_enabled(method, all, n, names)
+
+
+cdef object _call_enabled(int method, PyObject **all, Py_ssize_t n, PyObject *names):
     cdef State state = _state_of(all[0]) if n > 0 else None
     if state is None:
         return _ordinary(None, method, all, n, names)
-    cdef Route route = state.route
+    cdef Route route = _route_of(state)
     cdef PyObject **args = all + 1
     n -= 1
-    if method != M_LOG and n > 0 and route is not None and route.is_disabled(method):
-        return None
-    route = _route_of(state)
     cdef object level = None, exc_info = None, extra = None
     cdef Py_ssize_t i, first = method == M_LOG
     cdef long depth = 1

@@ -104,26 +104,11 @@ cdef int _write_time(Document *doc, int64_t us) noexcept nogil:
     return _close_field(doc, True)
 
 
-cdef inline int _two(const uint8_t *p) noexcept nogil:
-    # The number of two digits, or a large one.
-    return (p[0] - 48) * 10 + p[1] - 48 if 48 <= p[0] <= 57 and 48 <= p[1] <= 57 else 100
-
-
 cdef bint _is_plain_time(object given) noexcept:
     """Return whether a value is a time of RFC 3339 as most are: in UTC, of a day that every month has."""
-    if type(given) is not str or not PyUnicode_IS_COMPACT_ASCII(<PyObject *> given):
-        return False
-    cdef const uint8_t *p = <const uint8_t *> PyUnicode_DATA(<PyObject *> given)
-    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(<PyObject *> given), i
-    if not (20 <= n <= 30 and n != 21 and p[n - 1] == c"Z" and (n == 20 or p[19] == c".")
-            and 19 <= _two(p) < 100 and _two(p + 2) < 100 and p[4] == c"-" and 0 < _two(p + 5) <= 12
-            and p[7] == c"-" and 0 < _two(p + 8) <= 28 and p[10] == c"T" and _two(p + 11) < 24
-            and p[13] == c":" and _two(p + 14) < 60 and p[16] == c":" and _two(p + 17) < 60):
-        return False
-    for i in range(20, n - 1):
-        if not 48 <= p[i] <= 57:
-            return False
-    return True
+    return (type(given) is str and PyUnicode_IS_COMPACT_ASCII(<PyObject *> given)
+            and lc_is_plain_time(<const uint8_t *> PyUnicode_DATA(<PyObject *> given),
+                                 <size_t> PyUnicode_GET_LENGTH(<PyObject *> given)))
 
 
 cdef int _write_timestamp(Document *doc, dict source) except -2:

@@ -278,8 +278,8 @@ cdef class Route:
                         (<FastHandler> handlers[i])._refuse(level)
                 return True
             try:
-                return self.log_to(handlers, number, state, level, level_name, frame, args, n, exc_info,
-                                   extra, depth, stack_info)
+                return self.log_to(handlers, number, state, level, level_name, thread, frame, args, n,
+                                   exc_info, extra, depth, stack_info)
             finally:
                 lc_leave(thread, nested)
         finally:
@@ -287,13 +287,13 @@ cdef class Route:
                 Py_DECREF(handlers[i])
 
     cdef bint log_to(self, PyObject **handlers, long long number, State state, object level,
-                     object level_name, PyObject *frame, PyObject **args, Py_ssize_t n, object exc_info,
-                     dict extra, long depth, bint stack_info) except -1:
+                     object level_name, lc_here *thread, PyObject *frame, PyObject **args, Py_ssize_t n,
+                     object exc_info, dict extra, long depth, bint stack_info) except -1:
         cdef Attributes s
         cdef Site *site
         cdef int i
         cdef object message = <object> args[0], given = _arguments(args, n), stack = None
-        cdef object caller, ident, thread, thread_name, path, file, line, function
+        cdef object caller, ident, owner, thread_name, path, file, line, function
         if n == 2 and not _is_inert(args[1]) and isinstance(<object> args[1], Mapping) and <object> args[1]:
             given = <object> args[1]         # as LogRecord does
         if exc_info:
@@ -302,9 +302,9 @@ cdef class Route:
             elif not isinstance(exc_info, tuple):
                 exc_info = sys.exc_info()
         ident = PyThread_get_thread_ident()
-        thread = None if self.threads is None else self.threads.get(ident)
-        if type(thread) is THREAD or type(thread) is MAIN_THREAD:
-            thread_name = thread._name
+        owner = None if self.threads is None else self.threads.get(ident)
+        if type(owner) is THREAD or type(owner) is MAIN_THREAD:
+            thread_name = owner._name
         else:
             ident = logging.threading.get_ident()
             thread_name = logging.threading.current_thread().name
@@ -325,6 +325,7 @@ cdef class Route:
         function = <object> site.function
         memset(&s, 0, sizeof(s))
         s.held = True                        # all values, by this function
+        s.thread = thread
         s.values[A_NAME] = <PyObject *> self.name
         s.values[A_FILENAME] = <PyObject *> file
         s.values[A_LINENO] = <PyObject *> line
@@ -348,7 +349,7 @@ cdef class Route:
             for i in range(self.count):
                 if number >= self.levels[i]:
                     (<FastHandler> handlers[i])._ship_call(&s, extra)
-            if lc_this_thread.refuses and lc_this_thread.calls == 1:
+            if thread.refuses and thread.calls == 1:
                 (<FastHandler> handlers[0])._report_recursion(_record_of(&s, extra))
         finally:
             if self.in_progress is not None:

@@ -187,15 +187,15 @@ cdef class Encoder:
             raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
         return self._encode(record, True, made)
 
-    cdef int64_t put(self, object obj, uint8_t level, uint8_t *reason) except? -9:
+    cdef int64_t put(self, object obj, uint8_t level, lc_here *thread, uint8_t *reason) except? -9:
         # Encode a mapping or a string into the queue. Returns NOT_ENCODED, with the reason, if it cannot be.
         cdef Document doc
         cdef int64_t seq
         cdef uint8_t *heap = NULL
-        cdef uint8_t *stack = lc_place(&lc_this_thread, heap, STACK)
+        cdef uint8_t *stack = lc_place(thread, heap, STACK)
         doc.heap = NULL
         try:
-            if self._encode_mapping(&doc, stack, obj) < 0:
+            if self._encode_mapping(&doc, stack, thread, obj) < 0:
                 reason[0] = doc.reason
                 return NOT_ENCODED
             seq = lc_put(self.queue.h, doc.base, <size_t> (doc.p - doc.base), level,
@@ -225,7 +225,7 @@ cdef class Encoder:
                 status = _encode_record(self, &doc, stack, thread, obj, NULL, made, False, &created_us,
                                         &level)
             else:
-                status = self._encode_mapping(&doc, stack, obj)
+                status = self._encode_mapping(&doc, stack, thread, obj)
             if status < 0:
                 raise _error(doc.reason, obj, self.max_event_bytes)
             return (PyBytes_FromStringAndSize(<char *> doc.base, doc.p - doc.base),
@@ -324,11 +324,11 @@ cdef class Encoder:
 
     # Mappings.
 
-    cdef int _encode_mapping(self, Document *doc, uint8_t *stack, object obj) except -2:
+    cdef int _encode_mapping(self, Document *doc, uint8_t *stack, lc_here *thread, object obj) except -2:
         cdef dict d
         cdef uint32_t moved = 0
         self.begin(doc, stack)
-        doc.thread = &lc_this_thread
+        doc.thread = thread
         doc.created_us = lc_wall_us() if self.timestamp else 0
         if type(obj) is dict:
             d = obj

@@ -73,6 +73,7 @@ class Revision:
         body, _, *changed = encoded
         self._queue.count_changed(*changed)
         document: Any = json.loads(body)
+        time = document.get("@timestamp", self)
         try:
             for step in self._steps:
                 document = step(document)
@@ -83,7 +84,7 @@ class Revision:
                     raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
             document = dict(document)
             if self._steps:
-                if "@timestamp" in document:
+                if document.get("@timestamp", time) is not time:
                     document = corrected(document)[0]
                 if self._form is not None:
                     body, _, *changed = PLAIN.encode(document)

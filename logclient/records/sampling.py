@@ -57,22 +57,24 @@ class Sampling:
 
     def call(self, logger: str, level: int, msg: object, args: Any, exc_info: Any) -> int:
         """Return what ``admit`` does of a log call that has no record."""
-        return self.admit(logger, level, msg, lambda: str(msg) % args if args else str(msg), _kind(exc_info))
+        return self.admit(logger, level, msg, lambda: str(msg) % args if args else str(msg), exc_info)
 
     def record(self, record: logging.LogRecord) -> logging.LogRecord | None:
         """Return the record to ship: itself, or a copy that says how many were held back; None: none."""
-        held = self.admit(record.name, record.levelno, record.msg, record.getMessage, _kind(record.exc_info))
+        held = self.admit(record.name, record.levelno, record.msg, record.getMessage, record.exc_info)
         if held <= 0:
             return None if held < 0 else record
         made = copy.copy(record)
         setattr(made, SUPPRESSED, held)
         return made
 
-    def admit(self, logger: str, level: int, message: object, text: Callable[[], object], error: str) -> int:
+    def admit(
+        self, logger: str, level: int, message: object, text: Callable[[], object], error: object
+    ) -> int:
         """Return how many of a record's message were held back since one passed; -1: it does not pass.
 
         The message is what it was logged with, before its arguments; `text` returns its text, and `error` is
-        the type of its exception.
+        its exception, as `exc_info` or by the name of its type.
         """
         if self._share is not None:
             share = self._share(logger, level)
@@ -85,7 +87,7 @@ class Sampling:
                 said = text()
             except Exception:  # arguments that do not fit, or an object without a text
                 said = template(message)
-            held = self._pass(hash((logger, level, said, error)), self._dedupe, 1)
+            held = self._pass(hash((logger, level, said, _kind(error))), self._dedupe, 1)
             if held < 0:
                 self._count(FILTER_DEDUPE)
                 return -1
@@ -168,6 +170,8 @@ def _has_no_words(said: object) -> bool:
     return isinstance(said, str) and not re.search(r"\w", _PLACES.sub("", said))
 
 
-def _kind(exc_info: Any) -> str:
-    kind = exc_info[0] if isinstance(exc_info, tuple) and exc_info else type(exc_info)
+def _kind(error: Any) -> str:
+    if isinstance(error, str):
+        return error
+    kind = error[0] if isinstance(error, tuple) and error else type(error)
     return getattr(kind, "__qualname__", "")

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
@@ -64,6 +64,12 @@ def _instant(written: object) -> datetime:
     return datetime.fromisoformat(written)
 
 
+def _is_instant(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(datetime.fromisoformat(text))
+    return False
+
+
 def _is_now(written: object) -> bool:
     return abs(_instant(written) - datetime.now(UTC)) < timedelta(seconds=60)
 
@@ -80,6 +86,15 @@ class TestInstants:
             for form in (moment, shown, shown.replace("+00:00", "Z"), shown.replace("+00:00", " UTC")):
                 assert _instant(_sent({"@timestamp": form})["@timestamp"]) == moment
             assert _instant(_sent({"at": moment})["at"]) == moment
+
+    @pytest.mark.parametrize("moment", ["2026-11-28T23:59:58Z", "1970-01-01T00:00:00.123456789Z"])
+    def test_a_time_of_rfc_3339_stays_as_it_is_and_no_other_text_does(self, moment: str) -> None:
+        for at in range(len(moment)):
+            for character in map(chr, range(128)):
+                text = moment[:at] + character + moment[at + 1 :]
+                sent = _sent({"@timestamp": text})["@timestamp"]
+                _instant(sent)  # which is valid
+                assert sent == text or not RFC3339.fullmatch(text) or not _is_instant(text), text
 
     @examples(300)
     @given(st.datetimes(datetime(1902, 1, 1), datetime(2037, 12, 31)), st.sampled_from(ZONES))
