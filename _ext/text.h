@@ -437,7 +437,8 @@ static inline int lc_is_in_range(const uint8_t *p, const char *zeros, const char
 }
 
 /* Whether `n` characters of ASCII are a time of RFC 3339 as most are: 2026-01-01T12:34:56Z or with a fraction, in
- * UTC, and of a day that every month has. */
+ * UTC, and of a day that every month has. The bounds, from the lowest byte: century (byte 0) and month (5); day (0),
+ * hour (3) and minute (6); second (6). */
 static inline int lc_is_plain_time(const uint8_t *p, size_t n) {
     if (n < 20 || n > 30 || n == 21 || p[n - 1] != 'Z' || (n > 20 && p[19] != '.')
         || !lc_is_in_range(p, "0000-00-", "9999-99-", 0x0000010000000013u, 0x7f7f0c7f7f7f7f7fu)

@@ -92,10 +92,11 @@ cdef object _call(object called, PyObject **all, size_t size, PyObject *names):
     if (found != NULL and (<State> found).logger == all[0] and n > 1 and method != M_LOG
             and (<State> found).route is not None and (<State> found).route.is_disabled(method)):
         return None
-    return _call_enabled(method, all, n, names)
+    return _call_in_full(method, all, n, names)
 
 
-cdef object _call_enabled(int method, PyObject **all, Py_ssize_t n, PyObject *names):
+cdef object _call_in_full(int method, PyObject **all, Py_ssize_t n, PyObject *names):
+    # A call whose level is on, as far as is known.
     cdef State state = _state_of(all[0]) if n > 0 else None
     if state is None:
         return _ordinary(None, method, all, n, names)
