@@ -99,6 +99,10 @@ ctypedef struct lc_codec:
     # Act on the deadline, which is over. Return 0 when that was all, 1 when the peer was silent for too long,
     # or a STOP_ number. NULL: it was always too long.
     int (*timeout)(void *self, double now) noexcept nogil
+    # When the peer's TCP was seen to acknowledge more bytes of this connection, which is a sign of life: the
+    # pump writes it, where the system tells. It looks once a second while events are in flight, and when the
+    # deadline is over. NULL: only what the peer sends is a sign of life.
+    double *moved
     # Take the wall clock, in seconds since 1970, that belongs to `now`. Called before `credit` and `encode`.
     # NULL unless the core dates events.
     void (*sample)(void *self, double now, double wall) noexcept nogil

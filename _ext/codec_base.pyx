@@ -87,6 +87,10 @@ cdef class CodecBase:
         out.n = out.alive = out.progress = 0
         return result
 
+    def moved(self, double now):
+        """Note that the peer's TCP has acknowledged more bytes of this connection."""
+        self.codec.moved[0] = now
+
     def deadline(self) -> float:
         """Return when the codec must be called even if nothing arrives."""
         return self.codec.deadline(self.codec.self)

@@ -29,6 +29,7 @@ cdef enum:
     TAIL_MOST = 49               # bytes that an id adds to a body
     TAIL_END = 14                # ... the last of them: 12 digits and `"}`
     TOPICS = 6
+    MOST_QUARTERS = 15           # of `inflight`: the sockets of servers hold 1000 replies, and drop more
     ROUND = 2048                 # messages encoded at once
     PINGS = 16                   # without a reply at one time
     REPLY_LIMIT = 4096           # bytes of a reply, heads and all
@@ -36,6 +37,7 @@ cdef enum:
     WRONG_SHOWN = 120
     ROOM_KEPT = 1 << 22
 
+include "lumberjack/limit.pyx"
 include "logjam/blocks.pyx"
 include "logjam/client.pyx"
 include "logjam/compression.pyx"

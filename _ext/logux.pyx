@@ -33,6 +33,7 @@ cdef enum:
     TAIL_SIZE = 41               # ,"id":"<32 digits>"}
     CLOCKS = 8                   # offsets of the clocks that are kept
     HEAD_SIZE = 16               # of the head of a body with a time of its own
+    MOST_ACTIONS = 6400          # in flight, where it follows the round trip
     DOUBTS = 4                   # times the limit in flight; older doubts belong to events dropped since
     DIGITS = 15                  # of a number that is read here; JavaScript has no larger integers
     ROOM_KEPT = 1 << 22          # larger scratch memory is freed
@@ -52,6 +53,7 @@ cdef extern from "stdint.h":
 
 cdef const uint32_t NONE = 0xFFFFFFFF
 
+include "lumberjack/limit.pyx"
 include "logux/clocks.pyx"
 include "logux/inflight.pyx"
 include "logux/encode.pyx"

@@ -2,6 +2,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from logclient._ext.inflight cimport InflightBatches
 from logclient._ext.codec cimport lc_codec, lc_outcomes, lc_wire
+from logclient._ext.descriptors cimport lc_file
 
 
 # Results of `_write` and `_read` besides a number of bytes; 0 means: not now.
@@ -51,7 +52,11 @@ cdef class CompiledPump:
     cdef double counted_at   # when that was found, and how much progress there was then
     cdef uint64_t counted
     cdef double last_report
-    cdef double last_progress
+    cdef readonly double last_progress   # monotonic seconds
+    cdef double patience     # until then what has arrived is being read, so that no wait is over
+    cdef lc_file file        # the link's socket, where it is known
+    cdef double looked_at    # when the system was asked what the peer's TCP has acknowledged ...
+    cdef uint64_t acked      # ... and what it was
     cdef bint has_events
     cdef list found          # events of the core that the engine has not taken
     cdef readonly int error  # errno behind the end `error`
@@ -62,7 +67,7 @@ cdef class CompiledPump:
     cdef readonly uint64_t progress
     cdef public str why
 
-    # Implemented by subclasses. `_use_link` keeps the needed parts of a link until the next call.
+    # Implemented by subclasses. `_use_link` keeps what is needed of a link until the next call.
     cdef int _use_link(self, link) except -1
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil

@@ -15,11 +15,23 @@ ctypedef struct lc_topic:
     bint uuid                    # that field is "uuid", not "request_id"
 
 
+# A request without a reply. The last one of those that were encoded together measures their round trip.
+ctypedef struct lc_request:
+    uint64_t seq                 # of the engine; 0 is a ping
+    uint32_t size
+    bint last
+    lc_trip trip
+
+
 ctypedef struct lc_client:
     bint request
     bint identity
     bint check
     uint32_t inflight
+    uint32_t quarter             # of them
+    lc_limit limit               # of the quarters in flight
+    lc_piece piece               # bounds all that is in flight
+    uint64_t bytes               # of the events in flight
     uint64_t batch_bytes
     size_t compress_over
     double silence
@@ -27,7 +39,7 @@ ctypedef struct lc_client:
     size_t app_env_size
     lc_topic topics[TOPICS]
     uint64_t number              # of the next message
-    uint64_t *ring               # engine sequences without a reply; 0 is a ping
+    lc_request *ring
     uint32_t room
     uint32_t head
     uint32_t count
@@ -45,9 +57,17 @@ ctypedef struct lc_client:
 
 
 cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
+    cdef uint32_t most = w.inflight + w.quarter * (w.limit.now - w.limit.least)
     if not w.request:
         return handing_room(&w.handing)
-    return w.inflight - w.count if w.count < w.inflight else 0     # pings may exceed it
+    if w.count and w.bytes >= w.piece.size:
+        return 0
+    return most - w.count if w.count < most else 0     # pings may exceed it
+
+
+# How many quarters are in flight.
+cdef inline uint32_t quarters(lc_client *w) noexcept nogil:
+    return (w.count + w.quarter - 1) // w.quarter
 
 
 cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
@@ -56,12 +76,15 @@ cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size
     w.now = now
     # Replies come a few at a time. To wait until a quarter is free costs less than a ledger line and a turn
     # of the pump for each of them.
-    if w.wrong or (w.request and w.count and room < (w.inflight + 3) // 4):
+    if w.wrong or (w.request and w.count and (room < w.quarter or 4 * w.bytes > 3 * w.piece.size)):
         events[0] = 0
         size[0] = 0
     else:
+        # A distant server gets no more than that at once, each with a round trip of its own.
         events[0] = room
-        size[0] = w.batch_bytes
+        if w.limit.most > w.limit.least and LEAST_TRIP <= w.limit.base < FOREVER:
+            events[0] = min(room, w.quarter)
+        size[0] = min(w.batch_bytes, w.piece.size - w.bytes)
 
 
 cdef inline void put_meta(lc_client *w, uint8_t *p, uint8_t compression, int64_t created_us) noexcept nogil:
@@ -124,13 +147,16 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef size_t begin = wire.size, size, body, taken = 0
     cdef lc_unhashed unhashed
     cdef uint32_t i = batch.cursor - 1, n = 0
+    cdef uint64_t most
+    cdef lc_request *one = NULL
     cdef uint8_t compression
     cdef int64_t done
     if w.wrong:
         return 0
     events = min(events, client_room(w))
+    most = min(w.batch_bytes, w.piece.size - w.bytes)
     begin_hashes(&unhashed)
-    while next_event(batch, &i, n, events, taken, w.batch_bytes):
+    while next_event(batch, &i, n, events, taken, most):
         size = batch.size[i]
         if size > BODY_LIMIT - TAIL_MOST:
             fail_event(batch, i, R_TOO_LARGE)
@@ -179,12 +205,19 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
         if w.request:
             if w.count == 0:
                 w.last_sign = now    # the server owed nothing until now
-            w.ring[(w.head + w.count) % w.room] = batch.seq[i]
+            one = &w.ring[(w.head + w.count) % w.room]
+            one.seq = batch.seq[i]
+            one.size = <uint32_t> size
+            one.last = False
+            w.bytes += size
             w.count += 1
         else:
             handing_add(&w.handing, batch.seq[i], wire.size - begin)
     finish_hashes(&unhashed, batch, wire.data)
     w.handing.written += wire.size - begin
+    if one != NULL:
+        one.last = True
+        limit_sent(&w.limit, &one.trip, quarters(w), now)
     return n
 
 
@@ -211,7 +244,8 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
     out.alive += 1
     if w.count == 0:
         return client_wrong(w, WRONG_TIME, p, size)
-    cdef uint64_t seq = w.ring[w.head]
+    cdef lc_request *one = &w.ring[w.head]
+    cdef uint64_t seq = one.seq
     if seq == 0:
         good = n == 3 and says(&frames[1], b"200 OK", 6)
         if not says(&frames[0], b"ping", 4) or not good and not (
@@ -228,7 +262,13 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
             return client_wrong(w, WRONG_REPLY, p, size)
         if outcome_add(out, seq, seq, ACKED if good else FAILED, R_NONE if good else R_REJECTED) < 0:
             return STOP_MEMORY
+        w.piece.acked = True
         out.progress += 1
+        if one.last:
+            limit_acked(&w.limit, &one.trip, quarters(w), w.now)
+        if 2 * w.bytes >= w.piece.size:      # it was used up, or nearly so
+            w.piece.size = min(w.piece.most, w.piece.size + one.size)
+        w.bytes -= one.size
     w.head = (w.head + 1) % w.room
     w.count -= 1
     return 0
@@ -300,7 +340,7 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
 
 cdef double client_deadline(void *self) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
-    return w.last_sign + w.silence if w.count else 0
+    return max(w.last_sign, w.piece.moved) + w.silence if w.count else 0
 
 
 cdef bytes frame_of(bytes content, bint more):
@@ -332,7 +372,7 @@ cdef class Codec(CodecBase):
     def __cinit__(self, bytes producer, bytes app_env, topics: Sequence[bytes], *, bint request=True,
                   int inflight=256, int64_t batch_bytes=1 << 20, int compression=0, int level=3,
                   int64_t compress_over=1024, bint identity=True, bint check=True, double silence=30.0,
-                  uint64_t number=1):
+                  uint64_t number=1, bint adaptive=False):
         cdef lc_client *w = &self.w
         cdef lc_topic *topic
         cdef int i
@@ -354,8 +394,13 @@ cdef class Codec(CodecBase):
         w.compress_over = compress_over
         w.silence = silence
         w.number = number
-        w.room = inflight + PINGS
-        w.ring = <uint64_t *> calloc(w.room, sizeof(uint64_t))
+        w.quarter = (inflight + 3) // 4
+        w.limit.least = 4
+        w.limit.most = MOST_QUARTERS if adaptive else 4
+        limit_reset(&w.limit)
+        w.room = inflight + w.quarter * (w.limit.most - 4) + PINGS
+        piece_open(&w.piece, <uint64_t> 1 << 62, <uint64_t> 1 << 62)
+        w.ring = <lc_request *> calloc(w.room, sizeof(lc_request))
         if w.ring == NULL or handing_open(&w.handing, ROUND) < 0:
             raise MemoryError()
         self.app_env = app_env
@@ -379,6 +424,7 @@ cdef class Codec(CodecBase):
         self.codec.encode = client_encode_held if packer_needs_gil(&w.packer) else client_encode
         self.codec.receive = client_receive
         self.codec.deadline = client_deadline
+        self.codec.moved = &w.piece.moved
         if not request:
             self.codec.sent = client_sent
             self.handing = &w.handing
@@ -432,12 +478,17 @@ cdef class Codec(CodecBase):
         self.connection_lost()
         self.w.wrong = WRONG_NONE
         self.w.now = self.w.last_sign = now
+        limit_reset(&self.w.limit)
+        piece_begin(&self.w.piece)
 
     def connection_lost(self) -> int:
         """Forget everything in flight; return the number of requests."""
         cdef lc_client *w = &self.w
         cdef uint32_t requests = w.count
+        if requests > w.pings and w.wrong == WRONG_NONE:
+            piece_lost(&w.piece, requests - w.pings, w.bytes)
         w.head = w.count = w.pings = 0
+        w.bytes = 0
         handing_forget(&w.handing)
         w.partial.size = w.pongs.size = 0
         self.sent()
@@ -460,7 +511,7 @@ cdef class Codec(CodecBase):
         w.handing.written += len(message)
         if w.count == 0:
             w.last_sign = w.now
-        w.ring[(w.head + w.count) % w.room] = 0
+        w.ring[(w.head + w.count) % w.room].seq = 0
         w.count += 1
         w.pings += 1
 

@@ -27,7 +27,7 @@ cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size
         send_suspect(w, now)
     else:
         events[0] = <uint32_t> step
-        size[0] = w.window_bytes
+        size[0] = w.piece.size
 
 
 cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
@@ -112,7 +112,8 @@ cdef class Codec(CodecBase):
 
     def __cinit__(self, bytes producer, bytes action_type, *, int64_t window=100,
                   int64_t window_bytes=1 << 18, int64_t inflight=4, bint identity=True, bint check=True,
-                  bint synced=False, double silence=30.0, double ping=10.0, double processing_timeout=20.0):
+                  bint synced=False, double silence=30.0, double ping=10.0, double processing_timeout=20.0,
+                  bint adaptive=False):
         cdef lc_client *w = &self.w
         cdef size_t buckets = 1
         cdef bytes tail
@@ -122,8 +123,12 @@ cdef class Codec(CodecBase):
         assert 3 <= len(action_type) <= 4096
         assert silence > 0 and ping > 0 and processing_timeout > 0
         w.window = <uint32_t> window
-        w.window_bytes = window_bytes
-        w.inflight = <uint32_t> inflight
+        w.limit.least = <uint32_t> inflight
+        if adaptive:             # as many actions as 64 messages of the usual size
+            inflight = max(inflight, min(<int64_t> 64, MOST_ACTIONS // window))
+        w.inflight = w.limit.most = <uint32_t> inflight
+        limit_reset(&w.limit)
+        piece_open(&w.piece, window_bytes, START_BYTES // w.limit.least if adaptive else window_bytes)
         w.identity = identity
         w.check = check
         w.synced_mode = synced
@@ -131,7 +136,7 @@ cdef class Codec(CodecBase):
         w.ping_after = ping
         w.jam.after = w.jam.patience = processing_timeout
         w.jam.processed = -1
-        w.runs.most = <uint32_t> (window * inflight)
+        w.runs.most = <uint32_t> (window * w.limit.least)
         self.head = b'{"type":' + action_type + b',"data":'
         w.head = <const uint8_t *> PyBytes_AS_STRING(self.head)
         w.head_size = len(self.head)
@@ -154,6 +159,7 @@ cdef class Codec(CodecBase):
         self.codec.encode = client_encode
         self.codec.receive = client_receive
         self.codec.deadline = next_timeout
+        self.codec.moved = &w.piece.moved
         self.codec.answers = move_ready
         self.codec.timeout = act_on_timeout
         self.codec.sample = client_sample
@@ -208,6 +214,8 @@ cdef class Codec(CodecBase):
         self.sent()
         w.state = CONNECTING
         w.connect_at = w.received_at = w.sent_at = now
+        limit_reset(&w.limit)
+        piece_begin(&w.piece)
         w.awaited_since = 0
 
     def connected(self, bytes node, int64_t base, double now, double lead):
@@ -233,6 +241,8 @@ cdef class Codec(CodecBase):
         """
         cdef lc_client *w = &self.w
         cdef uint32_t doubts = w.open
+        if w.oldest != NULL and w.wrong != WRONG_JAM:
+            piece_lost(&w.piece, w.oldest.count, w.oldest.size)
         self.outcomes()
         w.out = &self.out
         enough_memory(keep_doubts(w, keep, drop))

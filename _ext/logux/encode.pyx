@@ -148,7 +148,7 @@ cdef inline void place_action(lc_client *w, lc_wire *wire, uint32_t i, uint8_t *
     wire.size = put_meta(w, p + 1 + size, a) - wire.data
 
 
-cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noexcept nogil:
+cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, uint64_t size, double now) noexcept nogil:
     cdef lc_sync *s = &w.syncs[k]
     if w.open == 0:
         w.oldest = s
@@ -157,7 +157,11 @@ cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noe
     s.added = w.added
     s.count = s.open = n
     s.synced = False
+    s.size = size
     w.open += n
+    w.bytes += size
+    w.flying += 1
+    limit_sent(&w.limit, &s.trip, w.flying, now)
 
 
 # Finish the sync that begins at `begin` of the wire, and its actions SYNC_HEAD bytes later. Its last byte is
@@ -195,7 +199,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         return STOP_MEMORY
     wire.size += SYNC_HEAD
     begin_hashes(&unhashed)
-    while next_event(batch, &i, n, events, taken, w.window_bytes):
+    while next_event(batch, &i, n, events, taken, w.piece.size):
         if batch.seq[i] > last:
             held[0] = True
             break
@@ -241,13 +245,13 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         add_hash(&unhashed, batch, wire.data, wire.size + 1, done, i)
         place_action(w, wire, k * w.window + n, p, <uint32_t> done)
         batch.status[i] = INFLIGHT
-        taken += size
+        taken += queue_bytes(size)
         n += 1
     if n == 0:
         wire.size = begin
         return 0
     finish_hashes(&unhashed, batch, wire.data)
-    open_sync(w, k, n, now)
+    open_sync(w, k, n, taken, now)
     end_sync(w, wire, begin)
     return <int> n
 
@@ -269,6 +273,6 @@ cdef int encode_alone(lc_client *w, const lc_suspect *one, double now, lc_wire *
     a.subprotocol = one.subprotocol
     new_id(w, a, <int64_t> (w.wall * 1e3))
     place_action(w, wire, k * w.window, p, one.size)
-    open_sync(w, k, 1, now)
+    open_sync(w, k, 1, queue_bytes(one.size), now)
     end_sync(w, wire, begin)
     return 1

@@ -17,6 +17,8 @@ ctypedef struct lc_sync:
     uint32_t count               # actions
     uint32_t open                # actions without an outcome; 0: this place is free
     bint synced
+    uint64_t size                # bytes of its actions, as the queue counts them
+    lc_trip trip
     lc_wire text                 # of its actions, for those that are sent again
 
 
@@ -87,8 +89,9 @@ ctypedef struct lc_client:
     bint check
     bint synced_mode
     uint32_t window
-    uint32_t inflight
-    uint64_t window_bytes
+    uint32_t inflight            # syncs, for which there is room
+    lc_limit limit               # of the syncs in flight
+    lc_piece piece
     double silence
     double ping_after
     const uint8_t *head          # {"type":...,"data":
@@ -117,6 +120,8 @@ ctypedef struct lc_client:
     uint32_t *buckets
     uint32_t mask
     uint32_t open
+    uint32_t flying              # syncs
+    uint64_t bytes               # of the actions in flight
     lc_sync *oldest              # sync in flight
     lc_doubt *doubts
     size_t doubt_count
@@ -187,7 +192,12 @@ cdef void settle(lc_client *w, uint32_t i, double now) noexcept nogil:
     a.seq = 0
     w.open -= 1
     s.open -= 1
+    w.piece.acked = True
     if s.open == 0:
+        limit_acked(&w.limit, &s.trip, w.flying, now)
+        piece_acked(&w.piece, s.size, s.trip.sent, now)
+        w.flying -= 1
+        w.bytes -= s.size
         s.text.size = 0
         trim(&s.text, TEXT_KEPT)         # many MiB must not be held until another text takes the place
     note_progress(w, s, now)
@@ -272,7 +282,8 @@ cdef void forget(lc_client *w) noexcept nogil:
         w.syncs[k].text.size = 0
         trim(&w.syncs[k].text, TEXT_KEPT)
     memset(w.buckets, 0xFF, (<size_t> w.mask + 1) * sizeof(uint32_t))
-    w.open = 0
+    w.open = w.flying = 0
+    w.bytes = 0
     w.oldest = NULL
     w.pings.size = 0
     w.inbox.size = w.inbox_at = w.undone.size = w.replies.size = w.ready.size = 0

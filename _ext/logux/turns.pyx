@@ -87,8 +87,11 @@ cdef uint32_t sync_room(lc_client *w) noexcept nogil:
     if r.limit and w.processed - r.limit_processed >= r.limit:
         r.limit_processed = w.processed
         r.limit = 2 * r.limit if 2 * r.limit < r.most else 0
-    most = r.limit if r.limit else r.most
-    if w.open >= most or free_sync(w) == NONE:
+    most = r.limit if r.limit else w.window * w.limit.now
+    if w.open >= most or w.flying >= w.limit.now:
+        return 0
+    # A pong of ours goes behind all this.
+    if w.flying and w.bytes >= w.piece.size * w.limit.now:
         return 0
     return min(w.window, most - w.open)
 
@@ -225,6 +228,11 @@ cdef inline void look_at_jam(lc_client *w) noexcept nogil:
         j.patience = j.after
 
 
+# When the server counts as dead: it has sent nothing, and its TCP has taken nothing.
+cdef inline double silent_at(lc_client *w) noexcept nogil:
+    return max(max(w.received_at, w.awaited_since), w.piece.moved) + w.silence
+
+
 # When something is due: a ping, or the end after a silence or a jam. 0: nothing is.
 cdef double next_timeout(void *self) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
@@ -236,7 +244,7 @@ cdef double next_timeout(void *self) noexcept nogil:
         return w.connect_at + w.silence
     if not w.open and not w.pings.size:
         return idle
-    timeout = max(w.received_at, w.awaited_since) + w.silence
+    timeout = silent_at(w)
     jam = jam_deadline(w)
     if jam > 0:
         timeout = min(timeout, jam)
@@ -250,8 +258,7 @@ cdef int act_on_timeout(void *self, double now) noexcept nogil:
     cdef double timeout = next_timeout(w), jam
     if w.over or timeout == 0 or now < timeout:
         return 0
-    if w.state == CONNECTING or (w.open or w.pings.size) and (
-            now >= max(w.received_at, w.awaited_since) + w.silence):
+    if w.state == CONNECTING or (w.open or w.pings.size) and now >= silent_at(w):
         w.over = True
         w.wrong = WRONG_SILENCE
         return 1

@@ -1,4 +1,5 @@
-# The limit: how many windows may be in flight, by round trips.
+# How much may be in flight, in Lumberjack, Logjam and Logux; windows stand for what a protocol sends at once.
+# First the limit: how many windows, by round trips.
 #
 # A distant reader needs as many windows as fit into the round trip. A slow one acknowledges late, too, but
 # there each window waits behind the one before it. So the limit grows by half while round trips stay as short
@@ -16,9 +17,13 @@ cdef const double REST = 10.0            # seconds without a window, after which
 cdef const double SHORT = 1.25           # times the shortest round trip: no window waits for another
 cdef const double LONG = 1.5             # windows wait ...
 cdef const double LATE = 2.0             # ... most of the time
+cdef const double SLOW = 10.0            # seconds: a window that is under way for longer is too large
+cdef const double QUICK = 5.0            # one that was under way for less may grow
 
 cdef enum:
     MOST_WINDOWS = 16
+    EVENT_HEAD = 24              # bytes that the queue adds to a body's size
+    START_BYTES = 1 << 17        # in flight, until it is known how fast the path is
     FIRST_PAUSE = 8              # rounds after a growth that was taken back; doubled each time
     LAST_PAUSE = 1024
 
@@ -45,6 +50,49 @@ ctypedef struct lc_trip:
     double sent
     uint32_t round
     bint full                    # it used the limit up, as soon as that was possible
+
+
+# The size of a window. One under way until the patience of the server ends, or ours, would be sent again for
+# ever. So windows begin small, grow with acknowledgements of those that left us quickly, and shrink when one
+# was under way for long, or when a connection ends without an acknowledgement: down to one event. Logjam so
+# bounds all that is in flight, and begins without a bound.
+ctypedef struct lc_piece:
+    uint64_t size                # bytes of its events, each as `queue_bytes`; of bodies in Logjam
+    uint64_t most
+    double moved                 # when the peer's TCP was seen to acknowledge more; 0: it is unknown
+    bint acked                   # the peer has acknowledged something on this connection
+
+
+# How many bytes an event is in the queue, whose batches a window is to hold.
+cdef inline uint64_t queue_bytes(size_t size) noexcept nogil:
+    return EVENT_HEAD + (size + 7 & ~<size_t> 7)
+
+
+cdef inline void piece_open(lc_piece *p, uint64_t most, uint64_t start) noexcept nogil:
+    p.most = most
+    p.size = min(most, start)
+
+
+cdef inline void piece_begin(lc_piece *p) noexcept nogil:
+    p.moved = 0
+    p.acked = False
+
+
+# Note that a window was acknowledged that was sent then. Only one that was about as large as allowed says
+# something about that.
+cdef inline void piece_acked(lc_piece *p, uint64_t size, double sent, double now) noexcept nogil:
+    if 2 * size >= p.size:
+        if (p.moved if p.moved else now) - sent < QUICK:
+            p.size = min(p.most, p.size + size)
+        elif p.moved - sent > SLOW and size <= p.size:
+            p.size = max(<uint64_t> 1, p.size // 2)
+
+
+# Note that the connection has ended with this window in flight, the oldest. One event says nothing of others:
+# it may be tried alone because it may be poison.
+cdef inline void piece_lost(lc_piece *p, uint32_t events, uint64_t size) noexcept nogil:
+    if events > 1 and not p.acked:
+        p.size = max(<uint64_t> 1, min(p.size, size) // 2)
 
 
 cdef void limit_reset(lc_limit *l) noexcept nogil:

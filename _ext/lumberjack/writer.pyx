@@ -9,7 +9,6 @@ ctypedef struct lc_window:
     uint32_t runs
     uint32_t run                 # the run in which the next acknowledgement begins ...
     uint32_t used                # ... and how many of its events are acknowledged
-    bint behind                  # it was sent while another was in flight
     uint64_t size                # bytes of its events, as the queue counts them
     lc_trip trip
     lc_run *items                # room for one run per event
@@ -46,6 +45,7 @@ ctypedef struct lc_writer:
     uint64_t window_bytes
     double silence
     lc_limit limit
+    lc_piece piece
     lc_window *windows           # a ring of `limit.most`
     lc_run *runs                 # of all windows
     uint32_t head
@@ -100,7 +100,7 @@ cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = 0
     else:
         events[0] = w.window
-        size[0] = w.window_bytes
+        size[0] = w.piece.size
 
 
 cdef int make_field(lc_field *field, bytes begin, bytes id_, bytes end) except -1:
@@ -238,8 +238,8 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         if batch.status[i] != PENDING:
             continue
         size = batch.size[i]
-        room = EVENT_HEAD + (size + 7 & ~<size_t> 7)
-        if n == events or (n and taken + room > w.window_bytes):
+        room = queue_bytes(size)
+        if n == events or (n and taken + room > w.piece.size):
             break
         if size > BODY_LIMIT:
             fail_event(batch, i, R_TOO_LARGE)
@@ -314,7 +314,6 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         w.next = number
         w.unacked += n
     window.n = n
-    window.behind = w.count > 0
     window.size = taken
     if w.count == 0:
         w.last_sign = now        # the reader owed nothing until now
@@ -350,8 +349,10 @@ cdef int writer_wrong(lc_writer *w, int what, const uint8_t *data, size_t size) 
 
 
 cdef void pop_window(lc_writer *w, double now) noexcept nogil:
-    limit_acked(&w.limit, &w.windows[w.head].trip, w.count, now)
-    w.bytes -= w.windows[w.head].size
+    cdef lc_window *window = &w.windows[w.head]
+    limit_acked(&w.limit, &window.trip, w.count, now)
+    piece_acked(&w.piece, window.size, window.trip.sent, now)
+    w.bytes -= window.size
     w.head = (w.head + 1) % w.limit.most
     w.count -= 1
     if w.careful:
@@ -395,6 +396,7 @@ cdef int take_ack(lc_writer *w, const uint8_t *p, double now, lc_outcomes *out) 
             pop_window(w, now)
         else:
             limit_busy(&w.limit)
+    w.piece.acked = True
     out.progress += 1
     return 0
 
@@ -426,13 +428,9 @@ cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now
     return 0
 
 
-# Logstash stops its keep-alives after each ack, even while it works on the next window. So a window that was
-# sent behind another gets twice the time.
 cdef double writer_deadline(void *self) noexcept nogil:
     cdef lc_writer *w = <lc_writer *> self
-    if w.count == 0:
-        return 0
-    return w.last_sign + (2 * w.silence if w.windows[w.head].behind else w.silence)
+    return max(w.last_sign, w.piece.moved) + w.silence if w.count else 0
 
 
 cdef void forget_windows(lc_writer *w) noexcept nogil:
@@ -450,7 +448,8 @@ cdef class Codec(CodecBase):
         window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
             counts them, so that a batch of that size is one window. A larger event travels alone.
         inflight_bytes: bound on the bytes of unacknowledged events beyond `inflight` windows, counted alike.
-        silence: seconds without a byte from the reader after which the connection counts as dead.
+        silence: seconds without a byte from the reader, and without one that it takes, after which the
+            connection counts as dead.
         frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
         first: with `strict_spec`, the number of the first frame of each connection.
     """
@@ -489,6 +488,7 @@ cdef class Codec(CodecBase):
         w.limit.most = most
         w.most_bytes = inflight_bytes
         limit_reset(&w.limit)
+        piece_open(&w.piece, window_bytes, START_BYTES // inflight if adaptive else window_bytes)
         for i in range(most):
             w.windows[i].items = w.runs + i * window
         w.compress = version == 1 and not strict_spec or compression > 0
@@ -507,6 +507,7 @@ cdef class Codec(CodecBase):
         self.codec.encode = writer_encode
         self.codec.receive = writer_receive
         self.codec.deadline = writer_deadline
+        self.codec.moved = &w.piece.moved
 
     def __dealloc__(self):
         free(self.w.windows)
@@ -562,15 +563,19 @@ cdef class Codec(CodecBase):
         self.w.acked = 0
         self.w.wrong = WRONG_NONE
         self.w.last_sign = now
+        piece_begin(&self.w.piece)
         self.sent()
 
     def connection_lost(self) -> int:
         """Forget the windows in flight; return their number."""
         cdef uint32_t windows = self.w.count
+        cdef lc_window *window = &self.w.windows[self.w.head]
         # With several windows out, the break may have come from Logstash's idle timer for the second one. The
         # same windows, sent the same way, would break the connection again.
         if windows > 1:
             self.w.careful = CAREFUL_WINDOWS
+        if windows:
+            piece_lost(&self.w.piece, window.n, window.size)
         forget_windows(&self.w)
         self.sent()
         return windows

@@ -20,7 +20,7 @@ cdef class LinkPump(CompiledPump):
         self.messages = link.takes_messages
         self.coalesce = link.coalesce_bytes
         self.gather_ms = <int> (link.ack_coalesce_delay * 1000.0 + 0.999)
-        return 0
+        return CompiledPump._use_link(self, link)
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept with gil:
         # Return how many bytes were taken. Those that the link keeps are not: they are named again.
@@ -87,8 +87,8 @@ cdef class LinkPump(CompiledPump):
         try:
             reading, writing, seconds = self.link.waits_for(full)
             for fd in {*reading, *writing}:
-                if n == PUMP_FDS:
-                    raise ValueError(f"a link waits for more than {PUMP_FDS} descriptors")
+                if n == LINK_FDS:
+                    raise ValueError(f"a link waits for more than {LINK_FDS} descriptors")
                 fds[n].fd = fd
                 fds[n].events = <short> ((POLLIN if fd in reading else 0) | (POLLOUT if fd in writing else 0))
                 n += 1

@@ -1,12 +1,24 @@
+cdef extern from "pump/path.h" nogil:
+    ctypedef struct lc_path:
+        int waiting, owes, gap
+        uint64_t acked, received
+        double ack_age
+        uint32_t segment
+    int lc_look_at_path(const lc_file *f, lc_path *p)
+    void lc_discard(const lc_file *f)
+
 cdef enum:
     NO_END = -2              # of `_check_end` and `_sleep_until`: the connection goes on
     AGAIN = -3               # there may be something to send: look again at once
     ALL = -1                 # of `_send`: as many batches as the credit allows
     MORE = 2                 # of `_send`: it has sent so many batches, and the link may take another
-    PUMP_FDS = 2             # descriptors that a link waits for, at most
+    LINK_FDS = 2             # descriptors that a link waits for, at most
+    PUMP_FDS = 3             # and a pump
     MAX_SENDS_PER_TURN = 64  # windows sent between two checks of acknowledgements, stop and clock
     GATHER_LEAST = 64        # events in flight from which on answers are gathered
+    LOOK_S = 1               # seconds between two looks at what the peer's TCP has acknowledged
     GATHER_SHARE = 4         # they are not when more than a fourth of those is settled meanwhile
+    UNREAD_S = 1             # seconds to read what has arrived while this process stood still
 
 
 cdef object find_functions(void *library, names, void **to):
@@ -45,7 +57,8 @@ cdef class CompiledPump:
     fatal: Any
 
     cdef int _use_link(self, link) except -1:
-        raise NotImplementedError
+        self.file.fd, self.file.device, self.file.inode = link.file
+        return 0
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
         return LINK_BROKEN
@@ -54,8 +67,8 @@ cdef class CompiledPump:
         return LINK_BROKEN
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
-        # Set for which events of which descriptors to wait, two at most, and `limit` to when to look again at
-        # the latest. Return whether there is something to read already.
+        # Set for which events of which descriptors to wait, `PUMP_FDS` at most, and `limit` to when to look
+        # again at the latest. Return whether there is something to read already.
         return False
 
     cdef bint _is_readable(self, const pollfd *fds) noexcept nogil:
@@ -98,7 +111,8 @@ cdef class CompiledPump:
         self.wire.size = 0
         self.offset = 0
         self.waited_for_credit = self.drained = self.fast = False
-        self.linger_end = 0
+        self.linger_end = self.patience = self.looked_at = 0
+        self.acked = 0
         self.last_progress = lc_monotonic()
         self.found = []
         self.fatal = self.failure = None
@@ -110,6 +124,17 @@ cdef class CompiledPump:
         append_ready(self.core, &self.wire)
         self.core.sent(self.wire.size - self.offset)
         self.has_events = True       # a request may need no reply
+
+    def tcp_state(self) -> tuple[int, int, float, bool, bool, int] | None:
+        """Look at the TCP connection: see ``delivery.path.TcpState``; None: it is gone, or unknown."""
+        cdef lc_path p
+        if lc_look_at_path(&self.file, &p) < 0:
+            return None
+        return p.waiting, p.acked, p.ack_age, p.owes != 0, p.gap != 0, p.segment
+
+    def discard(self):
+        """Have the link's end reset its connection: what the kernel holds is sent again over the next."""
+        lc_discard(&self.file)
 
     def drain_events(self) -> list[Any]:
         """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
@@ -291,6 +316,7 @@ cdef class CompiledPump:
         # Return the end if a run is over, AGAIN, or NO_END. `common` is the end for all pumps of the loop.
         cdef lc_inflight *f = &self.in_flight.f
         cdef double deadline
+        cdef lc_path path
         cdef int end
         if f.draining and f.inflight == 0:
             return END_TARGET
@@ -301,6 +327,15 @@ cdef class CompiledPump:
             self.last_report = now
             return END_REPORT
         deadline = self.codec.deadline(self.codec.self)
+        if deadline > 0 and self.codec.moved != NULL and (
+                now >= deadline or f.inflight and now - self.looked_at >= LOOK_S):
+            self.looked_at = now
+            if lc_look_at_path(&self.file, &path) == 0 and path.acked != self.acked:
+                self.acked = path.acked
+                self.codec.moved[0] = now
+                deadline = self.codec.deadline(self.codec.self)
+        if now < self.patience:
+            return NO_END
         if deadline > 0 and now >= deadline:
             if self.codec.timeout == NULL:
                 return END_SILENCE
@@ -321,9 +356,11 @@ cdef class CompiledPump:
         if f.report.n:
             limit[0] = min(limit[0], self.last_report + self.report_every)
         if deadline > 0:
-            limit[0] = min(limit[0], deadline)
+            limit[0] = min(limit[0], max(deadline, self.patience))
         if f.inflight:
-            limit[0] = min(limit[0], self.last_progress + self.progress_timeout)
+            limit[0] = min(limit[0], max(self.patience, self.last_progress + self.progress_timeout))
+            if deadline > 0 and self.codec.moved != NULL and self.file.fd >= 0:
+                limit[0] = min(limit[0], self.looked_at + LOOK_S)
         if not full:
             if self._ask_credit(now, &events, &size) < 0:
                 return END_MEMORY

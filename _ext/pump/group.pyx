@@ -9,6 +9,7 @@
 
 cdef enum:
     MOST = 64                # pumps
+    STOPPED_S = 1            # seconds for which this process did not run although it could have
 
 cdef struct lc_member:
     void *pump
@@ -33,9 +34,11 @@ cdef class PumpGroup:
     cdef uint64_t sent
     cdef int stopping
     cdef int poked
+    cdef double expected         # when this loop was to run again
 
     def __cinit__(self):
         self.pumps = ()
+        self.expected = float("inf")
 
     def add(self, CompiledPump pump not None):
         """Add a pump."""
@@ -75,12 +78,13 @@ cdef class PumpGroup:
         """Return what was received besides outcomes: replies, and unsolicited messages of the peers."""
         return [event for pump in self.pumps for event in pump.drain_events()]
 
-    def run(self, links: Sequence[Any], double until) -> list[str]:
+    def run(self, links: Sequence[Any], double until, *, bint idle=False) -> list[str]:
         """Move bytes until the monotonic second `until`, or until there is something to report.
 
         Args:
             links: for each pump its connection, or None.
             until: when to return at the latest.
+            idle: whether to return when there may be an event, too: it was planned without any.
 
         Returns:
             For each pump the reason; ``report`` for one without a connection.
@@ -114,7 +118,7 @@ cdef class PumpGroup:
                 self.used += 1
                 pump._use_link(links[i])
         with nogil:
-            self._run(until)
+            self._run(until, idle)
         for i in range(self.n):
             pump = self.pumps[i]
             end = self.members[i].end if self.members[i].end != NO_END else END_REPORT
@@ -199,21 +203,30 @@ cdef class PumpGroup:
             ends += m.end != NO_END
         return max(ends, <int> (common != NO_END))
 
-    cdef void _run(self, double until) noexcept nogil:
+    cdef void _run(self, double until, bint idle) noexcept nogil:
         cdef double now, limit
         cdef int ends = 0
         cdef bint reached
         while ends == 0:
             now = lc_monotonic()
+            self._notice_a_stop(now)
             self._send(now)
             reached = inflight_commit(&(<CompiledPump> self.members[0].pump).in_flight.f)
             limit = until
             ends = self._check(now, until, reached, &limit)
-            if ends == 0 and not self._sleep(now, limit):
+            if ends == 0 and not self._sleep(now, limit, idle):
                 inflight_commit(&(<CompiledPump> self.members[0].pump).in_flight.f)
                 return
 
-    cdef bint _sleep(self, double now, double limit) noexcept nogil:
+    cdef void _notice_a_stop(self, double now) noexcept nogil:
+        # If this process stood still, answers wait, perhaps: give the threads of links time to read them.
+        cdef int i
+        if now > self.expected + STOPPED_S:
+            for i in range(self.n):
+                (<CompiledPump> self.members[i].pump).patience = now + UNREAD_S
+        self.expected = now
+
+    cdef bint _sleep(self, double now, double limit, bint idle) noexcept nogil:
         # Sleep until there may be something to do, and read what has arrived. Return whether all connections
         # go on.
         cdef lc_inflight *f = &(<CompiledPump> self.members[0].pump).in_flight.f
@@ -225,6 +238,7 @@ cdef class PumpGroup:
         cdef int i, timeout
         cdef bint takes = False
         cdef bint sleep = True
+        cdef bint found = False      # there may be an event
         for i in range(PUMP_FDS * self.n):
             fds[i].fd = -1                   # poll leaves it out
             fds[i].events = fds[i].revents = 0
@@ -239,7 +253,9 @@ cdef class PumpGroup:
             h.sender_state = SENDER_BUSY     # only the peers or the time can change anything
         elif (h.queued_events or f.main.staged_events) and self._should_take(now):
             sleep = False
+            found = True
         elif now < lingers:
+            found = True
             h.sender_state = SENDER_LINGERING
             limit = min(limit, lingers)
         else:
@@ -258,7 +274,9 @@ cdef class PumpGroup:
         wake.events = <short> POLLIN
         wake.revents = 0
         poll(fds, <unsigned long> (PUMP_FDS * self.n + 1), timeout)
+        self.expected = now + timeout / 1000.0
         now = lc_monotonic()
+        self._notice_a_stop(now)
         lc_mutex_lock(&h.mutex)
         lc_leave_fork_safe(h)
         h.sender_state = SENDER_BUSY
@@ -268,7 +286,8 @@ cdef class PumpGroup:
         if wake.revents:
             lc_wake_clear(&h.wake)
             self._set_linger(0)
-        return self._receive(now, fds, wake.revents != 0)
+        found = found or wake.revents != 0
+        return self._receive(now, fds, wake.revents != 0) and not (found and idle)
 
     cdef bint _receive(self, double now, const pollfd *fds, bint woken) noexcept nogil:
         # Read the bytes that have arrived. Return whether all connections go on.

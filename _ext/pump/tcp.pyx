@@ -1,12 +1,5 @@
 cdef class TcpPump(CompiledPump):
-    """Pumps over stream sockets without TLS: links that have a ``fileno()``; see ``CompiledPump``."""
-
-    cdef lc_file file
-
-    cdef int _use_link(self, link) except -1:
-        self.file.fd = link.fileno()
-        self.file.device, self.file.inode = link.identity
-        return 0
+    """Pumps over stream sockets without TLS: links that have a ``file``; see ``CompiledPump``."""
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n

@@ -17,12 +17,11 @@ cdef enum:
 
 
 cdef class UdpPump(CompiledPump):
-    """Pumps over links that have a ``fileno()`` and a ``send_method``; see ``CompiledPump``.
+    """Pumps over links that have a ``file`` and a ``send_method``; see ``CompiledPump``.
 
     A method that the system refuses is not tried again on the same socket.
     """
 
-    cdef lc_file file
     cdef int method              # UDP_ONE, UDP_MANY or UDP_RUNS; below 0: chosen by the next link
     cdef size_t inside           # bytes of the first run that are sent already
     cdef bint no_buffers         # the system is out of buffers, although the socket is writable
@@ -40,13 +39,11 @@ cdef class UdpPump(CompiledPump):
         self.method = -1
 
     cdef int _use_link(self, link) except -1:
-        self.file.fd = link.fileno()
-        self.file.device, self.file.inode = link.identity
         if self.method < 0:
             self.method = UDP_METHODS.index(link.send_method)
             if not LC_MMSG:
                 self.method = UDP_ONE
-        return 0
+        return CompiledPump._use_link(self, link)
 
     cdef void _gather(self, const uint8_t *data, size_t size) noexcept nogil:
         # Collect the messages of the next call, from `data` on.

@@ -8,9 +8,6 @@
 # one would make it grow without bound. Linux reports how many bytes a connection has received (TCP_INFO). A
 # connection that received more than `OVERSIZED` bytes without a message, heartbeats apart, is ended.
 
-cdef extern from "pump/zmq.h":
-    uint64_t lc_bytes_received(int fd) nogil
-
 cdef enum:
     ZMQ_DONTWAIT = 1
     ZMQ_SNDMORE = 2
@@ -47,10 +44,11 @@ cdef class ZmqPump(CompiledPump):
     cdef bint monitor_ready      # the monitor may have events
     cdef int fd
     cdef int monitor_fd
-    cdef int tcp                 # the descriptor of the connection; -1 where bytes received are unknown
     cdef double baseline         # bytes received up to the last message, and heartbeats since
     cdef double checked_at       # monotonic seconds of the last look
     cdef bint oversized
+    cdef double received         # what the last look has found
+    cdef bint quiet              # nothing arrived between the last two
 
     @classmethod
     def find(cls, in_flight: InflightBatches, core: Any, str library, **limits: Any) -> ZmqPump:
@@ -78,8 +76,8 @@ cdef class ZmqPump(CompiledPump):
 
     def connected(self):
         CompiledPump.connected(self)
-        self.torn = self.oversized = False
-        self.baseline = 0
+        self.torn = self.oversized = self.quiet = False
+        self.baseline = self.received = 0
         self.checked_at = lc_monotonic()
 
     cdef int _use_link(self, link) except -1:
@@ -91,8 +89,7 @@ cdef class ZmqPump(CompiledPump):
         self.monitor_ready = True
         self.fd = link.socket.FD
         self.monitor_fd = link.monitor.FD
-        self.tcp = link.tcp
-        return 0
+        return CompiledPump._use_link(self, link)
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
         cdef size_t done = 0          # whole messages
@@ -132,7 +129,7 @@ cdef class ZmqPump(CompiledPump):
             done += <size_t> n
         if done:
             self.oversized = False
-            self.baseline = <double> lc_bytes_received(self.tcp)
+            self.baseline = self._bytes_received()
             return <ssize_t> done
         if self.monitor_ready:
             if self._connection_over(data, size):
@@ -143,13 +140,19 @@ cdef class ZmqPump(CompiledPump):
             return LINK_BROKEN
         return 0
 
+    cdef double _bytes_received(self) noexcept nogil:
+        cdef lc_path path
+        return <double> path.received if lc_look_at_path(&self.file, &path) == 0 else 0.0
+
     cdef bint _is_oversized(self) noexcept nogil:
         # Return whether too many bytes have arrived without a message.
         cdef double now = lc_monotonic()
         cdef double received
         if now - self.checked_at < CHECK_MS / 1000.0:
             return self.oversized
-        received = <double> lc_bytes_received(self.tcp)
+        received = self._bytes_received()
+        self.quiet = received == self.received
+        self.received = received
         self.baseline = min(received, self.baseline + HEARTBEAT_BYTES * (now - self.checked_at))
         self.checked_at = now
         self.oversized = received - self.baseline > OVERSIZED
@@ -205,13 +208,19 @@ cdef class ZmqPump(CompiledPump):
         fds[0].events = fds[1].events = <short> POLLIN
         if self._option(self.socket, ZMQ_EVENTS) & wanted or self.monitor_ready:
             return True
-        if self.tcp >= 0:
+        if self.file.fd >= 0:
             if self._is_oversized():
                 return True
-            limit[0] = min(limit[0], lc_monotonic() + CHECK_MS / 1000.0)
+            if self.quiet and self.in_flight.f.inflight == 0:
+                fds[2].fd = self.file.fd        # no look before something arrives; libzmq reads it
+                fds[2].events = <short> POLLIN
+            else:
+                limit[0] = min(limit[0], lc_monotonic() + CHECK_MS / 1000.0)
         return False
 
     cdef bint _is_readable(self, const pollfd *fds) noexcept nogil:
         if fds[1].revents:
             self.monitor_ready = True
+        if fds[2].revents:
+            self.quiet = False
         return CompiledPump._is_readable(self, fds)

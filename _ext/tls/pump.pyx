@@ -7,7 +7,7 @@ cdef class TlsPump(CompiledPump):
     cdef int _use_link(self, link) except -1:
         self.tls = link.tls_socket
         self.link = link
-        return 0
+        return CompiledPump._use_link(self, link)
 
     cdef object _find_failure(self):
         return self.link.failure()

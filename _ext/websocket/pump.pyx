@@ -46,7 +46,8 @@ cdef class WebSocketPump(CompiledPump):
     cdef int _use_link(self, link) except -1:
         self.link = link
         self.frames = link.frames
-        return self.carrier._use_link(link.inner)
+        self.carrier._use_link(link.inner)
+        return CompiledPump._use_link(self, link)
 
     cdef bint _flush(self) noexcept nogil:
         # Write the frames; return whether nothing is left.

@@ -31,7 +31,7 @@ from logclient.plog import Client as PlogClient
 from logclient.plog.messages import command
 from logclient.readable import Probe, shown
 from logclient.records.formatters import timestamp
-from logclient.transports.tcp_link import resolve
+from logclient.transports.addresses import Lookup
 from logclient.transports.udp import Udp
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
@@ -110,32 +110,21 @@ class Examination:
 
     def _look_up(self) -> tuple[list[Any], Finding]:
         """Look up the host; returns the addresses with their families, too."""
-        host, port = self._endpoint
+        host = self._endpoint[0]
         kind = socket.SOCK_STREAM if self._stream else socket.SOCK_DGRAM
-        found: list[Any] = []
-        failure: list[OSError] = []
-
-        def look() -> None:
-            try:
-                found.extend(resolve(host, port, kind)[1])
-            except OSError as error:
-                failure.append(error)
-
-        begun = time.monotonic()
-        thread = threading.Thread(target=look, daemon=True)  # a look-up cannot be stopped, only abandoned
-        thread.start()
-        while thread.is_alive() and time.monotonic() - begun < self._timeout:
-            thread.join(0.1)
+        begun, done = time.monotonic(), threading.Event()
+        lookup = Lookup(self._endpoint, kind, done.set)
+        done.wait(self._timeout)
         taken = time.monotonic() - begun
         fix = "check that the name servers of this machine can be reached"
-        if failure:
-            if failure[0].errno != socket.EAI_AGAIN:
-                fix = "correct the host in the URL, or add it to the DNS or the hosts file"
-            return [], Finding("name", FAILED, f"{host}: {describe_error(failure[0])}", fix)
-        if thread.is_alive():
+        if not done.is_set():
             words = f"{host}: no answer to the look-up in {self._timeout:g} s"
             return [], Finding("name", FAILED, words, fix)
-        addresses = list(dict.fromkeys((family, address) for family, *_, address in found))
+        if not lookup.addresses:
+            if lookup.error.errno != socket.EAI_AGAIN:
+                fix = "correct the host in the URL, or add it to the DNS or the hosts file"
+            return [], Finding("name", FAILED, f"{host}: {describe_error(lookup.error)}", fix)
+        addresses = list(dict.fromkeys((family, address) for family, *_, address in lookup.addresses))
         try:
             ipaddress.ip_address(host.partition("%")[0])
         except ValueError:
@@ -144,7 +133,7 @@ class Examination:
         return addresses, Finding("name", OK, f"{host} is an address")
 
     def _connect(self, addresses: list[Any]) -> Finding:
-        """Connect to every address: a client tries them in turn, and waits for each that does not answer."""
+        """Connect to every address, of which a client uses the first that answers."""
         reached, failed, fix = [], [], ""
         for family, address in addresses[:_MOST_ADDRESSES]:
             begun, name = time.monotonic(), config.host_port(*address[:2])

@@ -123,7 +123,8 @@ class Config:
     silence: float = option(
         readers.duration(0.001, _DAY),
         "30s",
-        "The connection is closed when the server owes an answer and sends no byte for this time.",
+        "The connection is closed when the server owes an answer, and for this time neither sends a byte "
+        "nor, where the system tells, has taken one of ours.",
     )
     progress_timeout: float = option(
         readers.duration(0.001, 30 * _DAY),

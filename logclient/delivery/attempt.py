@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any
 
 from logclient.config import Secret
 from logclient.descriptors import Identity, identity
@@ -13,7 +15,11 @@ from logclient.standard import os, time
 from logclient.threads import wait_ready
 
 STOP_CHECK_S = 0.05
-"""Seconds between two calls of ``stopped``."""
+"""Seconds between two calls of ``stopped``, where nothing ends the sleep."""
+
+
+class Elsewhere(Exception):
+    """Another endpoint has answered first, and is the attempt's now."""
 
 
 class Attempt:
@@ -31,6 +37,14 @@ class Attempt:
     ) -> None:
         self.stopped = stopped
         self.warn = warn
+        self.segment = 0
+        """Bytes of a packet at most, without headers; 0: as the system chooses."""
+        self.endpoint: Any = None  # that is tried, or connected
+        self.others: tuple[Any, ...] = ()  # endpoints that are tried, too, while that one does not answer
+        self.known: dict[Any, Any] = {}  # between attempts: look-ups, and the address that answered last
+        self.won: Any = None  # the look-up of the endpoint that has answered first
+        self.wake: Callable[[], object] | None = None  # ends its sleep, from any thread
+        self.expires = inf  # when a server that has only accepted has had its time
         self._waits_for: list[tuple[int, Identity | None]] = []
 
     def wait(self, reading: list[int], writing: list[int], deadline: float, late: str) -> bool:
@@ -41,12 +55,16 @@ class Attempt:
             InterruptedError: none is ready, and ``stopped`` says to give up.
             ConnectionAbortedError: a descriptor is not ours any more.
         """
-        left = deadline - time.monotonic()
-        if left <= 0:
+        deadline = min(deadline, self.expires)
+        if time.monotonic() >= deadline:
             raise TimeoutError(late)
+        return self.rest(reading, writing, deadline)
+
+    def rest(self, reading: list[int], writing: list[int], until: float) -> bool:
+        """Sleep as in ``wait``, but no later than the monotonic second `until`."""
         known = self._waits_for = [(fd, identity(fd)) for fd in reading + writing]
         try:
-            ready = self._sleep(reading, writing, min(left, STOP_CHECK_S))
+            ready = self._sleep(reading, writing, max(0.0, until - time.monotonic()))
         finally:
             self._waits_for = []
         if any(identity(fd) != file for fd, file in known):
@@ -56,7 +74,7 @@ class Attempt:
         return ready
 
     def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
-        return wait_ready(reading, writing, seconds)
+        return wait_ready(reading, writing, min(seconds, STOP_CHECK_S))
 
     def abandon(self) -> None:
         """In a forked child: release the connection that the parent is making.

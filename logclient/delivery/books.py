@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from logclient.config import Config
 
 
+REPORT_EVERY, TURN, IDLE = 0.1, 1.0, 60.0
+"""Seconds between two reports of the loop, looks at events that wait, and wake-ups without anything to do."""
+
 NO_ROOM = {"overflow": "queue", "spool_full": "spool"}
 """What was full, by the reason of a drop."""
 
@@ -134,6 +137,7 @@ class Books:
             self.watcher = Watcher(limits, self.submissions.callbacks)
             self.diagnostics.on_error = self.watcher.failed
         self.event_of: Callable[[bytes, int], bytes]  # of the core; set before the first event
+        self.dates_events = False  # as the core says
         self._fallback = None if limits.fallback is None else Fallback(limits.fallback)
         self.keeps_lost = self._fallback is not None or limits.on_drop is not None
         self._in_flight = in_flight
@@ -158,6 +162,16 @@ class Books:
         if self.watcher is not None:
             self.watcher.begin()
         self.requests.begin()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the sender, whatever it waits for, looks for drops and at the clocks."""
+        if self.submissions.deliveries:
+            return REPORT_EVERY
+        events, size = self._in_flight.queue.queued
+        looks = 2 * events > self._limits.max_events or 2 * size > self._limits.max_bytes
+        looks = looks or bool(events and (self.keeps_lost or self.dates_events))
+        return TURN if looks or self.submissions.callbacks.waiting else IDLE
 
     def open(self) -> bool:
         """Open the ledger unless it is open or has stopped; return False if there is no descriptor for it.

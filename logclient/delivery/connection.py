@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient.delivery.attempt import Attempt
+from logclient.delivery.attempt import Attempt, Elsewhere
 from logclient.standard import time
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class LaneAttempt(Attempt):
 
     def __init__(
         self,
-        connect: Callable[[Attempt], Link],
+        connect: Callable[[Any, Attempt], Link],
         queue: EventQueue,
         poke: Callable[[], object],
         warn: Callable[[str], object],
@@ -51,9 +52,10 @@ class LaneAttempt(Attempt):
             self._thread = None
         return self._thread is not None
 
-    def run_here(self, stopped: Callable[[], bool]) -> None:
-        """Connect in the sender's thread, until ``stopped()``."""
+    def run_here(self, stopped: Callable[[], bool], ask_at: Callable[[], float]) -> None:
+        """Connect in the sender's thread, until ``stopped()``: asked by the monotonic ``ask_at()``."""
         before, self.stopped = self.stopped, stopped
+        self.wake, self._ask_at = self._queue.wake, ask_at
         try:
             self._run()
         finally:
@@ -61,12 +63,16 @@ class LaneAttempt(Attempt):
 
     def _run(self) -> None:
         try:
-            self._link = self._connect(self)
+            with suppress(Elsewhere):
+                self._link = self._connect(self.endpoint, self)
+            self._link = self._link or self._connect(self.endpoint, self)
         except BaseException as error:
             self._error = error
         finally:
             if self._link is not None and self._off.is_set():
                 self._link.close()
+            if self.won is not None and self.won.sock is not None:
+                self.won.sock.close()
             self.done = True
             if self._thread is not None:
                 self._poke()
@@ -75,6 +81,7 @@ class LaneAttempt(Attempt):
     def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         wake = self._queue.fileno()
         if self._thread is None and wake >= 0:  # a caller wakes the sender, too
+            seconds = min(seconds, max(0.0, self._ask_at() - time.monotonic()))
             self._queue.enter_fork_safe()
             try:
                 threads.wait_ready([*reading, wake], writing, seconds)
@@ -171,6 +178,8 @@ class ConnectionRecord:
                 return False
         return time.monotonic() - self._began > min(bound, PROVEN)
 
-    def broke(self) -> None:
-        """Count the events of a connection without acknowledgements that broke."""
-        self.in_doubt += self._handed_so_far - self._handed
+    def broke(self) -> int:
+        """Count the events of a connection without acknowledgements that broke, and return their number."""
+        events = self._handed_so_far - self._handed
+        self.in_doubt += events
+        return events

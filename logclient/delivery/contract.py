@@ -40,6 +40,7 @@ A pump does not call these methods. It calls function pointers of the codec, the
 ``next_timeout``           ``deadline``; 0 is None
 ``handle_timeout``         ``timeout``; NULL: the pump ends with ``silence``
 ``sample_clocks``          ``sample``, NULL unless the core dates events
+none                       ``moved``: when the peer's TCP gave a sign of life, which the pump sees
 ``regulate``               ``ready``: when credit returns by itself; ``pace`` sets the rate
 `Fatal`                    a negative ``Stop`` from ``encode`` or ``receive``; the core then has
                            the error
@@ -375,6 +376,9 @@ class Core:
         For cores that date events by the server's clock.
         """
 
+    dates_events = False
+    """Whether it needs ``sample_clocks`` once a second while events wait."""
+
     def sample_clocks(self, now: float) -> None:
         """Compare the wall clock with the monotonic one. Called in every turn of the sender."""
 
@@ -427,6 +431,9 @@ class Link:
     headers: int = 0
     """Bytes of them that IP and UDP take."""
 
+    file: tuple[int, int, int] = (-1, 0, 0)
+    """Descriptor, device and inode of the socket; -1: they are unknown."""
+
     @property
     def unsent(self) -> int:
         """Bytes given to ``send``, in units with their heads, that were not passed on."""
@@ -435,6 +442,10 @@ class Link:
     def receiver(self) -> tuple[int, int, int] | None:
         """Look at the receive queue of the server's socket: see `LookAtReceiver`."""
         return None
+
+    def has_moved(self) -> bool:
+        """Return whether the server is elsewhere by now. Asked in turns that have outcomes."""
+        return False
 
     def facts(self) -> dict[str, Any]:
         """Describe the protection of the connection, and the proven identity of the peer."""

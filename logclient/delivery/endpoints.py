@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logclient.delivery.backoff import Backoff
+from logclient.delivery.backoff import Backoff, random
 from logclient.standard import time
 
 if TYPE_CHECKING:
@@ -94,6 +94,18 @@ class Endpoints:
         self._away_since = 0.0
         self._away_said = False
 
+    def others(self, now: float) -> list[Any]:
+        """Return the endpoints besides `current` that may be tried now, in their order."""
+        count = len(self._endpoints)
+        waits = {index for index, refused in list(self._refused.items()) if refused.not_before > now}
+        found = ((self._index + further) % count for further in range(1, count))
+        return [self._endpoints[index] for index in found if index not in waits]
+
+    def use(self, endpoint: Any) -> None:
+        """Go on to this endpoint, if it is one of ours."""
+        if endpoint in self._endpoints:
+            self._index = self._endpoints.index(endpoint)
+
     def advance(self) -> None:
         """Go on to the next endpoint."""
         self._index += 1
@@ -119,10 +131,14 @@ class Endpoints:
             self._diagnostics.recovered(f"delivers to {self.peer}, after {seconds:.1f} s without a server")
         self._away_since, self._away_said = 0.0, False
 
+    def _delay(self) -> float:
+        """Return the seconds until the next attempt: one wait for each round of all endpoints."""
+        return self.backoff.delay() if self.at_first else self.backoff.shortest * random()
+
     def failed(self, text: str, kind: str, peer: str = "") -> None:
         """Report a failure, of a server or of this process, and set the time of the next attempt."""
         now = time.monotonic()
-        self.not_before = now + self.backoff.delay()
+        self.not_before = now + (self.backoff.delay() if kind == "shortage" else self._delay())
         said = self._diagnostics.warn_limited(kind, text, peer)
         if kind == "connect":
             self._away_since = self._away_since or now
@@ -142,7 +158,7 @@ class Endpoints:
         if self.all_refused:
             self.not_before = min(one.not_before for one in self._refused.values())
         else:
-            self.not_before = time.monotonic() + self.backoff.delay()
+            self.not_before = time.monotonic() + self._delay()
         words = f"{peer}: {error}; nothing is sent there until that is corrected"
         if refused.reported != error.args:
             refused.reported = error.args

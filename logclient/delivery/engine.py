@@ -20,10 +20,10 @@ from logclient._ext.pump import PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
-from logclient.delivery.books import Books, Request
+from logclient.delivery.books import TURN, Books, Request
 from logclient.delivery.contract import FOREVER, LONGEST, TEST_PRODUCERS, Core, Transport
 from logclient.delivery.ending import Ending
-from logclient.delivery.lanes import REPORT_EVERY, Lanes, Route
+from logclient.delivery.lanes import Lanes, Route
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.sender import SLICE, Sender
 from logclient.delivery.stats import COUNTED, Stats
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from logclient.delivery.spool.owner import Spool
     from logclient.delivery.spool.owner_files import OrphanSpool
     from logclient.delivery.spool.replay import Replay
-
-TURN = 1.0
-"""Seconds after which a pump comes back even when nothing happened."""
 
 CHECK = 1.0
 """Seconds after which a caller that waits checks whether there is still a sender."""
@@ -75,6 +72,7 @@ class Engine:
 
     Attributes:
         given_up: events that were not delivered in time.
+        why: what kept the last of them from that, in words.
         on_start: called whenever a sender is needed, also when one runs already.
         on_end: called when the client has ended, before its last callbacks have run.
 
@@ -139,6 +137,7 @@ class Engine:
         """Start anew: in a new client, and in the child of a fork."""
         limits, ending, books = self.limits, self.ending, self.books
         self.given_up = 0
+        self.why = ""
         self.turns = 0
         self.producer = self._draw_producer() if self._orphan is None else self._orphan.producer
         self.pump = PumpGroup()
@@ -151,7 +150,7 @@ class Engine:
         self.lanes = Lanes(
             route, batches, make_core, self.pump, limits, self.sender, books, self._keeps_connected
         )
-        books.event_of = self.core.event_of
+        books.event_of, books.dates_events = self.core.event_of, self.core.dates_events
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
         self._spool_ages = None if limits.spool is None else Ages(limits.spool_age)
         self._refusal_reported = False
@@ -554,7 +553,9 @@ class Engine:
         """Deliver for a while; return False, without doing that, when draining is over."""
         if self._drained():
             return False
-        pause = REPORT_EVERY if self.submissions.deliveries else TURN
+        pause = self.books.pause
+        if not self.settled_all and self.lanes.connected:
+            pause = min(pause, TURN)
         self.turn(min(time.monotonic() + pause, self.ending.hand_off_at, self.ending.deadline))
         return True
 
@@ -780,6 +781,7 @@ class Engine:
 
     def _settle_rest(self) -> int:
         """Leave the events that have no outcome in the spool, or fail them; return how many failed."""
+        self.why = self.lanes.why
         if self.spool is None or not self.spool.is_open:
             return self.lanes.fail(R_CLOSED)
         self.spool.make_room()

@@ -93,7 +93,7 @@ class Suspect:
         self.controls = 0  # trials of a control that could have been its own
         self.control_breaks = 0  # of these: broken
         self.slow = False  # tried at the slow pace
-        self.kept = False  # condemned, and not to be failed
+        self.kept = False  # condemned, and not to be failed; or its ends are no evidence
         self.due = now  # its next trial
         self.pace = pace
 
@@ -268,8 +268,11 @@ class Isolation:
                 del self.suspects[seq]
         return Findings(kind == PROBE, condemned)
 
-    def broke(self, first: int, last: int, events: int, others: int, now: float) -> int:
+    def broke(self, first: int, last: int, events: int, others: int, now: float, moving: bool = False) -> int:
         """Note that the server ended a connection with these events on the wire, while `others` wait.
+
+        `moving`: it had not got them yet. That is no evidence: an event that is too long under way for this
+        server is set aside for the others, and never condemned.
 
         Returns:
             NOTHING, WITHHOLD or TRIAL.
@@ -281,6 +284,8 @@ class Isolation:
             if events:
                 suspect = self._drawn
                 assert suspect is not None
+                if moving:
+                    suspect.kept = suspect.slow = True
                 if suspect.slow:
                     suspect.due = now + suspect.pace.delay()
                 if kind == LONE:
@@ -288,7 +293,7 @@ class Isolation:
                 else:
                     suspect.trials += 1
             return TRIAL
-        if kind == CONTROL and events:
+        if kind == CONTROL and events and not moving:
             for suspect in self._candidates:
                 suspect.controls += 1
                 suspect.control_breaks += 1

@@ -33,10 +33,13 @@ from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.pump import CompiledPump, CoreCodec, LinkPump
 from logclient.delivery.backoff import random
-from logclient.delivery.connection import ConnectionRecord, LaneAttempt
+from logclient.delivery.books import REPORT_EVERY
+from logclient.delivery.connection import PROVEN, ConnectionRecord, LaneAttempt
 from logclient.delivery.contract import FOREVER, GOES_ON, Core, Fatal, Link, Transport
 from logclient.delivery.endpoints import Endpoints
+from logclient.delivery.error_log import counted
 from logclient.delivery.isolation import TRIAL, WITHHOLD
+from logclient.delivery.path import LATE, SMALL, Path, TcpState
 from logclient.delivery.trials import Trials
 from logclient.errors import ConfigError, CredentialError, describe_error, is_shortage
 from logclient.standard import os, time
@@ -50,9 +53,6 @@ if TYPE_CHECKING:
 MOST_ENDPOINTS = 64
 """As many lanes as one loop has room for."""
 
-REPORT_EVERY = 0.1
-"""Seconds between two reports of the loop to the engine."""
-
 SHARE = 0.25
 """Seconds for an attempt to connect in a caller's thread while another server is connected."""
 
@@ -64,6 +64,12 @@ MOVE_WAIT = 5.0
 
 SOONEST = 0.01
 """Seconds between two questions whether a trial is due."""
+
+MOVING = 5.0
+"""Seconds without an outcome from which on a server may end a connection because it is impatient."""
+
+NEW = 2.0
+"""Seconds after which a connection that hangs has worked before."""
 
 _ENDS = {
     "silence": "no sign of life from the server in time",
@@ -112,6 +118,7 @@ class Lane:
         self.endpoints = Endpoints(endpoints, limits, books.diagnostics)
         self.trials = Trials(in_flight, limits, len(endpoints), books, handed)
         self.connection = ConnectionRecord(in_flight, self.pump)
+        self.path = Path(limits.silence)
         self.link: Link | None = None
         self.tls = ""
         self.fatal: Exception | None = None
@@ -133,6 +140,11 @@ class Lane:
         self._progress = 0  # the pump's, that was looked at
         self._missing = 0  # events, that were reported
         self._attempt: LaneAttempt | None = None
+        self._began = 0.0  # when the connection did
+        self._segment = 0  # of an `Attempt`, where large packets seem to be lost on the way
+        self._late = ""  # the last error that tells of a wait, until that is over
+        self._known: dict[Any, Any] = {}  # by the attempts so far
+        self._leave_at, self._progress_before = FOREVER, 0  # see `plan_end`
 
     def move(self, endpoints: tuple[Any, ...], has_home: bool, transport: Transport) -> None:
         """Connect to other endpoints from now on; without a home, only to send what it has."""
@@ -154,6 +166,8 @@ class Lane:
         """Begin or end a connection where that is due; return the connection, if there is one."""
         self.due, self.waits = FOREVER, False
         sent = self.in_flight
+        if now >= self._leave_at:
+            self._leave_hung(now)
         if self.link is not None and not (self._at_home or sent.inflight or self._searches or sent.to_send):
             self.leave(self.link)  # a guest that is not needed any more
         if self.link is None:
@@ -176,11 +190,14 @@ class Lane:
         if not attempt.done:
             self.waits = True
             return
-        self._attempt = None
+        self._attempt, began = None, self.endpoints.attempt_at
         self.endpoints.attempt_at = 0.0
         self.due, self.waits = now, True  # at once: the attempt may have taken a wake-up of the sender
         if attempt.is_called_off:
             self._seen = 0  # there is still a use for it
+            if (waited := time.monotonic() - began) >= SHARE:
+                words = f"no answer from {self.endpoints.peer} in {waited:.1f} s"
+                self._diagnostics.last_error = f"{self._diagnostics.url}: {words}"
             return
         link = self._try(attempt)
         if link is not None:
@@ -207,11 +224,22 @@ class Lane:
         self._seen = self._queue.next_seq
         self.endpoints.attempt_at = now
         # No lane in it, which may end before the attempt does.
-        connect = partial(self.transport.connect, self.endpoints.current)
-        attempt = self._attempt = LaneAttempt(connect, self._queue, self._poke, self._diagnostics.warn)
+        attempt = LaneAttempt(self.transport.connect, self._queue, self._poke, self._diagnostics.warn)
+        attempt.endpoint, attempt.known = self.endpoints.current, self._known
+        if not self.connects or self.trials.deadline < FOREVER:
+            attempt.others = self._others(now)
+        if attempt.others:
+            attempt.expires = self._leave_at
+        attempt.segment = self._segment
+        self._attempt = attempt
         if not (group.needs_thread() and attempt.start()):
-            attempt.run_here(partial(_is_over, attempt, group, now))
+            attempt.run_here(partial(_is_over, attempt, group, now), group.ask_at)
         return True
+
+    def _others(self, now: float) -> tuple[Any, ...]:
+        """Return the endpoints to be tried beside the current one; none where one of them has a proxy."""
+        found = self.endpoints.others(now) if self._alone else []
+        return () if self._way or any(map(self.transport.proxy_of, found)) else tuple(found)
 
     def _wants_connection(self, now: float) -> bool:
         if self._books.requests.waiting or self.keeps_connected or self.trials.is_due(now):
@@ -237,6 +265,7 @@ class Lane:
 
     def _try(self, attempt: LaneAttempt) -> Link | None:
         """Take the connection of an attempt that is over; report a failure."""
+        self.endpoints.use(attempt.endpoint)
         peer = self.endpoints.peer + self._way
         try:
             return attempt.take()
@@ -261,6 +290,9 @@ class Lane:
         self.tls = link.tls
         self._at_home = self._alone or (self._has_home and self.endpoints.at_first)
         self.connection.begin()
+        self.path.begin(self.pump.bytes_sent)
+        self._tell_wait(link)  # one that was told is over
+        self._began = time.monotonic()
         if link.mtu:
             self.core.path_mtu(link.mtu, link.headers)
         self.core.watch_receiver(link.receiver)
@@ -298,15 +330,18 @@ class Lane:
 
         `requested` says whether the core has something to send that is no event.
         """
-        look, regulates = self.core.regulate(time.monotonic())
-        until = min(until, look)
+        now = time.monotonic()
+        look, regulates = self.core.regulate(now)
+        until = min(until, look, self._leave_at, now + PROVEN if self.endpoints.backoff.attempts else until)
         if requested or regulates:
             self.pump.send_ready()
         if self.trials.suspects:
             until = self.trials.plan(until)
         if self.is_moving:
             self.in_flight.drain()
-        return until
+        if not self._late and self._queue.settled + 1 < self._queue.next_seq:
+            until = min(until, (self.pump.last_progress if self.in_flight.inflight else now) + LATE)
+        return min(until, self.path.due)
 
     def conclude(self, link: Link, end: str) -> None:
         """Draw the conclusions from a run of the pump."""
@@ -314,9 +349,17 @@ class Lane:
         if taken:  # a guest's: the home lane of this server overtakes them
             self._books.deferred(taken)
         backoff = self.endpoints.backoff
+        now = time.monotonic()
+        self.path.wrote(now, self.pump.bytes_sent)
+        if now >= self.path.due and self.path.look(now, self._tcp_state()) and end in GOES_ON:
+            end = "silence"
+        self._tell_wait(link)
         if self.in_flight.outcomes != self._outcomes:
             self._outcomes = self.in_flight.outcomes
             self.trials.settled()
+            if end in GOES_ON and link.has_moved():
+                self.leave(link)
+                return
         if self.pump.progress != self._progress:
             self._progress = self.pump.progress
             self.endpoints.acknowledged()
@@ -334,6 +377,30 @@ class Lane:
             else:
                 self._leave_for_trial()
 
+    def _tcp_state(self) -> TcpState | None:
+        found = self.pump.tcp_state()
+        return None if found is None else TcpState._make(found)
+
+    def _tell_wait(self, link: Link) -> None:
+        """Have the last error tell of a wait that has lasted `LATE` seconds, as long as it lasts."""
+        events, now = self.in_flight.inflight, time.monotonic()
+        waits = events > 0 and now - self.pump.last_progress >= LATE
+        late = waits or self.path.late
+        if late == bool(self._late):
+            return
+        if late:
+            since = time.strftime("%H:%M:%S", time.gmtime(time.time() - LATE))
+            what = "taken" if link.drains_on_close else "acknowledged"
+            words = f"has {what} nothing since {since} UTC, {events} events are in flight"
+            if not waits:
+                words = f"gets nothing since {since} UTC of what was sent"
+            words = f"{self._diagnostics.url}: {link.peer}{self._way} {words}"
+            self._late = self._diagnostics.last_error = words
+            return
+        if self._diagnostics.last_error == self._late:
+            self._diagnostics.last_error = ""
+        self._late = ""
+
     # -- a connection ends -------------------------------------------------------------------------
 
     def disconnect(self, deadline: float) -> None:
@@ -348,6 +415,11 @@ class Lane:
     def lost(self, link: Link, end: str) -> None:
         """End a connection that broke: events without an outcome are sent again on the next one."""
         peer, unacknowledged = f"{self._diagnostics.url}: {link.peer}{self._way}", link.drains_on_close
+        state = self._tcp_state()
+        moving = state is not None and state.waiting > 0
+        moving = moving and time.monotonic() - self.pump.last_progress >= MOVING
+        if end not in ("closed", "error", "protocol"):
+            self._discard(link)
         self.disconnect(0.0)
         self.disconnects += 1
         # With nothing under way: that is how servers end an idle connection. But one that took nothing
@@ -358,16 +430,22 @@ class Lane:
         words, error, forever = _explain_end(
             end, self.core, self.pump, unanswered, self.connection.acknowledged
         )
+        if state is not None and (end == "silence" or (end == "stalled" and unacknowledged)):
+            is_new = time.monotonic() < self._began + self.path.silence + NEW
+            words = state.explain(is_new)
+            self._segment = SMALL if state.loses_large(is_new) else self._segment
         if link.hint and end in ("closed", "error") and not self.pump.progress:
             words = f"{words}; {link.hint}"
         flying = self.in_flight.inflight_range
         self._take_back()
         refused = isinstance(error, CredentialError)
         # Without acknowledgements, events in flight have not even been taken by the transport.
-        verdict = self.trials.broke("" if refused or unacknowledged else end, *flying)
+        verdict = self.trials.broke("" if refused or unacknowledged else end, *flying, moving)
         self.in_flight.commit()
         if unacknowledged:
-            self.connection.broke()
+            events = self.connection.broke()
+            if end == "silence":
+                words = f"{words}; {counted(events, 'event')} in doubt"
         if forever:
             self.fatal = error
             self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent", link.peer)
@@ -399,9 +477,31 @@ class Lane:
         self.disconnect(0.0)
         self.disconnects += 1
 
+    def plan_end(self, half: float) -> None:
+        """Have what hangs at one endpoint go to another at the monotonic second `half`."""
+        self.trials.deadline = self._leave_at = half
+        self._progress_before = self.pump.progress
+        self.endpoints.not_before = 0.0
+        attempt = self._attempt  # which the sender may have just taken
+        if attempt is not None and (others := self._others(time.monotonic())):
+            attempt.others, attempt.expires = others, half
+
+    def _leave_hung(self, now: float) -> None:
+        self._leave_at = FOREVER
+        hangs = self.in_flight.inflight and self.pump.progress == self._progress_before
+        if hangs and self.link is not None and not self.link.drains_on_close and self.endpoints.others(now):
+            self.lost(self.link, "nothing was acknowledged in half of the time that is left")
+        self.endpoints.not_before = 0.0
+
+    def _discard(self, link: Link) -> None:
+        # Else the kernel goes on sending what the next connection sends.
+        if self.in_flight.inflight and not link.drains_on_close:
+            self.pump.discard()
+
     def leave(self, link: Link) -> None:
         """Close a connection that works; events without an outcome are sent again."""
         flying = self.in_flight.inflight_range
+        self._discard(link)
         self.disconnect(time.monotonic() + (MOVE_WAIT if link.drains_on_close else 0.0))
         self.disconnects += 1
         self._take_back()
@@ -583,6 +683,20 @@ class Lanes:
         return any(lane.may_be_reachable for lane in self)
 
     @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return any(lane.link is not None for lane in self)
+
+    @property
+    def why(self) -> str:
+        """What keeps events from being delivered, in words; empty: it is not known."""
+        for lane in self:
+            if lane.link is not None and (unanswered := lane.in_flight.inflight):
+                return f"{unanswered} of them not acknowledged by {lane.link.peer}"
+        said = self._books.diagnostics
+        return "" if self.connected else said.last_error.removeprefix(f"{said.url}: ")
+
+    @property
     def holds_sender(self) -> bool:
         """Whether the sender's thread is in an attempt to connect."""
         return any(lane.holds_sender for lane in self)
@@ -606,6 +720,11 @@ class Lanes:
             return False
         some = any(lane.link is not None for lane in self)
         return time.monotonic() - began > (SHARE if some else ALONE)
+
+    def ask_at(self) -> float:
+        """Return by when an attempt in the sender's thread asks whether to end: a monotonic second."""
+        pause = SHARE if len(self._lanes) > 1 else self._books.pause
+        return min(time.monotonic() + pause, self._sender.ending.deadline, self._sender.give_up_at)
 
     def needs_thread(self) -> bool:
         """Return whether an attempt is to have a thread of its own."""
@@ -642,12 +761,13 @@ class Lanes:
     def _run(self, lanes: tuple[Lane, ...], links: list[Link | None], until: float) -> None:
         reserve = max(lane.trials.reserve for lane in lanes) if len(lanes) > 1 else 0
         requested = links[0] is not None and self._books.requests.start(lanes[0].core)
+        idle = self._queue.settled + 1 == self._queue.next_seq
         for lane, link in zip(lanes, links, strict=True):
             if link is not None:
                 until = lane.plan(until, requested and lane is lanes[0])
                 if len(lanes) > 1 and not lane.trials.suspects:
                     lane.trials.hold_back(reserve)  # controls for the trials of another lane
-        ends = self._pump.run(links, until)
+        ends = self._pump.run(links, until, idle=idle)
         for lane, link, end in zip(lanes, links, ends, strict=True):
             if link is not None:
                 lane.conclude(link, end)
@@ -728,12 +848,10 @@ class Lanes:
     # -- ends --------------------------------------------------------------------------------------
 
     def plan_end(self, deadline: float) -> None:
-        """Try all endpoints at once: delivery ends at the monotonic `deadline`."""
-        now = time.monotonic()
+        """Try all endpoints: delivery ends at the monotonic `deadline`."""
         self._books.not_before = 0.0
         for lane in self:
-            lane.trials.deadline = now + (deadline - now) / 2.0
-            lane.endpoints.not_before = 0.0
+            lane.plan_end((time.monotonic() + deadline) / 2.0)
 
     def fail(self, reason: int) -> int:
         """Fail the events that have no outcome, as many at a time as are copied; return how many."""

@@ -38,6 +38,7 @@ class _Engine(Protocol):
     limits: Config
     error_log: error_log.ErrorLog
     given_up: int
+    why: str
     queue: EventQueue
 
     @property
@@ -224,6 +225,7 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
         some = sum(kept.values())
         which = "" if some == total else f" for {some} of them"
         text += f"; see {named}{which}" if kept else "; fallback=FILE, or stderr, would keep them"
+        text += f" ({left[0][0].why})" if left[0][0].why else ""
         left[0][0].error_log.warn_limited("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt

@@ -121,16 +121,17 @@ class Trials:
             self._condemn(seq)
         self._steer()
 
-    def broke(self, end: str, first: int, last: int, events: int) -> int:
+    def broke(self, end: str, first: int, last: int, events: int, moving: bool = False) -> int:
         """Draw the conclusions from the end of a connection, after the requeue: see ``Isolation.broke``.
 
-        `end` is the result of ``PumpGroup.run``; empty: it has nothing to do with events.
+        `end` is the result of ``PumpGroup.run``; empty: it has nothing to do with events. `moving`: after
+        some time, while the server was still taking them. It lost its patience, and most often has none.
         """
         now = time.monotonic()
         verdict = NOTHING
-        if end in ("closed", "error"):
+        if end in ("closed", "error") and not (moving and events > 1):
             others = max(0, self.unsent - events)
-            verdict = self.isolation.broke(first, last, events, others, now)
+            verdict = self.isolation.broke(first, last, events, others, now, moving)
         else:
             self.isolation.ended(now)
         self._in_flight.send_alone(0)

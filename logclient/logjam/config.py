@@ -38,7 +38,13 @@ class LogjamConfig(Config):
         "Topic of events that name none; <app>-<env> is the path of the URL.",
         shown="logs.<app>.<env>",
     )
-    inflight: int = option(integer(1, 65536), "256", "Largest number of requests without a reply.")
+    inflight: int = option(
+        integer(1, 65536),
+        "256",
+        "Largest number of requests without a reply. By default it follows the round trip; see logjam.md. "
+        "A value fixes it.",
+        shown="256 to 960",
+    )
     compression: str = option(
         choice("auto", "none", "zlib", "snappy", "lz4"),
         "auto",

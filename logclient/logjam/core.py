@@ -123,6 +123,7 @@ class Logjam(Core):
                 identity=config.identity != "none",
                 check=config.check,
                 silence=config.silence,
+                adaptive="inflight" not in config.given,
             )
 
         try:

@@ -133,7 +133,11 @@ class LoguxConfig(DocumentConfig):
 
     window: int = option(integer(1, 10_000), "100", "Largest number of actions in a sync message.")
     inflight: int = option(
-        integer(1, 64), "4", "Largest number of sync messages whose actions have no outcome yet."
+        integer(1, 64),
+        "4",
+        "Largest number of sync messages whose actions have no outcome yet. By default it follows the round "
+        "trip; see logux.md. A value fixes it.",
+        shown="4 to 64",
     )
     user: str = option(
         _text(

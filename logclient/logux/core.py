@@ -153,6 +153,7 @@ class Logux(Core):
             silence=config.silence,
             ping=config.ping,
             processing_timeout=config.processing_timeout,
+            adaptive="inflight" not in config.given,
         )
 
     def _make_node_id(self) -> str:
@@ -538,6 +539,8 @@ class Logux(Core):
         )
 
     # -- clocks
+
+    dates_events = True
 
     def set_wall_clock(self, wall: Callable[[], float]) -> None:
         """Use `wall` as the wall clock: seconds since 1970."""

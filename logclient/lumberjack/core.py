@@ -12,6 +12,7 @@ States of a connection::
     connected: any -> IDLE          connection_lost: any -> IDLE, the windows are forgotten
     limit: `inflight`, with `adaptive` up to 16 by round trips (``_ext/lumberjack/limit.pyx``),
            or 1 for the next 10 windows after a break with more than one out
+    size:  of windows, smaller on a slow path and after a break without an ack (same file)
 
 A window is ``W n`` and n frames, numbered from 1 in each window. With compression all of them are in one
 ``C`` frame. Acks of different windows look alike, so they are matched first in, first out, and after any

@@ -17,14 +17,8 @@ from logclient.config.hosts import ip, is_local
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
 from logclient.standard import os
-from logclient.transports.tcp_link import (
-    Connect,
-    Endpoint,
-    MakeLink,
-    TcpLink,
-    connect_any,
-    encode_hostname,
-)
+from logclient.transports.addresses import Connect, MakeLink, connect_any
+from logclient.transports.tcp_link import Endpoint, TcpLink, encode_hostname
 
 L = TypeVar("L")
 
@@ -166,7 +160,7 @@ class Proxy:
         return None if all(map(excludes, endpoints)) else cls(f"{kind}_proxy", url, excludes)
 
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
-        """Connect through a tunnel as ``tcp_link.connect_any``; the proxy looks the name of `endpoint` up."""
+        """Connect through a tunnel as ``addresses.connect_any``; the proxy looks up the name."""
         host, port = endpoint
         name = encode_hostname(host)
         target = (b"[%b]:%d" if b":" in name else b"%b:%d") % (name, port)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
 from logclient.errors import ConfigError
-from logclient.transports.tcp_link import Connect, Endpoint, L, MakeLink, TcpLink, connect_any
+from logclient.transports.addresses import Connect, L, MakeLink, connect_any
+from logclient.transports.tcp_link import Endpoint, TcpLink
 
 if TYPE_CHECKING:
     from logclient.transports.http import Proxy
@@ -42,7 +43,7 @@ class Tcp(Transport):
         return self.connect_any(endpoint, attempt, link)
 
     def connect_any(self, endpoint: Endpoint, attempt: Attempt, link: MakeLink[L]) -> L:
-        """Connect as ``tcp_link.connect_any``, or through a proxy, found anew if there was one at first."""
+        """Connect as ``addresses.connect_any``, or through a proxy, found anew if there was one at first."""
         if self._find_proxy is not None:
             try:
                 self._proxy = self._find_proxy()

@@ -1,4 +1,4 @@
-"""TCP: connects within a deadline, and moves bytes over a non-blocking socket."""
+"""TCP: moves bytes over a non-blocking socket."""
 
 from __future__ import annotations
 
@@ -6,30 +6,20 @@ import _socket
 import errno
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from logclient._ext.queue import socket_identity, socket_recv, socket_send
 from logclient.config import dns_name
-from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import FOREVER, Link
 from logclient.descriptors import lifted
-from logclient.errors import CredentialError, described
-from logclient.standard import os, time
+from logclient.errors import described
+from logclient.standard import os
 from logclient.threads import original
 
 Endpoint = tuple[str, int]
-L = TypeVar("L")
-
-Connect = Callable[[], socket.socket]
-"""Makes a connection to one address."""
-
-MakeLink = Callable[[Connect, bytes, float], L]
-"""Makes a link: see `connect_any`."""
-
 RECEIVE = 65536
 
 # SO_NOSIGPIPE of macOS: no SIGPIPE from this socket, however the application handles that signal. Not every
@@ -79,6 +69,7 @@ class TcpLink(Link):
         self.peer = peer
         self._socket = sock
         self.identity = socket_identity(sock.fileno()) or (0, 0)
+        self.file = (sock.fileno(), *self.identity)
         self._unsent = memoryview(b"")
 
     def fileno(self) -> int:
@@ -168,7 +159,7 @@ def make_socket(*given: Any, **options: Any) -> OwnSocket:
     return OwnSocket(fileno=_call("socket", *given, **options).detach())
 
 
-def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
+def resolve(host: str, port: int, kind: int) -> tuple[bytes, list[Any]]:
     """Look a host up; return its name as it was looked up, and the entries of ``socket.getaddrinfo``.
 
     Raises:
@@ -189,72 +180,6 @@ def encode_hostname(host: str) -> bytes:
         return dns_name(host)
     except ValueError as error:
         raise OSError(str(error)) from None
-
-
-def first_address(endpoint: Endpoint, kind: socket.SocketKind, make: Callable[..., L]) -> L:
-    """Return what `make` makes of the first address of an endpoint with which it succeeds.
-
-    It gets the host's name as it was looked up, the arguments of ``socket.socket``, and the address.
-
-    Raises:
-        OSError: it fails with every address, or the name is unknown.
-    """
-    host, port = endpoint
-    failure: OSError | None = None
-    name, found = resolve(host, port, kind)
-    for *arguments, _, address in found:
-        try:
-            return make(name, *arguments, address)
-        except InterruptedError:
-            raise
-        except OSError as error:
-            # Prefer an error that a person has to correct to a passing one.
-            if not isinstance(failure, CredentialError):
-                failure = error
-    raise failure or OSError(f"{host} has no address")
-
-
-def connect_any(endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
-    """Connect to the first address of an endpoint that works, with so many seconds for each.
-
-    `link` makes the result. It gets a function that connects to one address, the host's name as it was looked
-    up, and the deadline in monotonic seconds.
-
-    Raises:
-        OSError: no address answers in time, or the name is unknown.
-    """
-
-    def make(name: bytes, *address: Any) -> L:
-        deadline = time.monotonic() + timeout
-        return link(partial(_connect, attempt, deadline, *address), name, deadline)
-
-    return first_address(endpoint, socket.SOCK_STREAM, make)
-
-
-def _connect(
-    attempt: Attempt, deadline: float, family: int, kind: int, number: int, address: Any
-) -> socket.socket:
-    sock = make_socket(family, kind, number)
-    try:
-        sock.setblocking(False)
-        error = sock.connect_ex(address)
-        if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-            raise OSError(error, os.strerror(error))
-        while not attempt.wait([], [sock.fileno()], deadline, "no answer to the connection attempt in time"):
-            pass
-        if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(error, os.strerror(error))
-        if sock.getsockname() == sock.getpeername():
-            # The system gave this socket the very port it connects to: no server listens there.
-            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if NO_SIGPIPE:
-            sock.setsockopt(socket.SOL_SOCKET, NO_SIGPIPE, 1)
-        return sock
-    except BaseException:
-        sock.close()
-        raise
 
 
 def bytes_received(tcp: int) -> int:

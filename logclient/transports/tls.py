@@ -25,8 +25,9 @@ from logclient.delivery.attempt import Attempt, renew
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.standard import open, os, time
 from logclient.threads import without_sigpipe
+from logclient.transports.addresses import Connect
 from logclient.transports.tcp import Tcp
-from logclient.transports.tcp_link import Connect, make_socket
+from logclient.transports.tcp_link import make_socket
 from logclient.transports.tls_link import AnySocket, CompiledTlsLink, TlsLink, read_certificate, refused
 
 if TYPE_CHECKING:

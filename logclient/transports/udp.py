@@ -17,13 +17,17 @@ from typing import Any
 from logclient._ext.queue import socket_recv, socket_send
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
-from logclient.standard import os
-from logclient.transports.tcp_link import Endpoint, TcpLink, first_address, make_socket
+from logclient.standard import os, time
+from logclient.transports.addresses import Lookup, first_address
+from logclient.transports.tcp_link import Endpoint, TcpLink, make_socket
 from logclient.transports.udp_queue import ReceiverQueue
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
 _IP_MTU, _IPV6_MTU = 14, 24
 _LARGEST = 65_535
+
+LOOK_AGAIN = 15.0
+"""Seconds between two look-ups of the server's name while it is sent to."""
 
 
 class UdpLink(TcpLink):
@@ -33,6 +37,8 @@ class UdpLink(TcpLink):
     drains_on_close = True
     send_method = "gso"
     """The first of `UDP_METHODS` that the pump tries."""
+    address: Any
+    lookup: Lookup
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         super().__init__(sock, peer)
@@ -43,6 +49,15 @@ class UdpLink(TcpLink):
         except OSError:
             pass  # not on this system
         self._queue: Any = None
+        self._look_at = time.monotonic() + LOOK_AGAIN
+
+    def has_moved(self) -> bool:
+        """Return whether the server's name has other addresses by now: see `Link`."""
+        now, found = time.monotonic(), self.lookup.addresses
+        if found is not None and now >= self._look_at:
+            self._look_at = now + LOOK_AGAIN
+            self.lookup = Lookup(self.lookup.endpoint, socket.SOCK_DGRAM, lambda: None)
+        return bool(found) and all(where[-1] != self.address for where in found or ())
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Give the datagrams of these runs to the kernel. Pumps do it themselves: this is for questions."""
@@ -100,12 +115,14 @@ class Udp(Transport):
                 if sock.getsockname() == sock.getpeername():
                     # The system gave this socket the very port it connects to: no server listens there.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-                return UdpLink(sock, f"{host}:{port}")
+                link = UdpLink(sock, f"{host}:{port}")
+                link.lookup, link.address = attempt.won, address
+                return link
             except OSError:
                 sock.close()
                 raise
 
-        return first_address(endpoint, socket.SOCK_DGRAM, make)
+        return first_address(endpoint, socket.SOCK_DGRAM, make, attempt, 0.0)
 
     def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""

@@ -23,9 +23,10 @@ from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Link, Transport
 from logclient.errors import CredentialError, MissingExtra
 from logclient.standard import time
+from logclient.transports.addresses import Connect
 from logclient.transports.http import REFUSALS, ask, printable
 from logclient.transports.tcp import Tcp
-from logclient.transports.tcp_link import Connect, Endpoint, TcpLink
+from logclient.transports.tcp_link import Endpoint, TcpLink
 
 # Imported now: in the sender's thread a fork might interrupt the import.
 try:
@@ -65,6 +66,7 @@ class WebSocketLink(Link):
         self.peer = inner.peer
         self.tls = inner.tls
         self.inner = inner
+        self.file = inner.file
         self.frames = frames
         self._max_message = max_message
         self._hide = hide

@@ -26,9 +26,11 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
+from logclient._ext.queue import socket_identity
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, join_frames
@@ -37,7 +39,8 @@ from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.standard import os, time
 from logclient.threads import AnyThread, Event, make_thread, signals_blocked, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.tcp_link import COUNTS_RECEIVED, Endpoint, bytes_received, first_address
+from logclient.transports.addresses import KEEP_ALIVE, first_address
+from logclient.transports.tcp_link import COUNTS_RECEIVED, Endpoint, bytes_received, make_socket
 
 try:
     import zmq
@@ -124,8 +127,6 @@ class ZmqLink(Link):
         self.monitor = monitor
         self.socket = sock
         self.reads = sock.TYPE != zmq.PUSH
-        self.tcp = -1
-        """The descriptor of the connection; -1 where the bytes received are unknown."""
         self._baseline = 0.0
         self._checked_at = time.monotonic()
         self._oversized = False
@@ -192,7 +193,7 @@ class ZmqLink(Link):
                 raise _fault(error) from None
         if found:
             self._oversized = False
-            self._baseline = bytes_received(self.tcp)
+            self._baseline = bytes_received(self.file[0])
             return bytes(found)
         if self._is_over():
             return b""
@@ -218,7 +219,7 @@ class ZmqLink(Link):
         now = time.monotonic()
         if now - self._checked_at < _CHECK_S:
             return self._oversized
-        received = bytes_received(self.tcp)
+        received = bytes_received(self.file[0])
         self._baseline = min(received, self._baseline + _HEARTBEAT_BYTES * (now - self._checked_at))
         self._checked_at = now
         self._oversized = received - self._baseline > OVERSIZED
@@ -236,7 +237,7 @@ class ZmqLink(Link):
         reading = [int(self.socket.FD), int(self.monitor.FD)]
         if int(self.socket.EVENTS) & wanted or self.monitor.EVENTS & zmq.POLLIN or self._is_oversized():
             return reading, [], 0.0
-        return reading, [], FOREVER if self.tcp < 0 else _CHECK_S
+        return reading, [], FOREVER if self.file[0] < 0 else _CHECK_S
 
     def close(self, flush_for: float = 0.0) -> None:
         """Close the socket; wait up to `flush_for` seconds for messages that ZeroMQ has not written yet."""
@@ -272,7 +273,9 @@ class Zmq(Transport):
         self._monitors = 0
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
-        """Connect to the first address of `endpoint` that answers, and wait for the handshake.
+        """Connect to the first address that answers, and wait for the handshake.
+
+        Where there are several, connections that are closed again find it.
 
         Raises:
             CredentialError: the CURVE keys are not accepted.
@@ -282,10 +285,12 @@ class Zmq(Transport):
         host, port = endpoint
 
         def make(*found: Any) -> ZmqLink:
+            if attempt.won.sock is not None:
+                attempt.won.sock.close()
             with standard_taken():
                 return self._link(found[-1][0], port, f"{host}:{port}", attempt)
 
-        return first_address(endpoint, socket.SOCK_STREAM, make)
+        return first_address(endpoint, socket.SOCK_STREAM, make, attempt, self.connect_timeout)
 
     def _renew_keys(self, attempt: Attempt) -> None:
         if self._curve_secret is None or self.curve is None:
@@ -315,7 +320,7 @@ class Zmq(Transport):
             sock.connect(f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}")
             tcp = self._wait_for_handshake(monitor, attempt)
             link = ZmqLink(sock, monitor, peer, self.close)
-            link.tcp = tcp if bytes_received(tcp) else -1
+            link.file = _file_of(tcp if bytes_received(tcp) else -1, address, port)
             link.drains_on_close = self.drains_on_close
             link.tls = "CURVE" if self.curve else ""
             return link
@@ -355,6 +360,8 @@ class Zmq(Transport):
         sock.RCVHWM = 1000 if self.kind != "PUSH" else 0 if COUNTS_RECEIVED else 1
         sock.MAXMSGSIZE = RECEIVE // 2 - 4
         sock.LINGER = 0
+        sock.TCP_KEEPALIVE = 1
+        sock.TCP_KEEPALIVE_IDLE, sock.TCP_KEEPALIVE_INTVL, sock.TCP_KEEPALIVE_CNT = KEEP_ALIVE.values()
         # Only for IPv6 addresses: otherwise libzmq, when the connection ends, would look for the endpoint
         # under an IPv6 name, not find it, and list all interfaces; without a descriptor for that it aborts.
         sock.IPV6 = 1 if ":" in address else 0
@@ -405,6 +412,16 @@ class Zmq(Transport):
 
         # pyzmq's extension, through which its copy of libzmq is found.
         return partial(ZmqPump.find, library=str(getattr(cython._zmq, "__file__", "")))
+
+
+def _file_of(tcp: int, address: str, port: int) -> tuple[int, int, int]:
+    """Return what tells libzmq's connection to this peer from a file that takes its number later."""
+    try:
+        with closing(make_socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp))) as sock:
+            ours = sock.getpeername()[:2] == (address, port)
+        return (tcp, *(socket_identity(tcp) or (0, 0))) if ours else (-1, 0, 0)
+    except OSError:
+        return (-1, 0, 0)
 
 
 def curve_keys(secret: str | None) -> tuple[str, str]:

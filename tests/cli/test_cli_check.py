@@ -190,7 +190,7 @@ class TestBrokenServers:
         from threading import Event
 
         end = Event()
-        monkeypatch.setattr(examination, "resolve", lambda *_: end.wait() and (b"", []))
+        monkeypatch.setattr("logclient.transports.addresses.resolve", lambda *_: end.wait() and (b"", []))
         found = examine(capsys, "lumberjack://h", "--timeout", "1s", code=3)
         end.set()
         assert found["name"]["found"] == "h: no answer to the look-up in 1 s"
@@ -236,7 +236,7 @@ class TestBrokenServers:
         with Collector() as server, dead() as port:
             rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
             judge = examination.Examination._judge_clock
-            module = "logclient.transports.tcp_link.resolve"
+            module = "logclient.transports.addresses.resolve"
 
             def gone(self: Any) -> Any:
                 monkeypatch.setattr(module, lambda *_: (b"h", rows))
@@ -254,7 +254,7 @@ class TestBrokenServers:
         with PlogServer() as server:
             places = [("127.0.0.1", server.port), ("127.0.0.2", server.port)]
             rows = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", place) for place in places]
-            monkeypatch.setattr(examination, "resolve", lambda *_: (b"h", rows))
+            monkeypatch.setattr("logclient.transports.addresses.resolve", lambda *_: (b"h", rows))
             found = examine(capsys, server.url)
         assert statuses(found) == WELL | {"connect": "warning"}
         assert re.search(r"^127\.0\.0\.1:\d+ in [\d.]+ ms, 127\.0\.0\.2:\d+: ", found["connect"]["found"])
@@ -265,8 +265,7 @@ class TestBrokenServers:
         with Collector() as server, dead() as port:
             places = [("127.0.0.1", port), ("127.0.0.1", server.port)]
             rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
-            for module in ("logclient.cli.examination.resolve", "logclient.transports.tcp_link.resolve"):
-                monkeypatch.setattr(module, lambda *_: (b"h", rows))
+            monkeypatch.setattr("logclient.transports.addresses.resolve", lambda *_: (b"h", rows))
             found = examine(capsys, "lumberjack://h:5044")
         assert statuses(found) == WELL | {"connect": "warning"}
         assert f"127.0.0.1:{port}: connection refused" in found["connect"]["found"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -746,7 +747,10 @@ def test_silence_ends_a_connection(make: Make, setup: Setup) -> None:
     stats = rig.settle()
     assert stats.acked == 5 and stats.disconnects >= 1
     (line, *_) = rig.lines.of("silence")
-    assert line == f"test://server: {address_of(rig)}: no sign of life from the server in time"
+    words = ["no sign of life from the server in"]
+    if setup.compiled and sys.platform == "linux":  # over TCP, where the build may ask what has arrived
+        words.append("no answer in time: the server's system has")
+    assert line.startswith(tuple(f"test://server: {address_of(rig)}: {one}" for one in words))
 
 
 @pytest.mark.slow

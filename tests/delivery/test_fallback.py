@@ -313,7 +313,7 @@ def test_a_program_says_where_its_last_events_are(tmp_path: Path) -> None:
         done = subprocess.run(
             command, capture_output=True, text=True, env=clean_environment(), timeout=PATIENCE, check=True
         )
-        assert f"1 event was not delivered before exit{expected}\n" in done.stderr
+        assert f"1 event was not delivered before exit{expected}" in done.stderr
         written = (tmp_path / "lost").read_text() if arguments[:1] not in ([], ["stderr"]) else done.stderr
         assert ('"message":"last words"' in written) == bool(arguments)
 
@@ -376,7 +376,7 @@ def test_the_end_says_for_how_many_events_there_is_a_line(tmp_path: Path) -> Non
     done = subprocess.run(
         command, capture_output=True, text=True, env=clean_environment(), timeout=PATIENCE, check=True
     )
-    assert f"3 events were not delivered before exit; see {file} for 1 of them\n" in done.stderr
+    assert f"3 events were not delivered before exit; see {file} for 1 of them" in done.stderr
     assert len(_lines(file)) == 1
 
 

@@ -6,20 +6,28 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient.delivery.isolation import (
     CERTAIN,
+    CONTROL,
     FLOW,
+    NOTHING,
     PATIENCE,
+    SUSPECT,
     TRIAL,
     TRIALS,
     WITHHOLD,
     Isolation,
 )
+from logclient.delivery.trials import Trials
 from tests.support.breaks import BLIND, at_random, by_connection
 from tests.support.configs import config_for
 
@@ -195,6 +203,38 @@ def test_a_blind_server_condemns_no_event(name: str) -> None:
     random = Random(name)
     world = Simulation(BLIND[name](random), random).run(lambda w: w.breaks >= 1500)
     assert not world.condemned
+
+
+def test_an_event_that_is_too_long_under_way_is_set_aside_and_not_condemned() -> None:
+    """The server's patience ends before it has the event, each time that it is sent alone."""
+    isolation = Isolation(1, Random(1).random, FAIL)
+    now, controls, trials = 1.0, 0, 0
+    for verdict in (NOTHING, NOTHING, WITHHOLD):
+        assert isolation.connected(now, 9) == 0
+        assert isolation.broke(5, 5, 1, 9, now, True) == verdict
+    isolation.connected(now, 9)
+    assert isolation.settled(now, 4).quarantined
+    isolation.quarantine([5], now)
+    for _ in range(20 * CERTAIN):
+        now += 1000.0
+        isolation.connected(now, 9)
+        if isolation.kind == SUSPECT:
+            trials += 1
+            assert isolation.broke(5, 5, 1, 9, now, True) == TRIAL
+        else:
+            controls += isolation.kind == CONTROL
+            assert isolation.settled(now, 4).condemned == ()
+    assert trials > CERTAIN < controls
+
+
+def test_a_break_while_several_events_move_says_nothing() -> None:
+    books: Any = SimpleNamespace(diagnostics=None)
+    trials = Trials(InflightBatches(EventQueue()), FAIL, 1, books, False)
+    for moving, limit in ((True, 0), (False, 8)):
+        for _ in range(3):
+            trials.connected()
+            assert trials.broke("closed", 5, 68, 64, moving) == NOTHING
+        assert trials.isolation.limit == limit
 
 
 @pytest.mark.long

@@ -150,11 +150,12 @@ class TestOptions:
         Logjam(given_, PRODUCER)
         changed = {
             "request": False, "inflight": 7, "compression": 1, "level": 3, "compress_over": 1024,
-            "identity": True, "check": True, "silence": 30.0,
+            "identity": True, "check": True, "silence": 30.0, "adaptive": False,
         }  # fmt: skip
         assert options.pop() == (PRODUCER, APP_ENV, [b"events.x", *TOPICS[1:]], changed)
         Logjam(config.parse("logjam+push://h/shop-production", compression="none"), PRODUCER)
-        assert options.pop() == (PRODUCER, APP_ENV, TOPICS, changed | {"inflight": 256, "compression": 0})
+        changed |= {"inflight": 256, "compression": 0, "adaptive": True}
+        assert options.pop() == (PRODUCER, APP_ENV, TOPICS, changed)
         with pytest.raises(ConfigError, match="async only"):
             Logjam(config.parse("logjam+push://h/shop-production?mode=request"), PRODUCER)
         with pytest.raises(ConfigError, match="app-env"):
@@ -228,8 +229,8 @@ class TestMessages:
         core.connection_lost()
         in_flight.requeue()
         core.connected(101.0, random)
-        assert core.encode(batch, 2, 101.0) == 2
-        assert [struct.unpack(">Q", m[4][16:])[0] for m in sent(core)] == [3, 4]
+        assert core.encode(batch, 2, 101.0) == 1
+        assert [struct.unpack(">Q", m[4][16:])[0] for m in sent(core)] == [3]
 
     @pytest.mark.parametrize(("body", "carries"), [
         (b"{}", b'{"request_id":"%s"}'), (b' {"a":1} ', b'{"a":1,"request_id":"%s"}'),
@@ -353,6 +354,12 @@ class TestCompression:
             unpack(9, b"")
 
 
+def fill(core: Logjam, in_flight: InflightBatches, batch: Batch, now: float) -> None:
+    """Send from a batch as much as the credit allows."""
+    while (events := core.credit(now)[0]) and core.encode(batch, events, now):
+        in_flight.encoded(batch)
+
+
 class TestCredit:
     def test_no_credit_while_inflight_requests_wait(self) -> None:
         core = connected_core(inflight=3)
@@ -385,6 +392,59 @@ class TestCredit:
         assert core.credit(100.2)[0] == 2
         core.receive_data(OK_REPLY * 6, 100.3)
         assert core.credit(100.3)[0] == 8
+
+    def test_break_without_a_reply_halves_what_is_in_flight(self) -> None:
+        """Down to one request, and more again with each reply."""
+        core = connected_core(inflight=8)
+        body = b'{"a":"%b"}' % (b"x" * 992)
+        in_flight, batch = inflight_of([(body, RAW)] * 8)
+        flying = []
+        for now in range(100, 105):
+            flying.append(core.encode(batch, core.credit(now)[0], now))
+            in_flight.encoded(batch)
+            assert core.credit(now) == (0, 0)
+            core.connection_lost()
+            in_flight.requeue()
+            core.connected(now, random)
+        assert flying == [8, 4, 2, 1, 1]
+        flying = []
+        for _ in range(4):
+            fill(core, in_flight, batch, 200.0)
+            flying.append(core._codec.requests)
+            core.receive_data(OK_REPLY * core._codec.requests, 200.0)
+        assert flying == [1, 2, 3, 2]
+
+    def test_large_requests_go_one_at_a_time_after_a_break(self) -> None:
+        core = connected_core()
+        in_flight, batch = inflight_of([(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)] * 3 + [(b"{}", RAW)] * 5)
+        for flying in (8, 2, 1, 1):
+            fill(core, in_flight, batch, 100.0)
+            assert core._codec.requests == flying
+            core.connection_lost()
+            in_flight.requeue()
+            core.connected(101.0, random)
+
+    @pytest.mark.parametrize(("trip", "most"), [(0.3, 960), (0.002, 256)])
+    def test_requests_in_flight_follow_the_round_trip(self, trip: float, most: int) -> None:
+        core = connected_core()
+        now, seen = 100.0, 0
+        for _ in range(40):
+            while events := core.credit(now)[0]:
+                in_flight, batch = inflight_of([(b"{}", RAW)] * events)
+                core.encode(batch, events, now)
+                del in_flight
+            seen = max(seen, core._codec.requests)
+            now += trip
+            core.receive_data(OK_REPLY * core._codec.requests, now)
+        assert seen == most
+
+    def test_given_number_does_not_follow_it(self) -> None:
+        core = connected_core(inflight=256)
+        for n in range(20):
+            events = core.credit(100.0 + n)[0]
+            assert events == 256
+            core.encode(inflight_of([(b"{}", RAW)] * 256)[1], events, 100.0 + n)
+            core.receive_data(OK_REPLY * 256, 100.3 + n)
 
     def test_async_event_is_handed_when_sent(self) -> None:
         core = connected_core(mode="async", inflight=1)
@@ -624,6 +684,13 @@ class TestSilence:
         (fatal,) = core.events_received()
         assert isinstance(fatal, Fatal)
         assert isinstance(fatal.error, TimeoutError)
+
+    def test_peer_that_takes_bytes_is_alive(self) -> None:
+        core = connected_core(silence=5.0)
+        send(core, 1)
+        assert core.next_timeout(104.0) == 105.0
+        core._codec.moved(108.5)
+        assert core.next_timeout(108.5) == 113.5
 
     def test_silence_of_a_ping_counts_from_its_call(self) -> None:
         core = connected_core(silence=5.0)

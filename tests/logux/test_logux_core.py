@@ -312,7 +312,7 @@ class TestConnect:
         receive(core, "headers", {"env": "development"})
         assert core.credit(NOW) == (0, 0)
         receive(core, "connected", 5, "server:x", [BASE, BASE])
-        assert core.credit(NOW) == (100, 256 << 10)
+        assert core.credit(NOW) == (100, 32 << 10)
 
     @pytest.mark.parametrize("message", [
         ["connected", 5, "server:x", [1.5, 2.5]], ["connected", 5, "server:x", [-5, -4]],
@@ -490,7 +490,8 @@ class TestSync:
         body = b'{"n":"%s"}' % (b"x" * 392)
         large = b'{"n":"%s"}' % (b"x" * 5000)
         in_flight, batch = inflight_of([(body, RAW)] * 4 + [(large, RAW), (body, RAW)])
-        assert [len(m[2::2]) for m in more(core, in_flight, batch)] == [2, 2, 1, 1]
+        # The last one waits: the large one is more than four messages together may be.
+        assert [len(m[2::2]) for m in more(core, in_flight, batch)] == [2, 2, 1]
 
     def test_own_time_and_subprotocol_go_into_the_meta(self) -> None:
         core = connected_core(Clock())
@@ -1307,18 +1308,24 @@ class TestDoubt:
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
         in_flight.apply([(2, 2)], ACKED)
-        for _ in range(3):  # connections that end before all is sent again
+        for count in (2, 1, 1):  # connections that end before all is sent again
             core.connection_lost()
             in_flight.requeue()
             connect(core)
             assert core.node_id == node
             core.encode(batch, 2, NOW)
             in_flight.encoded(batch)
-            (message,) = sent(core)
-            assert [meta["id"] for meta in message[3::2]] == [-250, [-250, 2]]
-        (message,) = more(core, in_flight, batch)
-        # First the actions in doubt, then the unsent ones.
-        assert [meta["id"] for meta in message[3::2]] == [[-250, 3], [-250, 4]]
+            message = sent(core)[0]
+            assert [meta["id"] for meta in message[3::2]] == [-250, [-250, 2]][:count]
+        processed(core, f"{BASE - 250} {node} 0")
+        in_flight.apply([(1, 1)], ACKED)
+        messages = more(core, in_flight, batch)
+        for counter in (2, 3):
+            processed(core, f"{BASE - 250} {node} {counter}")
+        in_flight.apply([(3, 4)], ACKED)
+        messages += more(core, in_flight, batch)
+        ids = [meta["id"] for m in messages if m[0] == "sync" for meta in m[3::2]]
+        assert ids == [[-250, 2], [-250, 3], [-250, 4]], "first the actions in doubt, then the unsent ones"
 
     def test_settled_action_is_not_kept(self) -> None:
         core = connected_core()
@@ -1361,6 +1368,54 @@ class TestDoubt:
         assert [a["id"] for a in message[2::2]] == [ID % 5, ID % 6]
 
 
+class TestPieces:
+    """Less is in flight on a path that is too slow, and more again with outcomes."""
+
+    def flying(self, core: Logux, now: float = NOW, size: int = 1000) -> list[int]:
+        """Send as much as may be in flight; return the actions in each message."""
+        queue = EventQueue(max_bytes=1 << 30)
+        for _ in range(2000):
+            queue.push(b'{"n":"%b"}' % (b"x" * (size - 8)), 2, RAW)
+        in_flight = InflightBatches(queue)
+        while (credit := core.credit(now))[0]:
+            batch = in_flight.take(*credit)
+            assert batch is not None
+            core.encode(batch, credit[0], now)
+            in_flight.encoded(batch)
+        return [len(m[2::2]) for m in sent(core) if m[0] == "sync"]
+
+    def test_first_messages_are_small(self) -> None:
+        """Our answer to a ping of the server goes behind them."""
+        assert self.flying(connected_core()) == [32, 31, 32, 31]  # 1,024 bytes each, as the queue counts them
+
+    @pytest.mark.parametrize(("trip", "most"), [(0.3, 16), (0.002, 4)])
+    def test_messages_in_flight_follow_the_round_trip(self, trip: float, most: int) -> None:
+        core = connected_core(ack="synced", window=10)
+        now, seen = NOW, 0
+        for _ in range(30):
+            seen = max(seen, len(self.flying(core, now)))
+            now += trip
+            receive(core, "synced", core._codec.added, now=now)
+        assert seen >= most if most > 4 else seen == most
+
+    @pytest.mark.parametrize("size", [60, 200, 1000, 2000])
+    def test_less_is_in_flight_after_each_break(self, size: int) -> None:
+        """Until messages have one action. They grow again with answers."""
+        core = connected_core(inflight=4, ack="synced")
+        most = self.flying(core, size=size)
+        sizes = [most]
+        while sizes[-1] != [1] * 4:
+            core.connection_lost()
+            connect(core)
+            sizes.append(self.flying(core, size=size))
+            assert len(sizes[-1]) == 4 and sizes[-1][0] <= max(1, sizes[-2][0] // 2)
+        grown = sizes[-1]
+        for _ in range(12):
+            receive(core, "synced", core._codec.added)
+            assert (grown := self.flying(core, size=size)) > [1] * 4
+        assert grown == most == [100] * 4
+
+
 class TestTimeouts:
     def events_at(self, core: Logux, now: float) -> list[CoreEvent]:
         """Return the events at a time; assert that none is due before."""
@@ -1389,6 +1444,14 @@ class TestTimeouts:
         assert self.events_at(core, NOW + 21) == []
         assert sent(core) == [["ping", 0]]
         (event,) = self.events_at(core, NOW + 51)
+        assert isinstance(event, Fatal) and isinstance(event.error, TimeoutError)
+
+    def test_server_that_takes_bytes_is_alive(self) -> None:
+        core = connected_core(ping=50.0)
+        send(core, 1, NOW + 5)
+        core._codec.moved(NOW + 20)
+        assert core.next_timeout(NOW) == NOW + 50
+        (event,) = self.events_at(core, NOW + 50)
         assert isinstance(event, Fatal) and isinstance(event.error, TimeoutError)
 
     def test_silence_with_actions_in_flight_times_out(self) -> None:

@@ -164,7 +164,7 @@ def test_only_two_windows_of_10000_events_are_in_flight(
     monkeypatch.setattr(LumberjackConfig, "window_bytes", 16 << 20)
     with Server(golumber, tmp_path / "out", "-hold") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, window=10_000,
+            server.url, version=version, compression=compression, window=10_000, inflight=2,
             timestamp=False,
         )  # fmt: skip
         client.send(event(version, 0))

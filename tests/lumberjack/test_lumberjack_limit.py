@@ -24,7 +24,7 @@ from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.lumberjack import Codec, Reader
 from logclient.config import parse
 from logclient.lumberjack.core import Lumberjack
-from tests.oracle.lumberjack_limit import FOREVER, MOST, Limit, Trip
+from tests.oracle.lumberjack_limit import FOREVER, MOST, Limit, Piece, Trip
 from tests.support.batches import inflight_of
 from tests.support.configs import record_codecs
 from tests.support.patience import PATIENCE
@@ -314,32 +314,42 @@ class TestReference:
     ) -> None:
         codec = adaptive_codec(inflight=least, inflight_bytes=most_bytes, window_bytes=320)
         limit, trips, now, careful = Limit(least), deque[Trip](), 0.0, 0
+        piece, sizes = Piece(320, 320), deque[int]()
         for what, seconds in steps:
             now += seconds
             if what == "send":
+                n = min(2, max(1, piece.size // 32))
                 _in_flight, batch = inflight_of([(BODY, DOCUMENT)] * 2)
                 size = sum(trip.size for trip in trips)
                 room = len(trips) < limit.now and (len(trips) < least or size + 320 <= most_bytes)
                 if careful:
                     room = not trips
-                assert codec.credit(now)[0] == (10 if room else 0)
-                assert codec.encode(batch.capsule, 2, now) == (2 if room else 0)
+                assert codec.credit(now) == ((10, piece.size) if room else (0, 0))
+                assert codec.encode(batch.capsule, 2, now) == (n if room else 0)
                 codec.sent()
                 if room:
-                    trips.append(limit.sent(len(trips) + 1, now, 2 * 32))
+                    trips.append(limit.sent(len(trips) + 1, now, n * 32))
+                    sizes.append(n)
             elif what == "ack" and trips:
                 limit.acked(trips[0], len(trips), now)
-                trips.popleft()
+                trip, n = trips.popleft(), sizes.popleft()
+                piece.settle(trip.size, trip.sent, now)
+                piece.acked = True
                 careful = max(0, careful - 1)
-                assert codec.receive(ack(2), now) == 0
+                assert codec.receive(ack(n), now) == 0
             elif what in ("partial", "alive"):
-                if trips:
+                if trips and (what == "alive" or sizes[0] > 1):
                     limit.busy()
-                if what == "alive" or trips:
+                piece.acked |= what == "partial" and len(trips) > 0 and sizes[0] > 1
+                if what == "alive" or (trips and sizes[0] > 1):
                     assert codec.receive(ack(0 if what == "alive" else 1), now) == 0
             elif what == "break":
                 careful = 10 if len(trips) > 1 else careful
+                if trips:
+                    piece.lose(sizes[0], trips[0].size)
                 trips.clear()
+                sizes.clear()
+                piece.begin()
                 codec.connection_lost()
                 codec.connected(now)
                 limit.reset()

@@ -549,12 +549,19 @@ class TestDeadlines:
         codec.receive(b"2", 111.0)
         assert codec.deadline() == 141.0
 
-    def test_window_behind_another_has_twice_the_time(self) -> None:
-        """Logstash stops its keep-alives after each ack, and may still work on the next window."""
+    def test_window_behind_another_has_the_same_time(self) -> None:
         codec = self.codec_with_windows(2)
         assert codec.deadline() == 130.0
         codec.receive(ack(1), 120.0)
-        assert codec.deadline() == 180.0
+        assert codec.deadline() == 150.0
+
+    def test_peer_that_takes_bytes_is_alive(self) -> None:
+        codec = self.codec_with_windows(2)
+        codec.moved(129.0)
+        assert codec.deadline() == 159.0
+        codec.connection_lost()
+        codec.connected(200.0)
+        assert codec.deadline() == 0
 
     def test_second_window_does_not_move_the_deadline(self) -> None:
         codec = connected_codec()
@@ -602,6 +609,74 @@ class TestAfterABreak:
         codec.connection_lost()
         codec.connected(0.0)
         assert 5 <= codec.careful <= 6
+
+
+class TestPieces:
+    """Windows shrink on a path that is too slow for them, and grow again."""
+
+    BODY = b'{"a":"%b"}' % (b"x" * 968)  # 1,000 bytes as they are counted
+
+    def windows(self, codec: Codec, events: int, now: float, taken: float | None = None) -> list[int]:
+        """Send so many events, each window acknowledged at once; return the sizes of the windows.
+
+        At `taken` the peer's TCP is seen to have all bytes.
+        """
+        found = []
+        in_flight, batch = inflight_of([(self.BODY, DOCUMENT)] * events)
+        while batch.pending():
+            found.append(codec.encode(batch.capsule, codec.credit(now)[0], now))
+            in_flight.encoded(batch)
+            codec.sent()
+            if taken is not None:
+                codec.moved(taken)
+            assert codec.receive(ack(found[-1]), now if taken is None else taken) == 0
+        return found
+
+    def lost_at(self, codec: Codec, events: int, sent: float, lost: float) -> int:
+        """Send a window on a connection that is lost; return how many of these events it had."""
+        _in_flight, batch = inflight_of([(self.BODY, DOCUMENT)] * events)
+        size = codec.encode(batch.capsule, codec.credit(sent)[0], sent)
+        codec.connection_lost()
+        codec.connected(lost)
+        return size
+
+    def test_windows_begin_small_and_grow(self) -> None:
+        codec = connected_codec(adaptive=True, compression=0)
+        assert self.windows(codec, 2015, 1.0) == [65, 130, 260, 520, 1040]
+
+    def test_break_without_an_ack_halves_the_next_window(self) -> None:
+        codec = connected_codec(compression=0)
+        sizes = [self.lost_at(codec, 64, n, n + 0.5) for n in range(8)]
+        assert sizes == [64, 32, 16, 8, 4, 2, 1, 1]
+        assert self.windows(codec, 16, 100.0) == [1, 2, 4, 8, 1]
+
+    def test_break_after_an_ack_changes_nothing(self) -> None:
+        codec = connected_codec(compression=0)
+        self.windows(codec, 1, 1.0)
+        self.lost_at(codec, 64, 2.0, 3.0)
+        assert self.windows(codec, 64, 50.0)[0] == 64
+
+    def test_break_with_one_event_changes_nothing(self) -> None:
+        codec = connected_codec(compression=0)
+        self.lost_at(codec, 1, 2.0, 3.0)
+        assert self.windows(codec, 64, 50.0) == [64]
+
+    def test_window_that_was_long_under_way_halves_the_next_one(self) -> None:
+        codec = connected_codec(compression=0, window=64)
+        assert self.windows(codec, 64, 1.0, taken=12.0) == [64]
+        assert self.windows(codec, 32, 20.0, taken=31.0) == [32]
+        assert self.windows(codec, 16, 40.0, taken=48.0) == [16]
+        assert self.windows(codec, 16, 50.0, taken=52.0) == [16]
+        assert self.windows(codec, 32, 60.0, taken=62.0) == [32]
+
+    def test_slow_server_that_takes_all_at_once_keeps_its_windows(self) -> None:
+        codec = connected_codec(compression=0, window=64)
+        in_flight, batch = inflight_of([(self.BODY, DOCUMENT)] * 64)
+        codec.encode(batch.capsule, 64, 1.0)
+        codec.moved(2.0)
+        assert codec.receive(ack(64), 60.0) == 0
+        assert codec.credit(60.0)[0] == 64
+        del in_flight
 
 
 class TestMemory:

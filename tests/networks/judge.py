@@ -22,7 +22,10 @@ CALL_MS = 2000.0
 
 
 class Figures(NamedTuple):
-    """What a case shows. Times are in seconds, those of `noticed`, `said` and `resumed` since a change."""
+    """What a case shows. Times are in seconds, those of `noticed`, `said` and `resumed` since a change.
+
+    What was said before it, and still holds, counts as said: its time is since the beginning.
+    """
 
     sent: int
     settled: int
@@ -53,7 +56,7 @@ def figures(case: Case, found: Found, needed: int | None) -> Figures:
         first=next((one.at for one in samples if one.settled), None),
         gap=longest_gap(samples),
         noticed=None if change is None else after(samples, change, ends),
-        said=None if change is None else first_error(samples, change),
+        said=first_error(samples, change or 0.0) or first_error(samples, 0.0),
         resumed=None if last is None else after(samples, last, lambda one: one.settled),
         waste=found.payload / needed if needed else None,
     )

@@ -266,7 +266,9 @@ class Scene:
         """Wait for what the kernel still sends for the client, then for what the link holds."""
         payload, last = -1, time.monotonic()
         end = last + self.case.seconds
-        while (now := time.monotonic()) < min(end, last + QUIET):
+        rate, _ = self.case.link.get("rate", (float("inf"), 0))
+        quiet = QUIET + 65_536 / rate  # as long as the largest packet takes
+        while (now := time.monotonic()) < min(end, last + quiet):
             if (carried := self.network.counts()["payload"][UP]) != payload:
                 payload, last = carried, now
             if not self.case.link.get("rate") and now > last + 1.0:

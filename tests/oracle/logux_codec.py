@@ -25,6 +25,7 @@ from logclient.logux.config import LoguxConfig
 from logclient.logux.core import Logux
 from logclient.logux.messages import compact
 from tests.oracle import logux_client
+from tests.oracle.lumberjack_limit import Piece, queue_bytes
 from tests.oracle.xxh64 import xxh64
 
 MAX_ANSWERS = 100_000
@@ -45,9 +46,10 @@ class Action(NamedTuple):
 class Sync:
     """A sync in flight: its actions by (ms, counter)."""
 
-    def __init__(self, added: int, actions: dict[tuple[int, int], Action]) -> None:
+    def __init__(self, added: int, actions: dict[tuple[int, int], Action], size: int, sent: float) -> None:
         self.added = added
         self.actions = actions
+        self.count, self.size, self.sent = len(actions), size, sent
         self.synced = False
 
 
@@ -91,6 +93,8 @@ class PythonCodec:
     def __init__(self, producer: bytes, options: LoguxConfig) -> None:
         self.producer = producer
         self.options = options
+        start = options.window_bytes if "inflight" in options.given else (1 << 17) // options.inflight
+        self.piece = Piece(options.window_bytes, start)
         self.identity = options.identity != "none"
         self.batch: Any = None  # of the next `encode`
         self.ids = logux_client.Ids()
@@ -151,6 +155,7 @@ class PythonCodec:
         self.forget()
         self.out.take()
         self.connection = "connecting"
+        self.piece.begin()
         self.began = self.received_at = self.sent_at = self.now = now
 
     def connected(self, node: bytes, base: int, now: float, lead: float) -> None:
@@ -160,6 +165,9 @@ class PythonCodec:
         self.connection = "synchronized"
 
     def connection_lost(self, *, keep: bool = False, drop: bool = False) -> tuple[int, list[Any]]:
+        if self.syncs and self.wrong != "jam":
+            oldest = self.syncs[0]
+            self.piece.lose(oldest.count, oldest.size)
         self.out.take()
         doubts = self.open
         flying = {one.seq: id for sync in self.syncs for id, one in sync.actions.items()}
@@ -204,6 +212,8 @@ class PythonCodec:
         most = runs.limit or runs.most
         if self.open >= most or len(self.syncs) >= self.options.inflight:
             return 0
+        if self.syncs and sum(sync.size for sync in self.syncs) >= self.piece.size * self.options.inflight:
+            return 0
         return min(self.options.window, most - self.open)
 
     def credit(self, now: float) -> tuple[int, int]:
@@ -214,11 +224,11 @@ class PythonCodec:
         self.is_blocked = False
         step = self.next_step()
         if step >= 0:
-            return step, self.options.window_bytes
+            return step, self.piece.size
         one = self.runs.suspects.popleft()
         self.runs.alone = one.seq
         self.begin_wait(now)
-        self.send_sync([one], [self.ids.next(int(self.wall * 1000))], now)
+        self.send_sync([one], [self.ids.next(int(self.wall * 1000))], queue_bytes(len(one.text)), now)
         self.sent_at = now
         return 0, 0
 
@@ -245,13 +255,13 @@ class PythonCodec:
         if not self.syncs and not self.tokens:
             self.awaited_since = now
 
-    def send_sync(self, actions: list[Action], ids: list[tuple[int, int]], now: float) -> None:
+    def send_sync(self, actions: list[Action], ids: list[tuple[int, int]], size: int, now: float) -> None:
         rows = [(a.text, *id, a.time, a.subprotocol) for a, id in zip(actions, ids, strict=True)]
         self.texts.append(logux_client.sync(self.added, rows, self.base))
         if not self.syncs:
             self.progress_at = now
         self.added += len(actions)
-        self.syncs.append(Sync(self.added, dict(zip(ids, actions, strict=True))))
+        self.syncs.append(Sync(self.added, dict(zip(ids, actions, strict=True)), size, now))
 
     def encode(self, capsule: object, events: int, now: float) -> int:
         runs, options = self.runs, self.options
@@ -275,12 +285,12 @@ class PythonCodec:
         ids: list[tuple[int, int]] = []
         taken, held = 0, False
         for event in pending:
-            if len(actions) == min(events, options.window):
+            if len(actions) == min(events, self.options.window):
                 break
             if event.seq > last:
                 held = True
                 break
-            if actions and taken + len(event.body) > options.window_bytes:
+            if actions and taken + len(event.body) > self.piece.size:
                 break
             found = logux_client.action(
                 event.body, event.kind, event.seq, self.producer,
@@ -297,9 +307,9 @@ class PythonCodec:
             id = self.doubts.pop(event.seq, None)
             ids.append(id or self.ids.next(int(self.wall * 1000)))
             actions.append(Action(event.seq, found.text, time, found.subprotocol))
-            taken += len(event.body)
+            taken += queue_bytes(len(event.body))
         if actions:
-            self.send_sync(actions, ids, now)
+            self.send_sync(actions, ids, taken, now)
             self.sent_at = now
         elif held and last == allowed:
             runs.drained = True
@@ -387,8 +397,10 @@ class PythonCodec:
             if action := sync.actions.pop((ms, counter), None):
                 if sync is self.syncs[0]:
                     self.progress_at = now
+                self.piece.acked = True
                 if not sync.actions:
                     self.syncs.remove(sync)
+                    self.piece.settle(sync.size, sync.sent, now)
                 return sync, action
         return None
 

@@ -27,6 +27,37 @@ class Round:
     full_trips: list[float] = field(default_factory=list)
 
 
+def queue_bytes(size: int) -> int:
+    """Return the bytes that an event is in the queue."""
+    return 24 + (size + 7) // 8 * 8
+
+
+class Piece:
+    """The size of a window.
+
+    Args:
+        most: bytes of the largest one.
+        start: bytes of the first one.
+    """
+
+    def __init__(self, most: int, start: int) -> None:
+        self.most, self.size = most, min(most, start)
+        self.begin()
+
+    def begin(self) -> None:
+        self.moved, self.acked = 0.0, False
+
+    def settle(self, size: int, sent: float, now: float) -> None:
+        if 2 * size >= self.size and (self.moved or now) - sent < 5:
+            self.size = min(self.most, self.size + size)
+        elif self.size <= 2 * size <= 2 * self.size and self.moved - sent > 10:
+            self.size = max(1, self.size // 2)
+
+    def lose(self, events: int, size: int) -> None:
+        if events > 1 and not self.acked:
+            self.size = max(1, min(self.size, size) // 2)
+
+
 class Limit:
     """The limit of one connection.
 

@@ -19,7 +19,7 @@ import pytest
 
 from logclient._ext import queue
 from logclient.delivery.attempt import Attempt
-from logclient.transports import tcp_link
+from logclient.transports import addresses, tcp_link
 from tests.support import ROOT, clean_environment, transports
 from tests.support.patience import PATIENCE
 from tools import pythons
@@ -152,7 +152,7 @@ def test_the_pump_uses_pythons_clock() -> None:
 
 def test_sigpipe_is_disabled_on_the_socket(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Any option stands for macOS's.
-    monkeypatch.setattr(tcp_link, "NO_SIGPIPE", socket.SO_OOBINLINE)
+    monkeypatch.setattr(addresses, "NO_SIGPIPE", socket.SO_OOBINLINE)
     link = connect(listener.getsockname()[1])
     with socket.socket(fileno=os.dup(link.fileno())) as same:
         assert same.getsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE)

@@ -39,6 +39,7 @@ from websockets.server import ServerProtocol  # noqa: E402
 from websockets.sync.server import ServerConnection  # noqa: E402
 
 from logclient.delivery.attempt import Attempt  # noqa: E402
+from logclient.delivery.contract import Link  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.websocket import WebSocketLink  # noqa: E402
 from tests.oracle.websocket import frames_of  # noqa: E402
@@ -129,6 +130,7 @@ class ScriptedCarrier:
 
     peer = "far:1"
     tls = ""
+    file = Link.file
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.pieces = list(pieces)
