@@ -142,7 +142,7 @@ class Lane:
         self._attempt: LaneAttempt | None = None
         self._began = 0.0  # when the connection did
         self._segment = 0  # of an `Attempt`, where large packets seem to be lost on the way
-        self._late = ""  # the last error that tells of a wait, until that is over
+        self._late = ""  # the last error that reports a wait, until that is over
         self._known: dict[Any, Any] = {}  # by the attempts so far
         self._leave_at, self._progress_before = FOREVER, 0  # see `plan_end`
 
@@ -291,7 +291,7 @@ class Lane:
         self._at_home = self._alone or (self._has_home and self.endpoints.at_first)
         self.connection.begin()
         self.path.begin(self.pump.bytes_sent)
-        self._tell_wait(link)  # one that was told is over
+        self._report_wait(link)  # the last error may report one on the last connection
         self._began = time.monotonic()
         if link.mtu:
             self.core.path_mtu(link.mtu, link.headers)
@@ -353,7 +353,7 @@ class Lane:
         self.path.wrote(now, self.pump.bytes_sent)
         if now >= self.path.due and self.path.look(now, self._tcp_state()) and end in GOES_ON:
             end = "silence"
-        self._tell_wait(link)
+        self._report_wait(link)
         if self.in_flight.outcomes != self._outcomes:
             self._outcomes = self.in_flight.outcomes
             self.trials.settled()
@@ -381,8 +381,8 @@ class Lane:
         found = self.pump.tcp_state()
         return None if found is None else TcpState._make(found)
 
-    def _tell_wait(self, link: Link) -> None:
-        """Have the last error tell of a wait that has lasted `LATE` seconds, as long as it lasts."""
+    def _report_wait(self, link: Link) -> None:
+        """Have the last error report a wait that has lasted `LATE` seconds, as long as it lasts."""
         events, now = self.in_flight.inflight, time.monotonic()
         waits = events > 0 and now - self.pump.last_progress >= LATE
         late = waits or self.path.late

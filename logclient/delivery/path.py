@@ -7,7 +7,7 @@ from typing import NamedTuple
 from logclient.delivery.contract import FOREVER
 
 LATE = 10.0
-"""Seconds without an outcome, or an acknowledgement by TCP, that are told in ``last_error``."""
+"""Seconds without an outcome, or an acknowledgement by TCP, after which ``last_error`` reports it."""
 
 SMALL = 1200
 """Bytes of a packet, without headers, that pass each path that can carry IPv6."""

@@ -36,7 +36,7 @@ RESOLVED = 10.0
 PARTING = 0.04
 """Seconds that an attempt which is stopped waits for its look-ups."""
 
-LATE = "no answer to the connection attempt in time"
+NO_ANSWER = "no answer to the connection attempt in time"
 
 KEEP_ALIVE = {
     "TCP_KEEPALIVE" if sys.platform == "darwin" else "TCP_KEEPIDLE": 15,
@@ -44,7 +44,7 @@ KEEP_ALIVE = {
     "TCP_KEEPCNT": 3,
 }
 """Seconds without a packet until the system asks whether the peer is there, seconds between its questions,
-and their number: a path that died is noticed within 30 s, also where nobody owes an answer."""
+and their number: a dead path is noticed within 30 s, also where no answer is due."""
 
 
 class Lookup:
@@ -167,7 +167,7 @@ class _Race:
             if ready and is_connected(sock):
                 return True
             if now >= began + self._timeout:
-                raise TimeoutError(LATE)
+                raise TimeoutError(NO_ANSWER)
         except OSError as error:
             self._failed(where, error, now)
             self._running.pop(where)[0].close()
@@ -249,7 +249,7 @@ def _connect(attempt: Attempt, deadline: float, *where: Any) -> socket.socket:
         return sock
     sock = begin_connecting(attempt, *where)
     try:
-        while not (attempt.wait([], [sock.fileno()], deadline, LATE) and is_connected(sock)):
+        while not (attempt.wait([], [sock.fileno()], deadline, NO_ANSWER) and is_connected(sock)):
             pass
         return sock
     except BaseException:
