@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
+from queue import Empty, SimpleQueue
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 
@@ -246,8 +246,8 @@ def collect(
     out = sys.stdout if out is None else out
     collectors = _collectors(urls, keep=show, **options)
     shown = collectors if show else []
-    stopped = threading.Event()
-    with signals_handled(lambda *_: stopped.set()), ExitStack() as running:
+    stopped: SimpleQueue[int] = SimpleQueue()  # its put is reentrant: a signal comes while this thread waits
+    with signals_handled(lambda number, _: stopped.put(number)), ExitStack() as running:
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:
@@ -258,10 +258,12 @@ def collect(
         while all(collector.error is None for collector in collectors):
             # Wait a second at most, to notice a collector that has failed.
             _report_troubles(collectors, reported)
-            stopped.wait(max(0.0, min(0.1 if show else 1.0, end - time.monotonic())))
-            _print_events(shown, out)
-            if stopped.is_set() or time.monotonic() >= end:
+            with suppress(Empty):
+                stopped.get(timeout=max(0.0, min(0.1 if show else 1.0, end - time.monotonic())))
                 break
+            if time.monotonic() >= end:
+                break
+            _print_events(shown, out)
     _print_events(shown, out)
     _report_troubles(collectors, reported)
     for collector in collectors:

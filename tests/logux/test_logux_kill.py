@@ -257,7 +257,7 @@ def test_killed_logux_collector_loses_nothing(
     tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
 ) -> None:
     """It is judged by its capture. Late answers keep actions in flight, so that kills hit some."""
-    faults = "delay-ack=p:0.5:40ms,cut-before-write=every:29,seed=5"
+    faults = "delay-ack=p:0.5:200ms,cut-before-write=every:29,seed=5"
     collector = CollectorProcess(tmp_path / "capture", faults, scheme="logux")
     figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, clients=2, kills=FEW)
     verdict = run(tmp_path / "ledger", tmp_path / "capture", spark=spark)

@@ -74,8 +74,9 @@ def _live(site: SpoolSite, name: str, kills: int, preload: bool, draw: random.Ra
         load.more(draw.randrange(50))
         if draw.random() < 0.5:
             os.killpg(run.server.pid, signal.SIGKILL)
-        else:  # the workers see that it is gone, and end by themselves
+        else:  # the workers end by themselves: each looks for the master when nobody waits for an answer
             run.server.end(signal.SIGKILL)
+            load.pause = 0.2
         wait_for(lambda: all(map(gone, workers)), "the end of all workers")
         load.stop()
         return load.answers

@@ -149,6 +149,7 @@ class Load:
         self.name = name
         self.answers: list[Answer] = []
         self.refused = 0
+        self.pause = 0.004  # seconds between two orders of a client: a load, not a flood
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._client, args=(k,)) for k in range(clients)]
 
@@ -176,7 +177,7 @@ class Load:
                 self.answers.append(ask(self.port, f"{self.name}{k}-{number}"))
             except (OSError, http.client.HTTPException):
                 self.refused += 1
-            self._stop.wait(0.004)  # a load, not a flood
+            self._stop.wait(self.pause)
 
     def workers(self, since: int = 0) -> set[int]:
         """The workers that have answered, from the answer with this index on."""
