@@ -37,7 +37,7 @@ cdef enum:
     WRONG_SHOWN = 120
     ROOM_KEPT = 1 << 22
 
-include "lumberjack/limit.pyx"
+include "window/limit.pyx"
 include "logjam/blocks.pyx"
 include "logjam/client.pyx"
 include "logjam/compression.pyx"

@@ -53,7 +53,7 @@ cdef extern from "stdint.h":
 
 cdef const uint32_t NONE = 0xFFFFFFFF
 
-include "lumberjack/limit.pyx"
+include "window/limit.pyx"
 include "logux/clocks.pyx"
 include "logux/inflight.pyx"
 include "logux/encode.pyx"

@@ -40,7 +40,7 @@ cdef enum:
     ROOM_KEPT = 1 << 22          # larger buffers are freed
 
 include "lumberjack/check.pyx"
-include "lumberjack/limit.pyx"
+include "window/limit.pyx"
 include "lumberjack/writer.pyx"
 include "lumberjack/reader.pyx"
 include "lumberjack/decoder.pyx"

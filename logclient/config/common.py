@@ -135,7 +135,7 @@ class Config:
         readers.duration(0.001, _DAY),
         "30s",
         "Largest bound of the random wait before a new attempt to connect; the first is 100 ms, and it "
-        "doubles with each attempt.",
+        "is three times as long with each attempt.",
     )
     max_age: float | None = option(
         readers.optional(readers.duration(0.001, 365 * _DAY)),

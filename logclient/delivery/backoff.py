@@ -10,8 +10,9 @@ random = SystemRandom().random
 
 
 class Backoff:
-    """Full jitter: the n-th delay is uniform in [0, min(longest, shortest * 2**n)] seconds.
+    """Full jitter: the n-th delay is uniform in [0, min(longest, shortest * 3**n)] seconds.
 
+    Three and not two: of clients whose server was away for some seconds, no more than half come back in one.
     Only a connection that worked resets it: one with an acknowledgement or, where there are none, one that
     took events and lasted. A server that accepts connections and drops them at once must not be tried at
     the fast pace for ever.
@@ -31,7 +32,7 @@ class Backoff:
     @property
     def bound(self) -> float:
         """Seconds that the next delay cannot exceed."""
-        return min(self.longest, self.shortest * 2.0 ** min(self.attempts, 60))
+        return min(self.longest, self.shortest * 3.0 ** min(self.attempts, 60))
 
     def delay(self) -> float:
         """Return the next delay in seconds, and count the attempt."""

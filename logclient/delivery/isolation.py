@@ -315,7 +315,8 @@ class Isolation:
         if self._breaks >= BREAKS:
             self._narrow = max(1, events // STEP)
             self._last = last
-        if self._alone >= max(ALONE, self._servers) and others:
+        # A server that is too impatient for an event alone is that again.
+        if self._alone >= max(1 if moving else ALONE, self._servers) and others:
             self.withheld = min(self._spread, others)
             return WITHHOLD
         return NOTHING

@@ -10,7 +10,7 @@ States of a connection::
     BROKEN    as it was      refused           ignored   ignored                  ignored
 
     connected: any -> IDLE          connection_lost: any -> IDLE, the windows are forgotten
-    limit: `inflight`, with `adaptive` up to 16 by round trips (``_ext/lumberjack/limit.pyx``),
+    limit: `inflight`, with `adaptive` up to 16 by round trips (``_ext/window/limit.pyx``),
            or 1 for the next 10 windows after a break with more than one out
     size:  of windows, smaller on a slow path and after a break without an ack (same file)
 

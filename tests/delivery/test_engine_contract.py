@@ -800,7 +800,7 @@ def test_backoff_is_exponential_with_full_jitter() -> None:
     drawn = [0.0, 0.5, 0.999999]
     for value in drawn:
         backoff = Backoff(0.1, 30.0, lambda value=value: value)
-        bounds = [min(30.0, 0.1 * 2.0**n) for n in range(100)]
+        bounds = [min(30.0, 0.1 * 3.0**n) for n in range(100)]
         assert [backoff.delay() for _ in range(100)] == [pytest.approx(value * b) for b in bounds]
         backoff.reset()
         assert backoff.delay() == pytest.approx(value * 0.1)
@@ -848,7 +848,7 @@ def test_only_an_acknowledgement_resets_the_backoff(
     rig.server.script = acknowledge
     rig.settle()
     backoff = watched[0]
-    assert backoff.delays[:5] == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.01])
+    assert backoff.delays[:5] == pytest.approx([0.001, 0.003, 0.009, 0.01, 0.01])
     rig.until(lambda s: backoff.resets)
     before = rig.stats().disconnects
     rig.server.peers[-1].cut()
@@ -910,7 +910,7 @@ def test_immediate_cuts_lengthen_the_backoff(
     rig.server.script = lambda peer: peer.cut()
     rig.put()
     rig.until(lambda s: rig.put() and len(watched[0].delays) >= 6)
-    assert watched[0].delays[:6] == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1])
+    assert watched[0].delays[:6] == pytest.approx([0.01, 0.03, 0.09, 0.1, 0.1, 0.1])
     rig.server.script = lambda peer: None
     rig.settle()
 

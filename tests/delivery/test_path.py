@@ -361,7 +361,7 @@ def test_the_wait_is_one_for_each_round_of_all_endpoints(monkeypatch: pytest.Mon
         three.failed("cannot connect", "connect")
         waits.append(three.not_before)
     assert [w for i, w in enumerate(waits) if i % 3 < 2] == [pytest.approx(0.05)] * 24
-    assert waits[2::3] == [pytest.approx(min(30.0, 0.1 * 2**i)) for i in range(12)]
+    assert waits[2::3] == [pytest.approx(min(30.0, 0.1 * 3**i)) for i in range(12)]
     three.advance()
     three.failed("no descriptor is left", "shortage")
     assert three.not_before == 30.0, "another endpoint would not help"

@@ -265,13 +265,14 @@ class Scene:
     def _let_arrive(self) -> None:
         """Wait for what the kernel still sends for the client, then for what the link holds."""
         payload, last = -1, time.monotonic()
-        end = last + self.case.seconds
+        end = last + self.case.seconds + PATIENCE
         rate, _ = self.case.link.get("rate", (float("inf"), 0))
-        quiet = QUIET + 65_536 / rate  # as long as the largest packet takes
+        trip = 2 * self.case.link["delay"] + 32_768 / rate  # with a full queue
+        quiet = QUIET + 4 * trip  # TCP sends the last packet again after so many
         while (now := time.monotonic()) < min(end, last + quiet):
             if (carried := self.network.counts()["payload"][UP]) != payload:
                 payload, last = carried, now
-            if not self.case.link.get("rate") and now > last + 1.0:
+            if not self.case.link.get("rate") and now > last + 1.0 + 4 * trip:
                 return
             time.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""The number of Lumberjack windows in flight, in plain Python: what ``_ext/lumberjack/limit.pyx`` must do."""
+"""The number of Lumberjack windows in flight, in plain Python: what ``_ext/window/limit.pyx`` must do."""
 
 from __future__ import annotations
 
