@@ -269,10 +269,12 @@ class Scene:
         rate, _ = self.case.link.get("rate", (float("inf"), 0))
         trip = 2 * self.case.link["delay"] + 32_768 / rate  # with a full queue
         quiet = QUIET + 4 * trip  # TCP sends the last packet again after so many
+        if max(self.case.link.get("loss", (0.0,))) >= 0.5:
+            quiet += 100.0  # and often, with pauses that double
         while (now := time.monotonic()) < min(end, last + quiet):
             if (carried := self.network.counts()["payload"][UP]) != payload:
                 payload, last = carried, now
-            if not self.case.link.get("rate") and now > last + 1.0 + 4 * trip:
+            if not self.case.link.get("rate") and now > last + quiet - QUIET + 1.0:
                 return
             time.sleep(0.1)
 
