@@ -33,7 +33,7 @@ cdef enum:
 
 def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None,
          const int64_t[::1] positions not None, const uint32_t[::1] after not None,
-         int64_t received_us, int shift,
+         int64_t received_us,
          const uint64_t[::1] expected not None, const uint8_t[::1] listed not None: npt.NDArray[np.uint8],
          int32_t[::1] copies not None, int64_t[::1] first not None, int64_t[::1] received not None,
          int32_t[::1] wrong not None) -> tuple[int, int]:
@@ -42,7 +42,6 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
     Args:
         places: of each arrival its event.
         received_us: the base of `after`.
-        shift: from 0 to 30.
         expected: of each event the hash of its body.
         listed: whether the ledger lists the event.
         copies: how often each event arrived; counted up. `first` and `received` are lowered.
@@ -60,8 +59,6 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
     if (listed.shape[0] != size or copies.shape[0] != size or first.shape[0] != size
             or received.shape[0] != size):
         raise ValueError("listed, copies, first and received: they must be as long as expected")
-    if not 0 <= shift <= 30:
-        raise ValueError(f"shift: {shift} is not from 0 to 30")
     with nogil:
         for i in range(n):
             place = places[i]
@@ -73,7 +70,7 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
             if positions[i] < first[place]:
                 first[place] = positions[i]
             if after[i] != <uint32_t>NO_TIME:
-                at = received_us + (<int64_t>after[i] << shift)
+                at = received_us + <int64_t>after[i]
                 if at < received[place]:
                     received[place] = at
             if hashes[i] != expected[place]:
@@ -149,7 +146,7 @@ def measure(const int64_t[::1] buckets not None, const int64_t[::1] received not
 def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not None,
            const uint64_t[::1] hashes not None, const int64_t[::1] positions not None,
            const int64_t[::1] received not None, int64_t low, int64_t[::1] edges not None,
-           const int64_t[::1] base not None, const int32_t[::1] shift not None,
+           const int64_t[::1] base not None,
            int32_t[::1] to_places not None, uint64_t[::1] to_hashes not None,
            int64_t[::1] to_positions not None, uint32_t[::1] after not None):
     """Sort columns by bucket, keeping the order in each.
@@ -157,7 +154,7 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
     Args:
         edges: where the rows of each bucket begin in the columns to fill; moved to their ends.
         base: of each bucket, its first time.
-        shift: of each bucket, from 0 to 63; ``(received - base) >> shift`` must be below ``2**32 - 1``.
+        after: of each event ``received - base``, which must be below ``2**32 - 1``.
     """
     cdef Py_ssize_t n = buckets.shape[0], total = to_places.shape[0], i
     cdef int64_t m = edges.shape[0], b, j
@@ -165,8 +162,8 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
         raise ValueError("places, hashes, positions and received: they must be as long as buckets")
     if to_hashes.shape[0] != total or to_positions.shape[0] != total or after.shape[0] != total:
         raise ValueError("the columns to fill must be of one length")
-    if base.shape[0] != m or shift.shape[0] != m:
-        raise ValueError("base and shift: they must be as long as edges")
+    if base.shape[0] != m:
+        raise ValueError("base: it must be as long as edges")
     with nogil:
         for i in range(n):
             if buckets[i] < 0:
@@ -183,7 +180,7 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
             if received[i] == INT64_MAX:
                 after[j] = <uint32_t>NO_TIME
             else:
-                after[j] = <uint32_t>((received[i] - base[b]) >> (shift[b] & 63))
+                after[j] = <uint32_t>(received[i] - base[b])
 
 
 cdef int check_ranges(const int64_t[:, ::1] ranges, Py_ssize_t n) except -1:

@@ -158,8 +158,8 @@ def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[C
     left_out: list[LeftOut] = []
     # By what differs between all segments, except for copies and for runs with the same name.
     originals: dict[tuple[Any, ...], list[Segment]] = {}
-    # The shortest name first, and of files with the same name the longest file.
-    order = sorted(taken, key=lambda x: (len(x.segment.listener), *x.segment[:2], -x.segment.size))
+    # The longest file first, and of files of the same length the one with the shortest name.
+    order = sorted(taken, key=lambda x: (-x.segment.size, len(x.segment.listener), *x.segment[:2]))
     for i, one in enumerate([*order, *misnamed]):
         segment, head = one
         if head is None:

@@ -25,6 +25,7 @@ MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
 SOURCES = ("producers", "devices")
 MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest is counted
 _NAME = re.compile(r"(.+)-(\d{6,})\.cap")
+_ALIKE = re.compile(r"\.cap(?![a-z0-9])", re.IGNORECASE)  # also of an upload under way, or compressed
 _RECORD_HEAD = 8
 _UNIT_HEAD = 27
 BATCH_UNITS, CHUNK_BYTES = 1 << 18, 4 << 20  # units of a batch and bytes of a read, by default
@@ -100,18 +101,16 @@ def binary(column: Any) -> tuple[memoryview, I64, I64]:
 
 
 def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Problem]]:
-    """List the ``*.cap`` entries below some folders, and the folders that may have more and are not read.
+    """List what may be a segment below some folders, and the folders that may have more and are not read.
 
-    Entries with another name than a segment's have their whole name as listener, and number 0. Entries that
-    are no regular files are listed too.
+    Entries with another name than a segment's, such as ``main-000001.cap.gz``, have their whole name as
+    listener, and number 0. Entries that are no regular files are listed too.
     """
     places = [places] if isinstance(places, str) else places
-
-    def fits(name: str) -> bool:
-        return name.endswith(".cap")
-
     kind = "segment", "<listener>-<nnnnnn>.cap"
-    found, unread = storage.find_files(places, "capture", kind, fits, alike=fits)
+    found, unread = storage.find_files(
+        places, "capture", kind, fits=lambda name: name.endswith(".cap"), alike=_ALIKE.search
+    )
     segments = []
     for folder, entries in found.items():
         for name, entry in entries.items():

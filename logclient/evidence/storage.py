@@ -394,7 +394,7 @@ def find_files(
     what: str,
     kind: tuple[str, str],
     fits: Callable[[str], object],
-    alike: Callable[[str], bool],
+    alike: Callable[[str], object],
 ) -> tuple[dict[str, dict[str, Found]], dict[str, str]]:
     """Find the files of a kind below some folders, each once, and what may be or have more of them.
 

@@ -291,7 +291,7 @@ class BucketWriter:
         if outside is not None or not self.all_live:
             known = int(np.count_nonzero(bucket != NO_BUCKET))
         if known:
-            yield self._sorted_rows(bucket, known, listener, places, hashes, positions, received)
+            yield from self._sorted_rows(bucket, known, listener, places, hashes, positions, received)
         if known == n or self.only is not None or self.other_run:
             return
         unlisted = (bucket == NO_BUCKET) & (producer >= 0)
@@ -336,10 +336,9 @@ class BucketWriter:
 
     def _sorted_rows(
         self, bucket: I64, known: int, listener: int, places: I32, hashes: U64, positions: I64, received: I64
-    ) -> pa.RecordBatch:
-        """Return rows of the `known` events with a bucket, by bucket, then in the order of arrival."""
-        if self.other_run:
-            listener += schema.OTHER_RUN
+    ) -> Rows:
+        """Yield rows of the `known` events with a bucket, by bucket, then in the order of arrival."""
+        given = bucket
         some = bucket if known == len(bucket) else bucket[bucket != NO_BUCKET]
         low = int(some.min())
         n = int(some.max()) - low + 1
@@ -351,27 +350,30 @@ class BucketWriter:
         sizes, base, last = np.zeros(n, np.int64), np.full(n, schema.NEVER, np.int64), np.zeros(n, np.int64)
         measure(bucket, received, low, sizes, base, last)
         base[base == schema.NEVER] = 0
-        width = last - base
-        shift = np.zeros(n, np.int32)
-        if int(width.max()) >= schema.NO_TIME:
-            # More than 71 minutes in one row: round by a few microseconds.
-            shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 31, 0).astype(np.int32)
+        if (
+            int((last - base).max()) >= schema.NO_TIME
+        ):  # more than 71 minutes in a row: cut it into half hours
+            halves = np.where(received == schema.NEVER, 0, received >> 31)
+            for half in np.unique(halves).tolist():
+                some = np.where(halves == half, given, NO_BUCKET)
+                known = int(np.count_nonzero(some != NO_BUCKET))
+                if known:
+                    yield from self._sorted_rows(some, known, listener, places, hashes, positions, received)
+            return
         starts = np.cumsum(sizes) - sizes
         columns: list[Any] = [np.empty(known, kind) for kind in ("<i4", "<u8", "<i8", "<u4")]
-        given = bucket, places, hashes, positions, received
-        spread(*given, low, starts.copy(), base, shift, *columns)
+        spread(bucket, places, hashes, positions, received, low, starts.copy(), base, *columns)
         used = np.flatnonzero(sizes)
         keys = used + low if names is None else names[used]
         edges = np.append(starts[used], known)
         places, hashes, positions, times = columns
-        return row_batch(
+        yield row_batch(
             len(keys),
             part=self.plan.partition(keys),
             key=keys,
-            listener=listener,
+            listener=listener + schema.OTHER_RUN * self.other_run,
             position=positions[edges[:-1]],
             base=base[used],
-            shift=shift[used],
             places=blobs(places, edges),
             hashes=blobs(hashes, edges),
             positions=blobs(distances(positions, edges), edges),

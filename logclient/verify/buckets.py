@@ -80,7 +80,7 @@ class BucketReducer:
             listener = (listener & schema.LISTENER) + (schema.OTHERS << schema.LISTENER_BITS)
         if listener not in self.first:
             self.first[listener] = space.filled(f"first {n}", len(self.copies), np.int64, schema.NEVER)
-        times = row.array("times", np.uint32), row.value("base"), row.value("shift")
+        times = row.array("times", np.uint32), row.value("base")
         given = places, row.array("hashes", np.uint64), positions, *times
         sent = self.bucket.hashes, self.listed.view(np.uint8)
         wrong = space.take("wrong", len(places), np.int32)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ConfigError, ExitCode, LedgerError
@@ -76,22 +77,42 @@ def append(
         with output.errors_named(place, "append"):
             os.makedirs(place, mode=0o700, exist_ok=True)
     codes = set()
-    for hour in hours:
-        rows: list[pa.Table] = []
-        seconds = hour // 1_000_000
-        verdict = job.run(
-            ledger, capture, out=out, since=seconds, until=seconds + 3600, producers=rows.append, **options
-        )
-        data = _encode(rows[0], hour, verdict)
-        try:
-            with output.errors_named(place, "append"):
-                _replace(place, f"{np.datetime64(hour // _HOUR_US, 'h')}.parquet", data)
-        except LedgerError as error:
-            raise output.UnwrittenVerdict(str(error), verdict) from error
-        codes.add(verdict.exit_code)
-        if each is not None:
-            each(verdict)
+    with _one_session(options):
+        for hour in hours:
+            rows: list[pa.Table] = []
+            seconds = hour // 1_000_000
+            verdict = job.run(
+                ledger,
+                capture,
+                out=out,
+                since=seconds,
+                until=seconds + 3600,
+                producers=rows.append,
+                **options,
+            )
+            data = _encode(rows[0], hour, verdict)
+            try:
+                with output.errors_named(place, "append"):
+                    _replace(place, f"{np.datetime64(hour // _HOUR_US, 'h')}.parquet", data)
+            except LedgerError as error:
+                raise output.UnwrittenVerdict(str(error), verdict) from error
+            codes.add(verdict.exit_code)
+            if each is not None:
+                each(verdict)
     return max(codes, key=(ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.BROKEN).index)
+
+
+@contextmanager
+def _one_session(options: dict[str, Any]) -> Iterator[None]:
+    """Give all hours one session of Spark, where each would have its own."""
+    if options.get("runner") == "local" or any(options.get(x) is not None for x in ("spark", "arrived")):
+        yield
+        return
+    given = {name: options.pop(name, None) for name in ("master", "heap", "packages", "conf")}
+    connector = job.connector() if options.get("kafka") is not None else ""
+    with job.Session(**given, connector=connector, stop=options.get("stop")) as session:
+        options["spark"] = session.spark
+        yield
 
 
 def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:

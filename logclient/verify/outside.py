@@ -1,7 +1,8 @@
 """The sequences of each producer outside a selection of time, as ranges. The rules: ``docs/verify-rules.md``.
 
 A listed event has a time. Any other sequence is outside if the next listed event above it was made before the
-selected time, or the next one below it after that.
+selected time, or the next one below it after that. Between two listed events whose clock was set back it is
+outside if both of them are.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def find_outside(
     known = known[np.lexsort((known[:, 1], known[:, 0]))]
     below, above = known[:-1], known[1:]
     out = (below[:, 0] == above[:, 0]) & (below[:, 2] + 1 < above[:, 1])
-    out &= (below[:, 3] > 0) | (above[:, 3] < 0)
+    set_back = (below[:, 3] > above[:, 3]) & (below[:, 1] >= 0) & (above[:, 1] <= LAST_SEQUENCE)
+    out &= np.where(set_back, below[:, 3] * above[:, 3] != 0, (below[:, 3] > 0) | (above[:, 3] < 0))
     gaps = np.column_stack((below[out, 0], below[out, 2] + 1, above[out, 1] - 1))
     real = known[(known[:, 1] >= 0) & (known[:, 1] <= LAST_SEQUENCE)]
     settled = np.full(n, LAST_SEQUENCE if selection.until_us is None else 0)

@@ -61,13 +61,13 @@ class Source:
         found = {what: _find_column(arrived, what, name) for what, name in self.columns.items()}
         sql = {what: column for what, (column, _) in found.items()}
         self.numbered, self.timed = "arrival" in sql, "received" in sql
-        received, wrong = sql.get("received", "0L"), "NULL"
+        received, wrong = sql.get("received", "-1L"), "NULL"
         # An integer is microseconds since 1970.
         if self.timed and (kind := found["received"][1]) not in _INTEGERS:
-            time = f"try_cast({received} AS timestamp)"
+            time = _micros(received, kind)
             if kind.startswith(_TEXTS):
                 wrong = f"CASE WHEN {time} IS NULL THEN {received} END"
-            received = f"unix_micros({time})"
+            received = time
         body = sql.get("body")
         if "id" in sql:
             # The decoder reads it as that of a document.
@@ -77,7 +77,7 @@ class Source:
         rows = arrived.frame.selectExpr(
             f"coalesce(CAST({sql.get('listener', 'NULL')} AS string), '') AS place",
             f"CAST({at} AS bigint) AS at",
-            f"coalesce(CAST({received} AS bigint), 0L) AS received_us",
+            f"coalesce(CAST({received} AS bigint), -1L) AS received_us",
             f"CAST({sql.get('key', 'NULL')} AS binary) AS key",
             f"CAST({body} AS binary) AS body",
             f"{wrong} AS wrong",
@@ -166,6 +166,17 @@ class Source:
         which = [(place == name) & at.isin(numbers[listener]) for name, listener in names.items()]
         found = self.frame.where(functools.reduce(operator.or_, which)).dropDuplicates(["place", "at"])
         return {(names[row.place], row.at): row.asDict() for row in found.collect()}
+
+
+def _micros(time: str, kind: str) -> str:
+    """Return SQL for the microseconds since 1970 of a column. Without a zone it is of UTC in each session."""
+    zoned, plain = f"unix_micros(try_cast({time} AS timestamp))", f"try_cast({time} AS timestamp_ntz)"
+    if kind == "timestamp":
+        return zoned
+    seconds = f"unix_date(CAST({plain} AS date)) * 86400L + hour({plain}) * 3600L + minute({plain}) * 60L"
+    utc = f"({seconds}) * 1000000L + CAST(extract(SECOND FROM {plain}) * 1000000 AS bigint)"
+    has_zone = rf"{time} RLIKE '[0-9]:[0-9.]+ *[A-Za-z+-]'"
+    return f"CASE WHEN {has_zone} THEN {zoned} ELSE {utc} END" if kind.startswith(_TEXTS) else utc
 
 
 def _where(title: str, listener: str) -> str:

@@ -25,11 +25,10 @@ ROWS = pa.schema(
         ("listener", pa.int64()),  # with the device, see `schema.LISTENER_BITS`; or LEDGER
         ("position", pa.int64()),  # the first of `positions`
         ("base", pa.int64()),  # microseconds since 1970
-        ("shift", pa.int32()),
         ("places", pa.binary()),  # int32, in the bucket; of a ledger's row int64 pairs: ranges of places
         ("hashes", pa.binary()),  # uint64, of the bodies
         ("positions", pa.binary()),  # rising: int64, or uint32 distances from the one before
-        ("times", pa.binary()),  # uint32, received at base + (time << shift); of a ledger's row made at
+        ("times", pa.binary()),  # uint32, received at base + time; of a ledger's row made at
     ]
 )
 

@@ -134,6 +134,8 @@ class Summary:
         empty = self.selection != EVERYTHING and not total.events
         nothing = [f"the ledgers have no events {self.selection.phrase}"] * empty
         faults += nothing
+        if total.events and not (total.ok or total.recovered or total.corrupted or total.unexpected):
+            faults.append("nothing has arrived")
         if nowhere := int(self.sums[:, Column.NOWHERE].sum()):
             faults.append(f"{nowhere:,} acknowledged events of producers of other runs arrived in no run")
         if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
@@ -505,11 +507,11 @@ class Summary:
         ]
         if len(wrong) > len(problems):
             problems.append(f"clocks: the same holds for {len(wrong) - len(problems):,} more producers")
-        why = "received before 1970 or after 2255: they have no latency"
+        why = "received at no known time, or before 1970 or after 2255: they have no latency"
         return problems + [
             f"clocks: {report.name}: {report.timeless:,} units {why}"
             for report in self.tally.reports
-            if report.timeless
+            if report.timeless and self.plan.timed
         ]
 
     # -- over time

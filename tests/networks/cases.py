@@ -437,7 +437,7 @@ add("hungflush_lj", "lj", **{**_HUNG, "end": 10.0})
 
 _REST: dict[str, Any] = {"program": "idle", "kind": "words", "events": 1, "seconds": 120.0, "end": 10.0}
 for _p in (*STREAMS, "pl"):
-    # Logux's pings keep the connection, and its events get their time by clocks that are looked at each second.
+    # Logux sends pings, and looks at the clocks each second while events wait, which have their time by them.
     _pings, _clocks = (12.0, 60.0) if _p == "lo" else (0.0, 0.0)
     add(f"idle_{_p}", _p, holds=Holds(woken=4.0 + _pings), **_REST)
     if _p != "pl":

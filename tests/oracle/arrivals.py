@@ -14,7 +14,6 @@ def join(
     positions: list[int],
     after: list[int],
     received_us: int,
-    shift: int,
     expected: list[int],
     listed: list[int],
     copies: list[int],
@@ -27,7 +26,7 @@ def join(
         of_listed += listed[place]
         first[place] = min(first[place], positions[i])
         if after[i] != NO_TIME:
-            received[place] = min(received[place], received_us + (after[i] << shift))
+            received[place] = min(received[place], received_us + after[i])
         if hashes[i] != expected[place]:
             wrong.append(i)
     return of_listed, wrong
@@ -63,11 +62,11 @@ def measure(buckets: list[int], received: list[int]) -> dict[int, tuple[int, int
 
 
 def spread(
-    buckets: list[int], columns: list[list[int]], received: list[int], base: dict[int, int], shift: int
+    buckets: list[int], columns: list[list[int]], received: list[int], base: dict[int, int]
 ) -> list[list[int]]:
     """Return the columns and ``after``, sorted by bucket, without the events that have none."""
     order = sorted((i for i, bucket in enumerate(buckets) if bucket >= 0), key=lambda i: buckets[i])
-    after = [NO_TIME if received[i] == FAR else (received[i] - base[buckets[i]]) >> shift for i in order]
+    after = [NO_TIME if received[i] == FAR else received[i] - base[buckets[i]] for i in order]
     return [*([column[i] for i in order] for column in columns), after]
 
 

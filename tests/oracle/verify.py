@@ -198,7 +198,10 @@ class Facts:
         ended = self.end.get("at_us") if self.end is not None else None
         above = self.created[self.listed[at]] if at < len(self.listed) else ended
         late = below is not None and self.until is not None and below >= self.until
-        return late or (above is not None and self.since is not None and above < self.since)
+        early = above is not None and self.since is not None and above < self.since
+        if 0 < at < len(self.listed) and below > above:  # the clock was set back
+            return not any(is_within(us, self.since, self.until) for us in (below, above))
+        return late or early
 
     @property
     def kind(self) -> str:
@@ -385,6 +388,11 @@ def judge(
             code = 2
         if owner is not None and ordered and tell["reordered"] and not owner.holes:
             code = 2
+    found = Counter[str](without_producer)
+    for tell in counts.values():
+        found.update(tell)
+    if found["events"] and not any(found[x] for x in ("ok", "recovered", "corrupted", "unexpected")):
+        code = max(code, 1)
     if selecting and (missing_run or not sum(tell["events"] for tell in counts.values())):
         code = max(code, 1)
     return Result(

@@ -46,10 +46,9 @@ def columns(rows: list[Any], *kinds: str) -> list[np.ndarray[Any, Any]]:
     st.lists(arrival, max_size=30),
     st.lists(event, min_size=5, max_size=5),
     st.integers(0, 2**60),
-    st.integers(0, 22),
 )
-@example([(0, 1, 5, oracle.NO_TIME), (0, 2, 4, 0)], [(1, True, 0, FAR)] * 5, 7, 0)
-def test_joins_equal_the_reference(arrivals: Any, events: Any, received_us: int, shift: int) -> None:
+@example([(0, 1, 5, oracle.NO_TIME), (0, 2, 4, 0)], [(1, True, 0, FAR)] * 5, 7)
+def test_joins_equal_the_reference(arrivals: Any, events: Any, received_us: int) -> None:
     given_columns = columns(arrivals, "<i4", "<u8", "<i8", "<u4")
     hashes, listed, copies, received = columns(events, "<u8", "u1", "<i4", "<i8")
     first = received // 2
@@ -57,10 +56,10 @@ def test_joins_equal_the_reference(arrivals: Any, events: Any, received_us: int,
     ours = [copies.copy(), first.copy(), received.copy()]
     theirs = [copies.tolist(), first.tolist(), received.tolist()]
 
-    n, differing = join(*given_columns, received_us, shift, hashes, listed, *ours, wrong)
+    n, differing = join(*given_columns, received_us, hashes, listed, *ours, wrong)
 
     expected = oracle.join(
-        *(x.tolist() for x in given_columns), received_us, shift, hashes.tolist(), listed.tolist(), *theirs
+        *(x.tolist() for x in given_columns), received_us, hashes.tolist(), listed.tolist(), *theirs
     )
     assert (n, wrong[:differing].tolist()) == expected
     assert [x.tolist() for x in ours] == theirs
@@ -74,13 +73,12 @@ def test_joins_equal_the_reference(arrivals: Any, events: Any, received_us: int,
         (lambda x: x.update(hashes=np.zeros(2, np.uint64)), "hashes"),
         (lambda x: x.update(wrong=np.zeros(0, np.int32)), "wrong"),
         (lambda x: x.update(copies=np.zeros(2, np.int32)), "copies"),
-        (lambda x: x.update(shift=31), "shift"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(change: Callable[[dict[str, Any]], None], named: str) -> None:
     arguments = {
         "places": np.zeros(1, np.int32), "hashes": np.zeros(1, np.uint64), "positions": np.zeros(1, np.int64),
-        "after": np.zeros(1, np.uint32), "received_us": 0, "shift": 0, "expected": np.zeros(3, np.uint64),
+        "after": np.zeros(1, np.uint32), "received_us": 0, "expected": np.zeros(3, np.uint64),
         "listed": np.ones(3, np.uint8), "copies": np.zeros(3, np.int32), "first": np.zeros(3, np.int64),
         "received": np.zeros(3, np.int64), "wrong": np.zeros(1, np.int32),
     }  # fmt: skip
@@ -119,8 +117,8 @@ row = st.tuples(
 
 
 @examples(200)
-@given(st.lists(row, max_size=40), st.integers(0, 5), st.integers(0, 3))
-def test_sorted_columns_equal_the_reference(rows: Any, low: int, shift: int) -> None:
+@given(st.lists(row, max_size=40), st.integers(0, 5))
+def test_sorted_columns_equal_the_reference(rows: Any, low: int) -> None:
     rows = [(bucket if bucket < 0 else bucket + low, *rest) for bucket, *rest in rows]
     given_columns = columns(rows, "<i8", "<i4", "<u8", "<i8", "<i8")
     buckets, *three, received = given_columns
@@ -137,10 +135,10 @@ def test_sorted_columns_equal_the_reference(rows: Any, low: int, shift: int) -> 
     edges = np.cumsum(sizes) - sizes
     n = int(sizes.sum())
     filled = [np.empty(n, kind) for kind in ("<i4", "<u8", "<i8", "<u4")]
-    spread(buckets, *three, received, low, edges, first, np.full(6, shift, np.int32), *filled)
+    spread(buckets, *three, received, low, edges, first, *filled)
 
     base = {low + i: time for i, time in enumerate(first.tolist())}
-    assert [x.tolist() for x in filled] == oracle.spread(lists[0], lists[1:4], lists[4], base, shift)
+    assert [x.tolist() for x in filled] == oracle.spread(lists[0], lists[1:4], lists[4], base)
     assert edges.tolist() == np.cumsum(sizes).tolist()
 
 
@@ -153,13 +151,13 @@ def test_bucket_out_of_range_is_refused() -> None:
         with pytest.raises(ValueError, match=f"no room for {bucket}"):
             spread(
                 buckets, np.zeros(1, np.int32), np.zeros(1, np.uint64), none, none, 1, none.copy(), none,
-                np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.uint64), none.copy(),
+                np.zeros(1, np.int32), np.zeros(1, np.uint64), none.copy(),
                 np.zeros(1, np.uint32),
             )  # fmt: skip
     with pytest.raises(ValueError, match="no room for 1"):
         spread(
             one, np.zeros(1, np.int32), np.zeros(1, np.uint64), none, none, 1, one.copy(), none,
-            np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.uint64), none.copy(),
+            np.zeros(1, np.int32), np.zeros(1, np.uint64), none.copy(),
             np.zeros(1, np.uint32),
         )  # fmt: skip
     with pytest.raises(ValueError, match="bits"):

@@ -478,6 +478,19 @@ def test_empty_ledger_is_ok(scene: Scene, run: Run) -> None:
     assert "nothing was sent" in verdict.sentence
 
 
+@pytest.mark.parametrize("gone", ["failed", "dropped"])
+def test_nothing_has_arrived_is_never_ok(scene: Scene, run: Run, gone: str) -> None:
+    tail = [files.dropped_line(range(1, 21)), files.close_line(20, dropped=20)]
+    if gone == "dropped":
+        scene.write_ledger(bodies={}, outcomes={}, tail=tail)
+    else:
+        scene.write_ledger(outcomes={"failed": range(1, 21)})
+    scene.write_capture([])
+    verdict = run()
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert verdict.sentence.startswith("The promise is unproven, because nothing has arrived")
+
+
 # -- a flood
 
 
@@ -560,6 +573,20 @@ def test_latency_counts_the_first_copy(scene: Scene, run: Run) -> None:
     assert (latency.events, latency.max) == (20, 504)
 
 
+@pytest.mark.parametrize("apart", [0, 7], ids=["one clock", "two clocks"])
+def test_latency_is_exact_however_long_a_run_is(scene: Scene, run: Run, apart: int) -> None:
+    """An event every two days; with a second clock the odd units come hours later."""
+    day, hour = 86_400_000_000, 3_600_000_000
+    made = {seq: 2 * day * seq + 7 * seq for seq in scene.bodies}
+    scene.write_ledger(created=made.__getitem__, per_batch=1)
+    scene.write_capture(received=lambda unit: made[unit + 1] + 300 + unit % 2 * apart * hour, size=1)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert verdict.latency.events == 20 and verdict.latency.max == 300 + apart * hour
+    assert verdict.producers[0].early == 0
+    assert verdict.latency.p50 == pytest.approx(300, rel=0.016)
+
+
 def test_arrival_before_creation_is_a_clock_problem(scene: Scene, run: Run) -> None:
     """Events with a negative latency are reported, and are in no quantile."""
     hour = 3_600_000_000
@@ -587,9 +614,8 @@ def test_absurd_times_have_no_latency(scene: Scene, run: Run, absurd: int, creat
     scene.write_capture(received=lambda unit: absurd if unit % 2 else 1_234)
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
-    assert "clocks: main-000001.cap: 2 units received before 1970 or after 2255: they have no latency" in (
-        verdict.problems
-    )
+    why = "received at no known time, or before 1970 or after 2255: they have no latency"
+    assert f"clocks: main-000001.cap: 2 units {why}" in verdict.problems
     assert (verdict.capture["first_us"], verdict.capture["last_us"]) == (1_234, 1_234)
     if created > 0:
         assert verdict.latency is None

@@ -148,6 +148,17 @@ def test_shorter_copy_of_a_segment_is_a_copy(scene: Scene, run: Run) -> None:
     assert has_problem(verdict, "old-000001.cap: copy")
 
 
+def test_the_longer_of_two_copies_is_compared(scene: Scene, run: Run) -> None:
+    """Even if its name is longer: the other one is of an upload that was cut."""
+    scene.write_capture()
+    whole = (scene.capture / "main-000001.cap").read_bytes()
+    (scene.capture / "h1.main-000001.cap").write_bytes(whole)
+    (scene.capture / "main-000001.cap").write_bytes(whole[: len(whole) // 2])
+    verdict = run()
+    assert_ok(verdict)
+    assert has_problem(verdict, "main-000001.cap: copy: it is a copy of h1.main-000001.cap")
+
+
 def test_events_of_a_producer_that_began_after_the_listing_are_unknown(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +215,20 @@ def test_cap_file_that_is_no_segment_is_misnamed(scene: Scene, run: Run) -> None
     verdict = run()
     assert_unknown(verdict, 10)
     assert has_problem(verdict, "notes.cap: misnamed: its name is not <listener>-<nnnnnn>.cap")
+
+
+@pytest.mark.parametrize(
+    "name", ["main-000002.cap.gz", "main-000002.CAP", "main-000002.cap.part", ".main-000002.cap.Xy12"]
+)
+def test_file_that_looks_like_a_segment_makes_events_unknown(scene: Scene, run: Run, name: str) -> None:
+    """It is compressed, under way, or of a system that ignores case: it may have what is missing."""
+    scene.write_capture(range(1, 11))
+    (scene.capture / name).write_bytes(b"\x1f\x8b\x08")
+    (scene.capture / "main.caption").touch()
+    verdict = run()
+    assert_unknown(verdict, 10)
+    assert has_problem(verdict, f"{name}: misnamed: its name is not <listener>-<nnnnnn>.cap")
+    assert not has_problem(verdict, "caption")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")

@@ -274,6 +274,28 @@ def test_command_prints_each_hour(scene: Scene, table: Path, capsys: pytest.Capt
     assert said.index("made from 2026-05-01T12:00:00Z") < said.index("made from 2026-05-01T13:00:00Z")
 
 
+@pytest.mark.spark
+def test_command_judges_several_hours_on_spark(scene: Scene, table: Path) -> None:
+    """With one session for all of them: its own."""
+    write(scene)
+    command = [
+        sys.executable,
+        "-m",
+        "logclient",
+        "verify",
+        "--ledger",
+        scene.ledger,
+        "--capture",
+        scene.capture,
+    ]
+    command += ["--append", table, "--since", SPAN["since"], "--until", SPAN["until"]]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=support.clean_environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert [row["events"] for row in rows(table)] == [0, 9, 0, 10]
+
+
 def test_verdict_of_one_hour_can_be_kept_too(scene: Scene, table: Path) -> None:
     write(scene)
     append(scene, table, out=scene.out, **FIRST)

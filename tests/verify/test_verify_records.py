@@ -715,6 +715,25 @@ def test_wrong_time_is_named(scene: Scene, table: Any, capfd: pytest.CaptureFixt
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
+def test_the_session_zone_changes_no_time_and_null_is_unknown(scene: Scene, table: Any, spark: Any) -> None:
+    """Text without a zone is UTC, as in every other part of the product; NULL is not 1970."""
+    scene.write_ledger()
+    zone = "spark.sql.session.timeZone"
+    texts = ("2024-07-01 00:00:01.5", "2024-07-01T00:00:02Z", "2024-07-01 02:00:03 +02:00", None)
+    rows = [{"value": scene.bodies[seq], "at": texts[seq % 4]} for seq in range(1, 21)]
+    before = spark.conf.get(zone)
+    spark.conf.set(zone, "America/New_York")
+    try:
+        verdict = table(rows, columns={"received": "at"})
+    finally:
+        spark.conf.set(zone, before)
+    begin = 1_719_792_000_000_000
+    assert (verdict.capture["first_us"], verdict.capture["last_us"]) == (begin + 1_500_000, begin + 3_000_000)
+    assert verdict.latency.events == 15
+    assert verdict.ok
+
+
 def test_unknown_table_format_is_named(scene: Scene, table: Any, tmp_path: Path) -> None:
     scene.write_ledger()
     with pytest.raises(LedgerError, match=r"^table: Spark knows no format 'delta': .*--packages") as failed:

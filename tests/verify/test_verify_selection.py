@@ -165,6 +165,19 @@ class TestTime:
         scene.write_ledger(bodies=some, outcomes={"acked": [1, 4]}, tail=tail).write_capture([1, 4])
         assert counts(verify(since=0.002, until=0.003)) == {"events": 2, "dropped": 2}
 
+    @pytest.mark.parametrize(("since", "dropped"), [(0.0, 0), (1.0, 2), (2.0, 0), (3.0, 2), (4.0, 0)])
+    def test_sequences_at_which_a_clock_was_set_back_have_both_places(
+        self, scene: Scene, verify: Callable[..., Any], since: float, dropped: int
+    ) -> None:
+        some = {1: scene.bodies[1], 4: scene.bodies[4]}
+        tail = [files.dropped_line([2, 3]), files.close_line(4, acked=2, dropped=2) | {"at_us": 1_900_000}]
+        made = {1: 3_500_000, 4: 1_500_000}
+        scene.write_ledger(
+            bodies=some, outcomes={"acked": [1, 4]}, created=made.get, at_us=3_400_000, tail=tail
+        )
+        scene.write_capture([1, 4])
+        assert verify(since=since, until=since + 1.0).counts.dropped == dropped
+
     def test_old_closed_ledger_does_not_count(self, scene: Scene, verify: Callable[..., Any]) -> None:
         """It has holes, but it was closed before the selected time."""
         scene.write_ledger(tail=[b"damage\n", files.close_line(20) | {"at_us": 21_000}])

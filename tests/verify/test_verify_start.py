@@ -131,9 +131,13 @@ def test_small_comparison_is_one_task(spark: Any, scene: Scene, tuning: Tuning, 
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
     tracker = context.statusTracker()
-    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(f"jobs of {tasks}"))
-    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
-    assert sorted(stage.numTasks for stage in stages if stage and stage.numCompletedTasks) == tasks
+
+    def found() -> list[int]:
+        jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(f"jobs of {tasks}"))
+        stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+        return sorted(stage.numTasks for stage in stages if stage and stage.numCompletedTasks)
+
+    wait_until(lambda: found() == tasks, "the tasks")  # Spark's listeners hear of them a little later
 
 
 # -- workers
