@@ -197,8 +197,10 @@ def with_link(made: Schedule) -> Schedule:
         _of_link(random, random.choice(LINK), round(random.uniform(0.3, made.seconds - 0.5), 2))
         for _ in range(random.randint(2, 5))
     ]
-    # Logjam's smallest number of requests in flight takes a minute for so many, over the longest link.
-    events = min(made.events, SHORT.events)
+    # Logjam's smallest number of requests in flight takes a minute for so many, over the longest link,
+    # and the smallest windows of the others take 100 round trips.
+    at_once = made.options.get("window", SHORT.events) * made.options.get("inflight", 1)
+    events = min(made.events, SHORT.events, 100 * at_once)
     return made._replace(link=conditions, events=events, faults=tuple(sorted((*made.faults, *faults))))
 
 

@@ -267,7 +267,7 @@ class Scene:
         payload, last = -1, time.monotonic()
         end = last + self.case.seconds + PATIENCE
         rate, _ = self.case.link.get("rate", (float("inf"), 0))
-        trip = 2 * self.case.link["delay"] + 32_768 / rate  # with a full queue
+        trip = 2 * self.case.link.get("delay", 0.0) + 32_768 / rate  # with a full queue
         quiet = QUIET + 4 * trip  # TCP sends the last packet again after so many
         if max(self.case.link.get("loss", (0.0,))) >= 0.5:
             quiet += 100.0  # and often, with pauses that double

@@ -69,7 +69,7 @@ EXT_ROOMS = {
     | {"ids", "jsonscan", "jsontext"},
     "_ext queue": {"queue", "inflight", "spool"},
     "_ext records": {"record", "tracebacks"},
-    "_ext codecs": PROTOCOLS,
+    "_ext codecs": PROTOCOLS | {"window"},
     "_ext pump": {"pump"},
     "_ext senders": {"tls", "websocket"},
     "_ext sockets": {"sockets"},
