@@ -200,8 +200,12 @@ def with_link(made: Schedule) -> Schedule:
     # Logjam's smallest number of requests in flight takes a minute for so many, over the longest link,
     # and the smallest windows of the others take 100 round trips.
     at_once = made.options.get("window", SHORT.events) * made.options.get("inflight", 1)
-    events = min(made.events, SHORT.events, 100 * at_once)
-    return made._replace(link=conditions, events=events, faults=tuple(sorted((*made.faults, *faults))))
+    most = min(made.events, SHORT.events, 100 * at_once)
+    faults += [
+        fault._replace(amount=min(fault.amount, most)) if fault.kind == "burst" else fault
+        for fault in made.faults
+    ]
+    return made._replace(link=conditions, events=most, faults=tuple(sorted(faults)))
 
 
 def _of_link(random: Random, kind: str, at: float) -> Fault:
