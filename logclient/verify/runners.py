@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ GROUP_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed without a job
 _ORDER = ("key", "listener", "position")
 _ROWS = 64  # in a batch from the JVM: each may have a megabyte
+_CONNECTED = threading.Lock()
 
 
 def _buckets(later: Later) -> Buckets:
@@ -111,6 +114,12 @@ def _ddl(schema: pa.Schema) -> str:
     return ", ".join(f"`{field.name}` {names[str(field.type)]}" for field in schema)
 
 
+def _over(spark: Any, n: int, function: Any, ddl: str) -> Any:
+    """Return a frame with the rows of `n` tasks, each of which receives its number."""
+    with no_pandas():
+        return spark.range(0, n, 1, n).mapInArrow(function, ddl)
+
+
 class SparkRunner:
     """All steps on a Spark session."""
 
@@ -123,18 +132,13 @@ class SparkRunner:
             self.cores = session.context.defaultParallelism
             self.small = is_local(session.context.master) and source is None
 
-    def _over(self, n: int, function: Any, ddl: str) -> Any:
-        """Return a frame with the rows of `n` tasks, each of which receives its number."""
-        with no_pandas():
-            return self.session.spark.range(0, n, 1, n).mapInArrow(function, ddl)
-
     def survey(self, parts: Parts, selection: Selection) -> Iterable[dict[str, Any]]:
         """Yield what `ledger_lines.survey` says about each group of ledger files."""
         if len(parts) <= HERE_FILES and sum(parts.sizes) <= HERE_BYTES:
             return LocalRunner().survey(parts, selection)
         groups = ledger_groups(parts)
         task = _task("survey_ledgers", _survey_ledgers, parts, selection, groups)
-        found = self._over(len(groups), task, "number bigint, survey binary").collect()
+        found = _over(self.session.spark, len(groups), task, "number bigint, survey binary").collect()
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 
     def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None) -> Batches:
@@ -144,9 +148,9 @@ class SparkRunner:
             whole = _task("compare", _compare, parts, facts, plan, later)
             return list(self.session.context.parallelize([0], 1).mapPartitions(whole).collect())
         given = facts, plan, _buckets(later)
-        read = _task("read_files", _read_files, parts, *given)
-        rows = self._over(len(plan.groups) + len(plan.tasks), read, _ddl(ROWS))
-        with no_pandas():
+        with self._sized() as spark, no_pandas():
+            read = _task("read_files", _read_files, parts, *given)
+            rows = _over(spark, len(plan.groups) + len(plan.tasks), read, _ddl(ROWS))
             if self.source is not None:
                 read = _task("read_records", records.record_rows, *given)
                 rows = rows.union(self.source.frame.mapInArrow(read, _ddl(ROWS)))
@@ -155,21 +159,33 @@ class SparkRunner:
             rows = divide(plan.partitions, "part").sortWithinPartitions(*_ORDER)
             judging = _task("judge_buckets", judge.judge_rows, facts, plan, later)
             judged = rows.mapInArrow(judging, _ddl(RESULTS))
-        # The size of batches from the JVM; that in bytes where Spark has the setting.
-        sizes = {
-            "spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS if self.source is None else records.RECORDS,
-            "spark.sql.execution.arrow.maxBytesPerBatch": records.BATCH_BYTES,
-        }
-        conf = self.session.spark.conf
-        before = {key: conf.get(key, None) for key in sizes}
-        for key, size in sizes.items():
-            conf.set(key, str(size))
-        try:
             batches: list[pa.RecordBatch] = judged.toArrow().cast(RESULTS).to_batches()
             return batches
-        finally:
-            for key, old in before.items():
-                if old is None:
-                    conf.unset(key)
-                else:
-                    conf.set(key, old)
+
+    @contextlib.contextmanager
+    def _sized(self) -> Iterator[Any]:
+        """Give a session like the user's, but with batches of our sizes from the JVM.
+
+        Spark Connect cannot combine frames of two sessions. There the user's own settings change for that
+        long, in one comparison at a time.
+        """
+        spark, connected = self.session.spark, self.session.context is None
+        sizes = {
+            "spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS if self.source is None else records.RECORDS,
+            # Not every Spark has this one.
+            "spark.sql.execution.arrow.maxBytesPerBatch": records.BATCH_BYTES,
+        }
+        with _CONNECTED if connected else contextlib.nullcontext():
+            before = spark.conf.getAll
+            own = spark if connected else spark.newSession()
+            for name, value in (sizes if connected else {**before, **sizes}).items():
+                if own.conf.isModifiable(name):
+                    own.conf.set(name, str(value))
+            try:
+                yield own
+            finally:
+                for name in sizes if connected else ():
+                    if name in before:
+                        spark.conf.set(name, before[name])
+                    else:
+                        spark.conf.unset(name)

@@ -152,6 +152,27 @@ def test_active_session_is_used_and_not_stopped(
     assert support.need("pyspark").SparkContext._active_spark_context is context
 
 
+def test_settings_of_the_session_are_never_changed(
+    spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a moment either: other threads may use the session."""
+    theirs = spark.conf
+    changed = []
+    for method in ("set", "unset"):
+        real = getattr(type(theirs), method)
+
+        def watched(conf: Any, name: str, *value: Any, real: Any = real) -> None:
+            if conf is theirs:
+                changed.append(name)
+            real(conf, name, *value)
+
+        monkeypatch.setattr(type(theirs), method, watched)
+    bodies = [(body,) for body in scene.bodies.values()]
+    frame = spark.createDataFrame(bodies, "value binary")
+    assert verify.run(scene.ledger, arrived=frame).ok
+    assert changed == []
+
+
 def test_stop_cancels_jobs_and_keeps_the_session(
     spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
