@@ -158,7 +158,8 @@ def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
             if storage.begin_equally(mine.path, other.path, "ledger", mine.size):
                 copies.append(f"{mine.path}: copy: it is a copy of {other.path}")
             else:
-                differing.append(f"{mine.path} (which differs from {other.path})")
+                why = "two processes with one id wrote them, or one is damaged"
+                differing.append(f"{mine.path} (which differs from {other.path}: {why})")
     return Parts(parts.folders, rows[keep]), copies[:_MAX_NAMED], differing[:_MAX_NAMED]
 
 

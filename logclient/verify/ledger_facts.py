@@ -154,6 +154,10 @@ class LedgerFacts:
         self.selected &= ~self.of_other_runs
         # Whether nothing is missing from the ledgers of selected producers.
         self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
+        # Whether an id that no ledger lists was never sent: lines that are missing from a ledger may list it,
+        # also if that ledger is left out. What an unclosed one still has to list is left out with it.
+        damaged = self.rows["evidence"] >= STOPPED
+        self.all_listed = self.all_whole and not damaged.any()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"producers": []}

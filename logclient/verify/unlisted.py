@@ -119,11 +119,12 @@ class UnlistedReducer:
 def unknown_result(task: Task, key: int, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
     """Return the row of ids or bodies that are in no ledger.
 
-    They are unexpected if all ledgers are whole. Otherwise missing lines may list them, and they are unknown.
+    They are unexpected if all ledgers list what they must. Otherwise missing lines may list them, and they
+    are unknown.
     `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
     """
     plan, facts, writer, *_ = task
-    word = schema.STATES[schema.UNEXPECTED if facts.all_whole else schema.UNKNOWN]
+    word = schema.STATES[schema.UNEXPECTED if facts.all_listed else schema.UNKNOWN]
     examples: list[list[Any]] = []
     shown = rows if writer.wanted else rows[: plan.examples]
     for low in range(0, len(shown), NAMED):

@@ -370,7 +370,8 @@ def judge(
             ids["reordered"].add((producer, seq))
     if not selecting:
         unknown_ids |= _compare_by_hash(facts, hashed, by_hash, doubt, counts, ids, extra)
-    without_producer = {"unexpected" if all_whole else "unknown": len(unknown_ids)} if unknown_ids else {}
+    all_listed = all_whole and all(mine.kind in ("whole", "unclosed") for mine in facts.values())
+    without_producer = {"unexpected" if all_listed else "unknown": len(unknown_ids)} if unknown_ids else {}
     code = 0
     for producer, tell in [*counts.items(), ("", Counter(without_producer))]:
         owner = facts.get(producer)

@@ -82,6 +82,17 @@ def test_each_tcp_line_is_a_body(scene: Scene) -> None:
     assert verdict.counts.ok == 3
 
 
+def test_a_selection_leaves_out_bodies_without_an_id(scene: Scene) -> None:
+    """Another program writes to the server, too. With a selection only what has an id is judged."""
+    scene.bodies = {1: document(P, 1, 9)}
+    scene.write_ledger(protocol="plog", outcomes={"handed": [1]})
+    sent = [(1, raw) for raw in (scene.bodies[1], b"of another program", b'{"of": "another program"}')]
+    write_datagrams(scene.capture, sent, 2)
+    verdict = inprocess.run(scene.ledger, scene.capture, since=0)
+    assert (verdict.exit_code, inprocess.counts(verdict)) == (0, {"events": 1, "ok": 1})
+    assert inprocess.run(scene.ledger, scene.capture).broken == ("2 unexpected",)
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_messages_may_span_segments_of_two_listeners(spark: Any, scene: Scene) -> None:

@@ -113,6 +113,20 @@ class TestTime:
         assert (verdict.exit_code, counts(verdict)) == (0, {"events": 9, "ok": 9})
         assert verify(until=0.016).exit_code == 3
 
+    @pytest.mark.parametrize("tail", [[], [b"damage\n"], [{"t": "stopped", "reason": "no space"}]])
+    def test_damage_of_a_ledger_that_is_left_out_is_not_forgotten(
+        self, scene: Scene, verify: Callable[..., Any], tail: list[Any]
+    ) -> None:
+        """What was damaged may be the line that lists the id of an arrival."""
+        stranger, close = files.body(None, "late", user="order 17"), files.close_line(2) | {"at_us": 4_000}
+        scene.write_ledger(producer=Q, bodies=bodies_of(Q, [1, 2]), at_us=1, tail=[*tail, close])
+        scene.write_ledger().write_capture([*ALL, *bodies_of(Q, [1, 2]).values(), stranger])
+        verdict = verify(since=0.005)
+        word, code = ("unknown", 3) if tail else ("unexpected", 1)
+        assert counts(verdict) == {"events": 16, "ok": 16, word: 1}
+        assert verdict.exit_code == code
+        assert verdict.selection["left_out"]["producers"] == 1
+
     def test_nothing_selected_is_said(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger().write_capture()
         verdict = verify(since=1.0)
