@@ -98,12 +98,15 @@ class TestSchedule:
         assert all(plan.spooled for plan in plans)
         assert 20 < sum(plan.durable for plan in plans) < 80
 
-    def test_a_link_changes_only_what_it_adds(self) -> None:
+    def test_a_link_adds_faults_and_bounds_events(self) -> None:
         plans = [(make(seed), with_link(make(seed))) for seed in range(1, 101)]
         for made, linked in plans:
             assert with_link(made) == linked
-            assert set(made.faults) <= set(linked.faults)
-            assert {fault.kind for fault in set(linked.faults) - set(made.faults)} <= set(LINK)
+            assert linked.events <= made.events
+            most = {fault: min(fault.amount, linked.events) for fault in made.faults if fault.kind == "burst"}
+            kept = {fault._replace(amount=most.get(fault, fault.amount)) for fault in made.faults}
+            assert kept <= set(linked.faults)
+            assert {fault.kind for fault in set(linked.faults) - kept} <= set(LINK)
         assert {fault.kind for _, linked in plans for fault in linked.faults} >= set(LINK)
 
     def test_lists_of_seeds_are_read(self) -> None:
