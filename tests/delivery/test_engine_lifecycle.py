@@ -21,6 +21,7 @@ from logclient.delivery import books as books_module
 from logclient.delivery import engine as engine_module
 from logclient.delivery import lanes as lanes_module
 from logclient.delivery import lifecycle
+from logclient.delivery import path as path_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
@@ -612,6 +613,8 @@ def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (books_module, lanes_module):
         monkeypatch.setattr(module, "REPORT_EVERY", 1000.0)
     monkeypatch.setattr(engine_module, "TURN", 1000.0)
+    for module in (lanes_module, path_module):  # nor does it look at a wait
+        monkeypatch.setattr(module, "LATE", 1000.0)
 
 
 @pytest.mark.usefixtures("no_reports")

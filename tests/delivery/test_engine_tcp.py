@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from logclient.delivery.attempt import Attempt
-from logclient.transports.tcp_link import TcpLink
+from logclient.transports import addresses
+from logclient.transports.tcp_link import OwnSocket, TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
 from tests.support import transports
@@ -129,14 +130,14 @@ def test_a_socket_connected_to_itself_counts_as_refused() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
 
-    class Bound(socket.socket):
+    class Bound(OwnSocket):
         def connect_ex(self, address: Any) -> int:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.bind(("127.0.0.1", port))
             return super().connect_ex(address)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket, "socket", Bound)
+        patch.setattr(addresses, "make_socket", lambda *given: Bound(socket.socket(*given).detach()))
         with pytest.raises(ConnectionRefusedError):
             transports.tcp(5.0).connect(("127.0.0.1", port), Attempt())
 

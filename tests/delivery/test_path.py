@@ -18,6 +18,7 @@ import pytest
 import logclient
 from logclient._ext.queue import EventQueue
 from logclient.delivery import lanes
+from logclient.delivery import path as path_module
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.contract import FOREVER
 from logclient.delivery.endpoints import Endpoints
@@ -279,6 +280,7 @@ def test_a_wait_for_an_event_that_woke_nobody_is_reported(
 ) -> None:
     """It came while the sender lingered for more, after all others had their outcome."""
     monkeypatch.setattr(lanes, "LATE", 0.05)
+    monkeypatch.setattr(path_module, "LATE", 1000.0)
     rig = Rig(setup, tmp_path / "run", linger=0.5, silence=1000.0)
     rig.put()
     rig.until(lambda s: s.acked == 1)
