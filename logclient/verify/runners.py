@@ -28,7 +28,7 @@ GROUP_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed without a job
 _ORDER = ("key", "listener", "position")
 _ROWS = 64  # in a batch from the JVM: each may have a megabyte
-_CONNECTED = threading.Lock()
+_CONNECTED = threading.Lock()  # held while the settings of a Spark Connect session are changed
 
 
 def _buckets(later: Later) -> Buckets:
@@ -169,23 +169,28 @@ class SparkRunner:
         Spark Connect cannot combine frames of two sessions. There the user's own settings change for that
         long, in one comparison at a time.
         """
-        spark, connected = self.session.spark, self.session.context is None
+        spark = self.session.spark
         sizes = {
             "spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS if self.source is None else records.RECORDS,
             # Not every Spark has this one.
             "spark.sql.execution.arrow.maxBytesPerBatch": records.BATCH_BYTES,
         }
-        with _CONNECTED if connected else contextlib.nullcontext():
-            before = spark.conf.getAll
-            own = spark if connected else spark.newSession()
-            for name, value in (sizes if connected else {**before, **sizes}).items():
+        if self.session.context is not None:
+            own = spark.newSession()
+            for name, value in {**spark.conf.getAll, **sizes}.items():
                 if own.conf.isModifiable(name):
                     own.conf.set(name, str(value))
+            yield own
+            return
+        with _CONNECTED:
+            before = {name: spark.conf.get(name, None) for name in sizes}
             try:
-                yield own
+                for name, size in sizes.items():
+                    spark.conf.set(name, str(size))
+                yield spark
             finally:
-                for name in sizes if connected else ():
-                    if name in before:
-                        spark.conf.set(name, before[name])
-                    else:
+                for name, old in before.items():
+                    if old is None:
                         spark.conf.unset(name)
+                    else:
+                        spark.conf.set(name, old)

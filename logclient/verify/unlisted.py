@@ -119,8 +119,7 @@ class UnlistedReducer:
 def unknown_result(task: Task, key: int, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
     """Return the row of ids or bodies that are in no ledger.
 
-    They are unexpected if all ledgers list what they must. Otherwise missing lines may list them, and they
-    are unknown.
+    They are unexpected if all ledgers list what they must, and unknown if missing lines may list them.
     `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
     """
     plan, facts, writer, *_ = task

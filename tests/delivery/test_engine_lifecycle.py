@@ -633,7 +633,11 @@ def test_several_waits_for_results_each_end_in_time(build: Make) -> None:
     rig = build(FIFO)
     rig.server.script = silent
     deliveries = [submit_event(rig) for _ in range(3)]
-    threads = [threading.Thread(target=d.result, args=(PATIENCE,)) for d in reversed(deliveries)]
+    told: list[Outcome | None] = []
+    threads = [
+        threading.Thread(target=lambda d=d: told.append(d.result(PATIENCE)))  # type: ignore[misc]
+        for d in reversed(deliveries)
+    ]
     for thread in threads:
         thread.start()
     rig.server.events(3)
@@ -642,6 +646,7 @@ def test_several_waits_for_results_each_end_in_time(build: Make) -> None:
         rig.until(lambda stats, n=n: stats.acked == n and deliveries[n - 1].done())  # type: ignore[misc]
     for thread in threads:
         thread.join(PATIENCE)
+    assert told == [Outcome("acked")] * 3
 
 
 @pytest.mark.usefixtures("no_reports")
