@@ -1,7 +1,11 @@
 """The compiled half of logclient."""
 
+from importlib import import_module
+
 try:
-    import logclient._ext.queue  # noqa: F401  (all others need it)
+    # The one extension that only extensions import. A thread that imports another one holds its lock while it
+    # waits for this package. If this package waited for that lock, Python would raise an error in both.
+    import_module(f"{__name__}._runtime")
 except ImportError as error:
     # Python's own message names a module and no remedy. The other extensions would raise the same one.
     if "interpreter" not in str(error).lower():

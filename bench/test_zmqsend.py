@@ -17,7 +17,7 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.pump import LinkPump, PumpGroup
 from logclient._ext.queue import EventQueue
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.delivery.attempt import Attempt
 from logclient.logjam.core import Logjam
 from logclient.transports.zmq import Zmq

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logclient.client import Client, Event, Level, check_source, open_client
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.delivery import memory
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats

@@ -24,10 +24,12 @@ from logclient._ext.record import (
     record_level,
 )
 from logclient._ext.record import level_index as level_index
-from logclient.config import Config, Secret, parse, registry
+from logclient.config import registry
+from logclient.config.common import Config
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import is_local
-from logclient.config.parsing import MOVING, changed
+from logclient.config.parsing import MOVING, changed, parse
+from logclient.config.secrets import Secret
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine
 from logclient.delivery.lifecycle import flush_on_sigterm
@@ -152,7 +154,7 @@ class Client(FastClient):
     Methods and attributes that are not described here are for ``logclient.Handler``.
 
     Args:
-        config: the result of ``logclient.config.parse``.
+        config: the result of ``logclient.config.parsing.parse``.
 
     Attributes:
         config: the options of the client.

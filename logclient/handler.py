@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from logclient._ext.record import FastHandler
 from logclient.client import UNMADE, Client, check_source, open_client
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.errors import ConfigError
 from logclient.records.formatters import EcsFormatter
 

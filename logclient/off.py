@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from logclient import client
 from logclient.client import Event, Level, level_number
-from logclient.config import Config, parse
+from logclient.config.common import Config
+from logclient.config.parsing import parse
 from logclient.delivery import error_log
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from logclient.delivery.stats import Stats

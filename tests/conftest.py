@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from logclient.config import Config
+from logclient.config.common import Config
 from logclient.delivery import error_log
 from tests import support
 from tests.support.patience import PATIENCE

@@ -9,8 +9,10 @@ import re
 import sys
 from pathlib import Path
 
-from logclient.config import Config, Option, all_options, declared_options, registry
+from logclient.config import registry
+from logclient.config.common import Config
 from logclient.config.documents import DocumentConfig
+from logclient.config.option import Option, all_options, declared_options
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "options.md"
@@ -91,7 +93,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 
 __all__ = ["Options"]
 

@@ -9,11 +9,11 @@ import sys
 import textwrap
 from itertools import chain
 
-from logclient import config
 from logclient.cli import loggers
 from logclient.cli.examination import FAILED, SKIPPED, Examination, Finding, examine_spool
 from logclient.cli.parser import duration, parse_url
 from logclient.cli.progress import ClientMessages, ProgressLine
+from logclient.config.hosts import host_port
 from logclient.errors import ExitCode
 from logclient.readable import escape
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     passed = 0
     for endpoint in given.endpoints:
-        name = config.host_port(*endpoint)
+        name = host_port(*endpoint)
         findings = []
         if not arguments.json:
             print(escape(f"{given.scheme}://{name}"), flush=True)

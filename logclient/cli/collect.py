@@ -14,10 +14,13 @@ from queue import Empty, SimpleQueue
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 
-from logclient import config
 from logclient.cli.exits import end_with_reader, signals_handled
 from logclient.cli.parser import UsageError, duration, parse_url
 from logclient.config import readers
+from logclient.config.common import Config
+from logclient.config.hosts import dns_name
+from logclient.config.readers import is_key
+from logclient.config.secrets import Secret
 from logclient.config.url import decode, split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.files import open_to_all
@@ -68,7 +71,7 @@ def _warn_if_open(path: str) -> None:
 
 
 def _secret(text: str) -> str:
-    secret: config.Secret = readers.secret.read_text(text)
+    secret: Secret = readers.secret.read_text(text)
     if secret.source.startswith("file:"):
         _warn_if_open(secret.source.removeprefix("file:"))
     return secret.reveal()
@@ -80,7 +83,7 @@ def _keys(path: str) -> frozenset[str]:
             found = frozenset(line.strip() for line in file if line.strip())
     except (OSError, ValueError) as error:
         raise ValueError(f"{getattr(error, 'strerror', None) or 'no UTF-8 text'}: {path}") from None
-    if not found or not all(config.is_key(key) for key in found):
+    if not found or not all(is_key(key) for key in found):
         raise ValueError(f"each line of {path} must be a key of 40 characters of Z85")
     return found
 
@@ -143,7 +146,7 @@ _OWN = {
 }  # fmt: skip
 
 
-def _tls(given: config.Config) -> SSLContext:
+def _tls(given: Config) -> SSLContext:
     if given.cert is None:
         raise ConfigError(f"cert: needed to listen on {given.redacted}")
     password = None if given.tls_password is None else given.tls_password.reveal()
@@ -223,7 +226,7 @@ def _consumer(url: str, options: dict[str, Any]) -> Consumer:
     for name in ("faults", "fault_log"):
         if options.pop(name, None) is not None:
             raise ConfigError(f"{name}: not with logjam+sub, which only receives")
-    places = [(config.dns_name(host).decode(), PORT if port is None else port) for host, port in endpoints]
+    places = [(dns_name(host).decode(), PORT if port is None else port) for host, port in endpoints]
     return Consumer(places, **options)
 
 

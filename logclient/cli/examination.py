@@ -18,11 +18,12 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
-from logclient import config
 from logclient._ext.spool import SUPPORTED
 from logclient.client import Client, Outcome, Stats, open_client
 from logclient.config import registry
+from logclient.config.common import Config, Endpoint
 from logclient.config.documents import DocumentConfig
+from logclient.config.hosts import host_port
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.spool import owner_files
 from logclient.errors import ConfigError, CredentialError, LedgerError, ProtocolError, describe_error
@@ -75,9 +76,7 @@ class Examination:
         about: What the server says of itself.
     """
 
-    def __init__(
-        self, given: config.Config, endpoint: config.Endpoint, timeout: float, *, event: bool
-    ) -> None:
+    def __init__(self, given: Config, endpoint: Endpoint, timeout: float, *, event: bool) -> None:
         self.given = given.replace(endpoints=(endpoint,), connect_timeout=min(given.connect_timeout, timeout))
         self.security: dict[str, Any] = {}
         self._probe: Probe = registry.load_sibling(given.protocol, "Probe")(self.given)
@@ -136,7 +135,7 @@ class Examination:
         """Connect to every address, of which a client uses the first that answers."""
         reached, failed, fix = [], [], ""
         for family, address in addresses[:_MOST_ADDRESSES]:
-            begun, name = time.monotonic(), config.host_port(*address[:2])
+            begun, name = time.monotonic(), host_port(*address[:2])
             try:
                 kind = socket.SOCK_STREAM if self._stream else socket.SOCK_DGRAM
                 with socket.socket(family, kind) as sock:
@@ -390,7 +389,7 @@ def _timed(step: str, words: str, seconds: float) -> Finding:
     return Finding(step, OK, f"{words} {ms:.2f} ms" if ms < 100 else f"{words} {ms:.0f} ms", ms=round(ms, 3))
 
 
-def examine_spool(given: config.Config) -> Iterator[Finding]:
+def examine_spool(given: Config) -> Iterator[Finding]:
     """Yield whether the directory of a spool can be used; nothing without one."""
     directory = given.spool
     if directory is None:

@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from logclient import config
+from logclient.config.common import Config
+from logclient.config.parsing import parse
+from logclient.config.readers import parse_duration
 from logclient.errors import ConfigError
 
 # Name, one line of help, arguments of an example.
@@ -104,9 +107,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_url(url: str, **options: Any) -> config.Config:
+def parse_url(url: str, **options: Any) -> Config:
     """Read the URL of a server; ConfigError: it breaks a rule, or is the off switch."""
-    given = config.parse(url, **options)
+    given = parse(url, **options)
     if given.protocol == config.registry.OFF:
         raise UsageError("URL: none is the off switch, which ships nothing: give the URL of a server")
     return given
@@ -126,7 +129,7 @@ def argument_type(read: Callable[[str], Any], name: str) -> Callable[[str], Any]
 
 
 def _duration(text: str) -> float:
-    seconds = config.parse_duration(text)
+    seconds = parse_duration(text)
     if seconds <= 0:
         raise ValueError("must be a duration above 0")
     return seconds

@@ -10,13 +10,13 @@ import threading
 import time
 from typing import Any
 
-from logclient import config
 from logclient.cli.exits import Stopped, TerminationSignals, check_input
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, parse_url, positive, rate
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
 from logclient.client import Client, Stats, open_client
 from logclient.config.documents import DocumentConfig
+from logclient.config.parsing import parse
 from logclient.errors import ExitCode
 from logclient.plog import Client as PlogClient
 from logclient.plog import Loss
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         "connect_timeout": min(given.connect_timeout, arguments.timeout / 2),
     }
     with TerminationSignals() as signals:
-        client = open_client(config.parse(arguments.url, ledger=arguments.ledger, defaults=defaults))
+        client = open_client(parse(arguments.url, ledger=arguments.ledger, defaults=defaults))
         return _FileSender(client, files, sizes, arguments, signals).run()
 
 

@@ -6,9 +6,10 @@ import argparse
 import json
 from typing import Any, NamedTuple
 
-from logclient import config
 from logclient.cli.parser import duration, parse_url, port
 from logclient.cli.progress import ClientMessages
+from logclient.config.common import Config, Endpoint
+from logclient.config.hosts import host_port
 from logclient.errors import ConfigError, ExitCode, LogclientError, MissingExtra
 from logclient.logjam import subscriber
 from logclient.logjam.config import LogjamConfig
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     code = ExitCode.OK
     for host, number in given.endpoints:
         endpoint = (host, arguments.port or subscriber.STATS_PORT) if logjam else (host, number)
-        place, answer, why = config.host_port(*endpoint), None, ""
+        place, answer, why = host_port(*endpoint), None, ""
         try:
             answer = ask(given, endpoint, arguments)
         except MissingExtra:
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _ask_logjam(given: Any, endpoint: config.Endpoint, arguments: argparse.Namespace) -> _Answer:
+def _ask_logjam(given: Any, endpoint: Endpoint, arguments: argparse.Namespace) -> _Answer:
     secret = None if given.curve_secret is None else given.curve_secret.reveal()
     curve = {"curve_server": given.curve_server, "curve_secret": secret}
     counters = subscriber.stat(*endpoint, arguments.timeout, **curve)
@@ -74,7 +75,7 @@ def _ask_logjam(given: Any, endpoint: config.Endpoint, arguments: argparse.Names
     return _Answer(f"device {counters.device}", counters._asdict(), lines)
 
 
-def _ask_plog(given: config.Config, endpoint: config.Endpoint, arguments: argparse.Namespace) -> _Answer:
+def _ask_plog(given: Config, endpoint: Endpoint, arguments: argparse.Namespace) -> _Answer:
     with ClientMessages():  # the error includes them
         client = Client(given.for_tests().replace(endpoints=(endpoint,)))
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 
 __all__ = ["Options"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 from logclient.descriptors import Identity, identity
 from logclient.errors import CredentialError
 from logclient.standard import os, time

@@ -20,7 +20,7 @@ from logclient.standard import time
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.pump import PumpGroup
-    from logclient.config import Config
+    from logclient.config.common import Config
 
 
 REPORT_EVERY, TURN, IDLE = 0.1, 1.0, 60.0

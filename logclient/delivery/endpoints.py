@@ -13,7 +13,7 @@ from logclient.delivery.backoff import Backoff, random
 from logclient.standard import time
 
 if TYPE_CHECKING:
-    from logclient.config import Config
+    from logclient.config.common import Config
     from logclient.delivery.error_log import Diagnostics
     from logclient.errors import CredentialError
 

@@ -33,7 +33,7 @@ from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import Ticket
-    from logclient.config import Config
+    from logclient.config.common import Config
     from logclient.delivery.spool.owner import Spool
     from logclient.delivery.spool.owner_files import OrphanSpool
     from logclient.delivery.spool.replay import Replay

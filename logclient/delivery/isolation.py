@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logclient.delivery.backoff import Backoff
 
 if TYPE_CHECKING:
-    from logclient.config import Config
+    from logclient.config.common import Config
 
 STEP = 8
 """Each break divides the limit of events on the wire by this: a window of 2048 is one event after four."""

@@ -46,7 +46,7 @@ from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.pump import PumpGroup
-    from logclient.config import Config
+    from logclient.config.common import Config
     from logclient.delivery.books import Books
     from logclient.delivery.sender import Sender
 

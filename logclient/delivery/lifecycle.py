@@ -29,7 +29,7 @@ from logclient.standard import open, os, time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
-    from logclient.config import Config
+    from logclient.config.common import Config
 
 
 class _Engine(Protocol):

@@ -16,7 +16,7 @@ from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
-    from logclient.config import Config
+    from logclient.config.common import Config
     from logclient.delivery.books import Books
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logclient import threads
 
 if TYPE_CHECKING:
-    from logclient.config import Config
+    from logclient.config.common import Config
     from logclient.delivery.outcomes import CallbackThread
 
 __all__ = ["Settlement", "Watcher"]

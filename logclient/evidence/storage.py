@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
-from logclient.config import all_options
+from logclient.config.option import all_options
 from logclient.errors import ConfigError, LedgerError
 from logclient.files import open_regular
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, check_source, open_client
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.errors import LogclientError
 from logclient.records.sampling import SUPPRESSED
 from logclient.records.times import corrected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from logclient import client
-from logclient.config import Config
+from logclient.config.common import Config
 from logclient.delivery.engine import Engine
 from logclient.logjam.agent import Agent, AgentMethods
 from logclient.logjam.config import LogjamConfig

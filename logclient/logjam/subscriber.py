@@ -22,7 +22,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from logclient.config import dns_name, is_key
+from logclient.config.hosts import dns_name
+from logclient.config.readers import is_key
 from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.files.capture import CaptureWriter
 from logclient.logjam import zeromq

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from logclient import client, threads
 from logclient._ext.record import Encoder
-from logclient.config import Config
+from logclient.config.common import Config
 from logclient.delivery import error_log, memory
 from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine

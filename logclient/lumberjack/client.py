@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from logclient.client import Client, Event
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.errors import ConfigError
 from logclient.standard import time
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from logclient import client, threads
 from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
-from logclient.config import Config
+from logclient.config.common import Config
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
 from logclient.errors import ConfigError, ConnectFailed, EncodeError, ProtocolError

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Unpack
 
 from logclient._ext.logjam import Decoder
-from logclient.config import host_port
+from logclient.config.hosts import host_port
 from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq

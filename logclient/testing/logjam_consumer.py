@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
-from logclient.config import host_port
+from logclient.config.hosts import host_port
 from logclient.errors import LedgerError, LogclientError
 from logclient.logjam.subscriber import Device, Message, Subscriber
 from logclient.threads import Thread

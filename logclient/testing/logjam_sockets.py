@@ -6,7 +6,8 @@ import socket
 from collections.abc import Collection
 from typing import Any
 
-from logclient.config import host_port, is_key
+from logclient.config.hosts import host_port
+from logclient.config.readers import is_key
 from logclient.errors import ConfigError
 from logclient.logjam.zeromq import COUNTS_RECEIVED, UNREAD_MAX, EndlessMessages
 from logclient.transports.tcp_link import bytes_received

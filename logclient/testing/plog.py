@@ -18,7 +18,7 @@ from itertools import repeat
 from typing import Any, NamedTuple, Unpack
 
 from logclient._ext.plog import EMPTY, Decoder
-from logclient.config import host_port
+from logclient.config.hosts import host_port
 from logclient.errors import ConfigError, LogclientError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
 from logclient.testing.fault_gate import NEVER

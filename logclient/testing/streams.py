@@ -9,7 +9,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from logclient.config import host_port
+from logclient.config.hosts import host_port
 from logclient.files.capture import TO_PEER
 from logclient.testing.fault_gate import NEVER, Peer, Reply
 from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, bound_socket

@@ -12,8 +12,8 @@ from ipaddress import ip_network
 from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from logclient.config import Secret
 from logclient.config.hosts import ip, is_local
+from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
 from logclient.standard import os

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext.queue import socket_identity, socket_recv, socket_send
-from logclient.config import dns_name
+from logclient.config.hosts import dns_name
 from logclient.delivery.contract import FOREVER, Link
 from logclient.descriptors import lifted
 from logclient.errors import described

@@ -20,7 +20,8 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logclient.config import Secret, dns_name
+from logclient.config.hosts import dns_name
+from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.standard import open, os, time

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from logclient._ext.websocket import LINKED, ClientFrames, WebSocketPump
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Link, Transport
 from logclient.errors import CredentialError, MissingExtra

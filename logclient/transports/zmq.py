@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from logclient._ext.queue import socket_identity
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, join_frames
 from logclient.descriptors import standard_taken

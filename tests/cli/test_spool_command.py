@@ -121,7 +121,7 @@ class TestDrain:
     @pytest.mark.slow
     def test_what_cannot_be_sent_is_left(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         producer = scene.run(events=100)
-        arguments = ["drain", scene.spool, "--to", NOBODY, "--timeout", "1s"]
+        arguments = ["drain", scene.spool, "--to", NOBODY, "--timeout", "5s"]
         out, err = command(capsys, *arguments, code=ExitCode.BROKEN)
         assert out == "100 events of 1 dead owner: 100 left in 1\n"
         assert "connection refused" in err

@@ -16,6 +16,7 @@ import pytest
 import logclient
 from logclient import AsyncClient, aio
 from logclient.aio import MAX_WAITING, Actions
+from logclient.config.parsing import parse
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConfigError, ConnectFailed, EncodeError
 from logclient.testing.lumberjack import Collector
@@ -511,7 +512,7 @@ class ClientWithActions(logclient.Client):
 class TestOn:
     @pytest.fixture
     def client(self) -> ClientWithActions:
-        client = ClientWithActions(logclient.config.parse(url(1)))  # type: ignore[attr-defined]
+        client = ClientWithActions(parse(url(1)))
         client.speaker = ActionSource()
         client.complaints = []
         return client

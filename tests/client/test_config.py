@@ -15,16 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient.client import open_client
-from logclient.config import (
-    Secret,
-    all_options,
-    declared_options,
-    dns_name,
-    parse,
-    parse_duration,
-    parse_size,
-    registry,
-)
+from logclient.config import registry
+from logclient.config.hosts import dns_name
+from logclient.config.option import all_options, declared_options
+from logclient.config.parsing import parse
+from logclient.config.readers import parse_duration, parse_size
+from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 from tests.support.patience import PATIENCE, assert_returns, wait_until
 
@@ -740,7 +736,7 @@ class TestRegistry:
             assert 1 <= row.port <= 65535
 
     def test_load_imports_the_named_attribute(self) -> None:
-        assert registry.load("logclient.config:parse") is parse
+        assert registry.load("logclient.config.parsing:parse") is parse
 
     def test_lookup_gives_a_loadable_core_and_transport(self) -> None:
         row = registry.lookup("lumberjack")

@@ -99,3 +99,69 @@ def test_the_pytest_plugin_loads_nothing_at_first() -> None:
     ours = {m for m in new if m.startswith("logclient")}
     assert ours == {"logclient", "logclient.lazy", "logclient.testing", "logclient.testing.pytest_plugin"}
     assert new & FORBIDDEN == set()
+
+
+TWO_THREADS = """
+import importlib, importlib._bootstrap as bootstrap, sys, threading, time
+from importlib.machinery import PathFinder, SourceFileLoader
+
+package, module = sys.argv[1:]
+
+def load(name):
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        print(repr(error))
+
+other = threading.Thread(target=load, args=(module,))
+
+def waits():
+    locks = bootstrap._blocking_on.get(other.ident)
+    return package in [getattr(lock, "name", "") for lock in (locks if isinstance(locks, list) else [locks])]
+
+class Loader(SourceFileLoader):
+    def create_module(self, spec):
+        other.start()
+        end = time.monotonic() + 30
+        while not waits():
+            assert time.monotonic() < end, "the other thread does not wait"
+            time.sleep(0)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name == package else None
+        if spec is not None:
+            spec.loader = Loader(name, spec.origin)
+        return spec
+
+sys.meta_path.insert(0, Finder())
+load(package)
+other.join()
+"""
+
+
+@pytest.mark.parametrize("module", ["_ext.constants", "_ext.queue", "config.hosts", "config.parsing"])
+def test_two_threads_import_a_package_and_a_module_of_it(module: str) -> None:
+    """The thread that imports the module has its lock, and waits for the package that another one imports."""
+    package, _, _ = module.partition(".")
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_THREADS, f"logclient.{package}", f"logclient.{module}"],
+        cwd=HOME, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_packages_do_not_import_what_others_import_by_name() -> None:
+    """A package that imports a module of its own cannot be imported while another thread imports that module.
+
+    The command line, and the tables of Spark, are imported by one thread.
+    """
+    packages = {p.parent.relative_to(HOME) for p in (HOME / "logclient").rglob("__init__.py")}
+    own = {}
+    for package in sorted({".".join(path.parts) for path in packages} | {"logclient._ext"}):
+        if not package.startswith(("logclient.cli", "logclient.verify.dataframes")):
+            new = modules_loaded_by(f"import {package}", f"sys.path[1:1] = {[p for p in sys.path if p]!r}")
+            own[package] = {m for m in new if m.startswith(f"{package}.")}
+    assert own.pop("logclient._ext") == {"logclient._ext._runtime"}
+    assert own.pop("logclient.verify.report") == {"logclient.verify.report.words"}
+    assert [name for name, modules in own.items() if modules] == []

@@ -15,7 +15,7 @@ import pytest
 
 import logclient
 from logclient.client import connect
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.errors import ConfigError
 from logclient.integrations.loguru import Sink
 from logclient.integrations.structlog import LoggerFactory

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import logclient
-from logclient import config
+from logclient.config.option import Option, all_options
 from tests.support import ROOT, clean_environment, missing, need
 from tests.support.patience import PATIENCE
 from tools import options
@@ -42,7 +42,7 @@ def test_each_option_is_listed_with_its_protocol() -> None:
 
 def test_every_option_has_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = re.findall(r"^\| `(\w+)` \|", options.page(), re.MULTILINE)
-    assert set(listed) == set(config.all_options())
+    assert set(listed) == set(all_options())
     monkeypatch.setitem(options.GROUPS, "Exit", "timeout")
     with pytest.raises(LookupError, match=r"no section .* atexit_timeout"):
         options.page()
@@ -57,20 +57,20 @@ def test_no_variable_of_an_option_is_one_for_building_or_tests() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in places)
     found = set(re.findall(r"\bLOGCLIENT_([A-Z_]+)", text))
     assert {"ONLY", "TREE", "PATIENCE"} < found
-    assert {name.lower() for name in found} & {"url", *config.all_options()} == set()
+    assert {name.lower() for name in found} & {"url", *all_options()} == set()
 
 
 def test_every_option_has_a_type_that_allows_none() -> None:
     types = typing.get_type_hints(logclient.Options)
-    assert set(types) == set(config.all_options())
+    assert set(types) == set(all_options())
     assert all(type(None) in typing.get_args(of) for of in types.values())
 
 
-EVERY = [one for same in config.all_options().values() for one in same]
+EVERY = [one for same in all_options().values() for one in same]
 
 
 @pytest.mark.parametrize("option", [o for o in EVERY if o.default not in (None, ())], ids=lambda o: o.name)
-def test_the_default_is_of_its_type(option: config.Option) -> None:
+def test_the_default_is_of_its_type(option: Option) -> None:
     allowed: list[object] = []
     for of in typing.get_args(typing.get_type_hints(logclient.Options)[option.name]):
         literal = typing.get_origin(of) is typing.Literal

@@ -13,7 +13,8 @@ import pytest
 
 import logclient
 from logclient.cli import collect as collectors
-from logclient.config import Secret, parse
+from logclient.config.parsing import parse
+from logclient.config.secrets import Secret
 from logclient.delivery import error_log
 from logclient.errors import ConfigError
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.config import Secret, all_options, parse
+from logclient.config.option import all_options
+from logclient.config.parsing import parse
+from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 from logclient.testing import Delivery
 from logclient.testing.lumberjack import Collector

@@ -234,7 +234,7 @@ def test_a_number_that_another_file_has_is_left_alone() -> None:
     for notice in (EventQueue.wake, EventQueue.finish_wait, EventQueue.open_wake, EventQueue.release):
         h = with_sender()
         pipe = os.fstat(h.fileno())
-        numbers = [fd for fd in range(h.fileno() + 64) if is_at(fd, pipe)]
+        numbers = [fd for fd in map(int, os.listdir("/dev/fd")) if is_at(fd, pipe)]
         assert len(numbers) == 2
         mine, peer = socket.socketpair()
         with mine, peer:

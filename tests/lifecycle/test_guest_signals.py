@@ -286,7 +286,7 @@ def test_a_reset_connection_does_not_end_a_program_without_a_handler_of_sigpipe(
 
 LINK = """
 from logclient.delivery.attempt import Attempt
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.transports import tls, tcp, websocket
 import select, socket
 url, ca, pump, times = ARGS

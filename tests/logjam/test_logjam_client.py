@@ -22,7 +22,8 @@ import pytest
 
 import logclient
 from logclient import cli
-from logclient.config import parse, registry
+from logclient.config import registry
+from logclient.config.parsing import parse
 from logclient.errors import ConfigError, ConnectFailed, ExitCode
 from tests.oracle.logjam_document import judge
 from tests.support import clean_environment

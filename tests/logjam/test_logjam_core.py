@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import cli, config, readable
+from logclient import cli, readable
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
@@ -31,6 +31,7 @@ from logclient._ext.logjam import (
     pack,
     unpack,
 )
+from logclient.config.parsing import parse
 from logclient.delivery.contract import Alive, Core, Fatal, Progress, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.logjam.core import Logjam, split_app_env
@@ -123,7 +124,7 @@ class TestOptions:
     )
     def test_unknown_word_is_refused_with_the_choices(self, name: str, value: str) -> None:
         with pytest.raises(ConfigError, match=f"{name}: must be one of .*, got '{value}'"):
-            config.parse("logjam://h/shop-production", **{name: value})
+            parse("logjam://h/shop-production", **{name: value})
 
     @pytest.mark.parametrize("app_env", ["a-b", "my_app-prod_eu", "my-app-prod", "app1-env2", "a--b"])
     def test_app_and_env_are_split_at_the_last_dash(self, app_env: str) -> None:
@@ -142,9 +143,7 @@ class TestOptions:
 
         for name in ("logjam", "logjam+push"):
             monkeypatch.setitem(registry.SCHEMES, name, registry.SCHEMES[name]._replace(transport="x:y"))
-        given_ = config.parse(
-            "logjam://h/shop-production?compression=zlib&inflight=7&topic=events.x&mode=async"
-        )
+        given_ = parse("logjam://h/shop-production?compression=zlib&inflight=7&topic=events.x&mode=async")
         assert (given_.endpoints, given_.max_event_bytes) == ((("h", 9604),), 8 << 20)
         options = record_codecs(monkeypatch, "logclient.logjam.core")
         Logjam(given_, PRODUCER)
@@ -153,16 +152,16 @@ class TestOptions:
             "identity": True, "check": True, "silence": 30.0, "adaptive": False,
         }  # fmt: skip
         assert options.pop() == (PRODUCER, APP_ENV, [b"events.x", *TOPICS[1:]], changed)
-        Logjam(config.parse("logjam+push://h/shop-production", compression="none"), PRODUCER)
+        Logjam(parse("logjam+push://h/shop-production", compression="none"), PRODUCER)
         changed |= {"inflight": 256, "compression": 0, "adaptive": True}
         assert options.pop() == (PRODUCER, APP_ENV, TOPICS, changed)
         with pytest.raises(ConfigError, match="async only"):
-            Logjam(config.parse("logjam+push://h/shop-production?mode=request"), PRODUCER)
+            Logjam(parse("logjam+push://h/shop-production?mode=request"), PRODUCER)
         with pytest.raises(ConfigError, match="app-env"):
-            Logjam(config.parse("logjam://h"), PRODUCER)
+            Logjam(parse("logjam://h"), PRODUCER)
         with pytest.raises(ConfigError, match="compression: must be one of auto"):
-            config.parse("logjam://h/a-b?compression=3")
-        assert config.parse("lumberjack://h").compression == 3
+            parse("logjam://h/a-b?compression=3")
+        assert parse("lumberjack://h").compression == 3
 
     def test_compressor_is_named_or_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert connected_core().compressor == "none"

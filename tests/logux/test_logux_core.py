@@ -21,7 +21,7 @@ from logclient._ext.hash import xxh64
 from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.logux import Codec
 from logclient._ext.queue import EventQueue
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.delivery.contract import (
     Alive,
     CloseWanted,

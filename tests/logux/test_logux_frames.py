@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import readable
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.frames import Probe, frames
 from tests.oracle.logux_decoder import MAX_DEPTH

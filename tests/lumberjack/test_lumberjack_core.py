@@ -6,7 +6,7 @@ from random import random
 import pytest
 
 from logclient._ext.lumberjack import Reader
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.delivery.contract import Alive, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.lumberjack.core import Lumberjack

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import logclient
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.lumberjack import Codec, Reader
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.lumberjack.core import Lumberjack
 from tests.oracle.lumberjack_limit import FOREVER, MOST, Limit, Piece, Trip
 from tests.support.batches import inflight_of

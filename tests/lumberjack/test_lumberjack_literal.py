@@ -31,7 +31,7 @@ from logclient._ext.lumberjack import (
     encode_ack,
     expand,
 )
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.files.capture import CaptureReader
 from logclient.lumberjack.frames import frames

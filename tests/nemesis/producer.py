@@ -27,7 +27,7 @@ import weakref
 from typing import Any, NamedTuple
 
 import logclient
-from logclient.config import Config
+from logclient.config.common import Config
 from tests.nemesis.schedule import LONG_ENOUGH
 
 Config.auth_backoff_min, Config.auth_backoff_max = 0.1, 0.5

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import config, readable
+from logclient import readable
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
@@ -43,6 +43,7 @@ from logclient._ext.plog import (
     fragments,
 )
 from logclient.config import registry
+from logclient.config.parsing import parse
 from logclient.delivery.contract import Core, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.core import TAGGED, Plog
@@ -609,7 +610,7 @@ class TestOptions:
 
     def test_wrong_identity_is_named(self) -> None:
         with pytest.raises(ConfigError, match="identity: must be one of id, own, none"):
-            config.parse("plog://h", identity="x")
+            parse("plog://h", identity="x")
 
     @pytest.mark.parametrize(("tag", "words"), [("", "none may be empty"), (b"x", "each must be text")])
     def test_wrong_tag_is_named(self, tag: Any, words: str) -> None:
@@ -634,11 +635,11 @@ class TestOptions:
     def test_options_are_taken_from_the_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.SCHEMES, "plog", registry.SCHEMES["plog"]._replace(transport="x:y"))
         options = record_codecs(monkeypatch, "logclient.plog.core")
-        given_ = config.parse("plog://h")
+        given_ = parse("plog://h")
         assert (given_.endpoints, given_.max_event_bytes) == ((("h", 23456),), 262144)
         Plog(given_, PRODUCER)
         url = "plog://h?mtu=1400&unboxed=true&topic=orders&tags=a,pk:7&pace=0&pace_bytes=1MiB&check=no"
-        Plog(config.parse(url, max_event_bytes=1000).replace(burst=(9.0, 0.0)), PRODUCER)
+        Plog(parse(url, max_event_bytes=1000).replace(burst=(9.0, 0.0)), PRODUCER)
         default = {
             "datagram": 1452, "tags": b"", "unboxed": False, "max_message": 262144, "identity": True,
             "check": True, "packets": 10_000, "burst": 64.0, "size": 64 << 20, "size_burst": 131072.0,
@@ -649,9 +650,9 @@ class TestOptions:
         }  # fmt: skip
         assert options == [(PRODUCER, default), (PRODUCER, default | changed)]
         with pytest.raises(ConfigError, match="topic: 1 to 249"):
-            Plog(config.parse("plog://h?topic=a%20b"), PRODUCER)
+            Plog(parse("plog://h?topic=a%20b"), PRODUCER)
         with pytest.raises(ConfigError, match="window: not an option of plog"):
-            config.parse("plog://h?window=3")
+            parse("plog://h?window=3")
 
     def test_tags_join_and_split(self) -> None:
         assert kafka_tags() == []

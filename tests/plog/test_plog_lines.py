@@ -17,7 +17,7 @@ from logclient import cli, plog
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.plog import Codec
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.plog.core import Lines
 from logclient.testing.plog import Collector

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from logclient.config import Config, Secret, declared_options, registry
+from logclient.config import registry
+from logclient.config.common import Config
+from logclient.config.option import declared_options
+from logclient.config.secrets import Secret
 
 
 def config_for(scheme: str, path: str = "", **values: Any) -> Any:

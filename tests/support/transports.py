@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from logclient.config import parse
+from logclient.config.parsing import parse
 from tests.support.patience import PATIENCE
 
 

@@ -310,7 +310,7 @@ class TestSecrets:
         zmq = pytest.importorskip("zmq")
         from zmq.auth.thread import ThreadAuthenticator
 
-        from logclient.config import parse
+        from logclient.config.parsing import parse
         from logclient.transports.zmq import Zmq
 
         if not zmq.has("curve"):
@@ -358,7 +358,7 @@ class TestSecrets:
 
     def test_a_password_of_a_proxy_is_read_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("websockets")
-        from logclient.config import parse
+        from logclient.config.parsing import parse
         from logclient.transports.websocket import WebSocket
 
         seen: list[str] = []

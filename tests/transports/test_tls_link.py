@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tcp_link import RECEIVE

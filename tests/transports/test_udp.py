@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import logclient
 from logclient._ext.constants import UDP_METHODS
 from logclient._ext.plog import datagrams
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.engine import Engine
 from logclient.plog.config import PlogConfig

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from logclient._ext.websocket import ClientFrames
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 from logclient.errors import ConfigError, CredentialError
 from tests.support import clean_environment, need, transports
 from tests.support.patience import PATIENCE, assert_returns

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logclient
-from logclient.config import parse
+from logclient.config.parsing import parse
 from logclient.delivery import engine as engine_module
 from logclient.delivery.contract import find_frames, join_frames
 from logclient.errors import CredentialError

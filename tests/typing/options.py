@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 import logclient
-from logclient.config import Secret
+from logclient.config.secrets import Secret
 from logclient.lumberjack import Writer
 
 URL = "lumberjack://127.0.0.1:5044"

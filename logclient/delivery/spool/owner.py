@@ -21,7 +21,7 @@ from logclient.standard import os, time
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
-    from logclient.config import Config
+    from logclient.config.common import Config
     from logclient.delivery.error_log import Diagnostics
 
 LOOK_EVERY = 5.0
