@@ -26,6 +26,7 @@ cdef enum:
     _FAILED = 2
     _HANDED = 3
     _ACKED = 4
+    _LATE = 8                # added to an outcome from `end_us` on
     _COLUMNS = 5             # the most columns of a table
     _REASONS = 64            # the most reasons that are known
     _DIGITS = 18             # of an integer
@@ -161,7 +162,7 @@ cdef class LineReader:
     """
 
     cdef readonly Table spans         # rows of index, first, last and position of events
-    cdef readonly Table outcomes      # rows of index, first, last, outcome and reason
+    cdef readonly Table outcomes      # rows of index, first, last, outcome, plus 8 if it is late, and reason
     cdef readonly Table drops         # rows of index, time and number of dropped events
     # Rows of index, first, last and -1, 0 or 1: events before, in and after the selected time, if any.
     cdef readonly Table when
@@ -173,6 +174,7 @@ cdef class LineReader:
     cdef public int64_t begin_us      # the first time of creation of all
     cdef public int64_t first_us      # likewise, of the selected events; more than last_us: there are none
     cdef public int64_t last_us
+    cdef public int64_t end_us        # outcomes from then on are late, in this file
     cdef bint timed
     cdef int64_t since, until
     cdef lc_table ranges              # of the line
@@ -202,6 +204,7 @@ cdef class LineReader:
         self.index = index
         self.lines = self.events = 0
         self.last = 0
+        self.end_us = INT64_MAX
 
     def know(self, bytes reason not None, int64_t number):
         """Let lines with this reason be read, in this file and all later ones.
@@ -343,7 +346,7 @@ cdef class LineReader:
             outcome = _FAILED
         else:
             return 0
-        return self._decided(at, end, outcome)
+        return self._decided(at, end, outcome + _LATE if time_us >= self.end_us else outcome)
 
     cdef int64_t _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t row[3]

@@ -281,14 +281,17 @@ def find_doubts(
     left_out: Iterable[list[Any]],
     families: Iterable[str],
     since_us: int | None = None,
-) -> tuple[list[Problem], set[str], set[str]]:
+) -> tuple[list[Problem], set[str], set[str], dict[str, int]]:
     """Find the gaps and damage that make captures incomplete, and the protocols that they concern.
 
-    The last result is those of them whose units may not be in the order of arrival.
+    The third result is those of them whose units may not be in the order of arrival. The last one is of
+    protocols whose captures lack nothing but what follows: until when they have everything, in microseconds
+    since 1970.
     """
     problems: list[Problem] = []
     doubtful: set[str] = set()
     disordered: set[str] = set()
+    ends: dict[str, int] = {}
     every = set(families)
     for one in (LeftOut(*fields) for fields in left_out):
         problems.append(one.problem())
@@ -297,6 +300,7 @@ def find_doubts(
     for some in _grouped((*reports, *others, *other_runs), "index").values():
         some.sort(key=attrgetter("number"))
         found = order_uncertain = False
+        named = {protocol_of(report.protocol) for report in some}
         for i, report in enumerate(some):
             own = [Problem(*problem) for problem in report.problems]
             listed = Counter(problem.kind for problem in own)
@@ -309,10 +313,16 @@ def find_doubts(
             problems += own
             if since_us is not None and i + 1 < len(some) and 0 < some[i + 1].first_us < since_us:
                 continue  # whatever is missing arrived before any event that is judged was made
+            goes_on = i == len(some) - 1 and (listed["unclosed"] or report.closed in CONTINUED)
+            alone = len(own) == len(named) == 1 and "" not in named
+            if goes_on and alone and (end_us := _end_us(some)):
+                # A unit is written before it is acknowledged, so what is missing was not acknowledged yet.
+                [family] = named
+                ends[family] = min(ends.get(family, end_us), end_us)
+                continue
             found |= bool(own)
             order_uncertain |= any(problem.kind in ("damage", "gap") for problem in own)
         if found:
-            named = {protocol_of(report.protocol) for report in some}
             named = every if "" in named else named
             doubtful |= named
             disordered |= named if order_uncertain else set()
@@ -328,7 +338,13 @@ def find_doubts(
         at = f" of host {host}" if host else ""
         why = f"it belongs to run {run}{at} without an event in these ledgers: {n:,} not compared"
         problems.append(Problem("other run", names, -1, why))
-    return problems, doubtful & every, disordered & every
+    ends = {family: at for family, at in ends.items() if family in every - doubtful}
+    return problems, doubtful & every, disordered & every, ends
+
+
+def _end_us(reports: Sequence[SegmentReport]) -> int:
+    """Return when the last unit of a listener was received; 0: it is not known."""
+    return next((report.end_us for report in reversed(reports) if report.units), 0)
 
 
 def continuity(report: SegmentReport, previous: SegmentReport | None, last: bool) -> list[Problem]:

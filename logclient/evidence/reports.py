@@ -34,6 +34,7 @@ class SegmentReport:
     next_arrival: int = 1
     first_us: int = 0  # received, microseconds since 1970; 0: not known
     last_us: int = 0
+    end_us: int = 0  # when the last unit in the file was received; 0: not known
     timeless: int = 0  # units
     closed: str = "closed"  # the reason in the end record
     events: int = 0

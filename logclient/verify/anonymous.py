@@ -12,6 +12,7 @@ import numpy.typing as npt
 from logclient.evidence.arrays import I64, expand, starts_of
 from logclient.evidence.segments import Segment
 from logclient.verify import rules, schema
+from logclient.verify.outside import contained
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT
 from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
@@ -72,6 +73,9 @@ class AnonymousReducer:
         marks = rows["outcome"] | rules.LISTED | seen * rules.SEEN
         marks |= ~self.packed.whole[owner] * rules.NOT_WHOLE
         marks |= (rows["sequence"] > self.packed.pending_after[owner]) * rules.NEW
+        if self.packed.ends:
+            settled = contained(self.packed.tables["settled"], owner, rows["sequence"])
+            marks |= ~settled * rules.UNSETTLED
         state = rules.RULES[marks] & rules.STATE
         extra = np.maximum(copies - sizes, 0)
         tables = ProducerTables(self.packed.last)

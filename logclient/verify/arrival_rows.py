@@ -158,6 +158,8 @@ class BucketWriter:
         for batch in reader:
             units = np.flatnonzero(batch.direction == 0)
             report.acks += len(batch.offset) - len(units)
+            end_us = int(batch.received_us[-1])
+            report.end_us = end_us if 0 < end_us < YEAR_2255 else 0
             if find is None:
                 continue
             for which in self._shares(batch, units):

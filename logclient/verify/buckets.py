@@ -13,7 +13,7 @@ from logclient._ext.arrivals import copy_ranges, count_arrived, find_last, find_
 from logclient.evidence.arrays import I32, I64, U8, expand, starts_of
 from logclient.verify import rules, schema
 from logclient.verify.ledger_buckets import lay_out
-from logclient.verify.ledger_facts import ACKED
+from logclient.verify.ledger_facts import ACKED, NONE
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, REORDERED
 from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
@@ -149,7 +149,7 @@ class BucketReducer:
             tables.add_times(self._ids(places)[0], word, self.bucket.created_us[places])
         head: dict[str, Any] = {
             "at": self._by_listener(late_at),
-            "gaps": self._gaps(not_ok[sent & ((state == schema.LOST) | (state == schema.MISSING))]),
+            "gaps": self._gaps(not_ok[sent & self._lacking(not_ok, state)]),
             "elsewhere": int(counts[:, rules.ELSEWHERE].sum()),
             "longest_us": self._count_latencies(),
             "examples": self._examples(faults, repeated, late_places),
@@ -162,7 +162,11 @@ class BucketReducer:
     def _judge(self) -> tuple[I64, I64, I64]:
         """Judge all but the order: events by producer and state, places of faults, and of repeated events."""
         bucket, producers, n = self.bucket, self.producers, len(self.copies)
-        for places, mark in ((bucket.deferred, rules.DEFERRED), (bucket.has_id, rules.HAS_ID)):
+        for places, mark in (
+            (bucket.deferred, rules.DEFERRED),
+            (bucket.has_id, rules.HAS_ID),
+            (bucket.unsettled, rules.UNSETTLED),
+        ):
             if places is not None:
                 self.marks[places] |= mark
         common = np.where(self.ledger.whole[producers], 0, rules.NOT_WHOLE).astype(np.uint16)
@@ -277,6 +281,15 @@ class BucketReducer:
         starts = starts_of(places - np.arange(len(places)), self._owners(places))
         ends = np.append(starts[1:], len(places))[: len(starts)]
         return places[starts], places[ends - 1]
+
+    def _lacking(self, places: I64, state: U8) -> npt.NDArray[np.bool_]:
+        """Return which events with faults did not arrive, also if a capture that goes on may get them yet."""
+        lacking: npt.NDArray[np.bool_] = (state == schema.LOST) | (state == schema.MISSING)
+        if self.bucket.unsettled is not None:
+            undecided = ~self.ledger.whole[self._ids(places)[0]] & (self.bucket.outcome[places] == NONE)
+            unsettled = (state == schema.UNKNOWN) & self.bucket.unsettled[places] & ~undecided
+            lacking |= unsettled & (self.copies[places] == 0)
+        return lacking
 
     def _gaps(self, places: I64) -> dict[str, Any]:
         """Count the runs of events that never arrived, and return the longest: producer, sequence, length.

@@ -23,6 +23,7 @@ from logclient.verify.ledger_buckets import places_of
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid
 from logclient.verify.plan import FILES, MAX_TASKS, Later, Plan, share_evenly, share_out
+from logclient.verify.producer_tables import Column
 from logclient.verify.records import Source
 from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups
 from logclient.verify.summary import Summary
@@ -60,14 +61,9 @@ class Comparison:
         """Return the verdict, without what is only known outside, such as the folders' names."""
         began = time.monotonic()
         self.watch.step("reading ledgers")
-        ledgers = self.ledgers
-        surveys = self.steps.survey(ledgers.parts, self.selection)
-        facts = ledger_merge.merge(
-            surveys, self.tuning.bucket_bits, ledgers.unread, ledgers.copies, self.selection
-        )
-        if self.selection != EVERYTHING:
-            facts.left_out_hashes = self._left_out_hashes(facts)
+        facts = self._facts({})
         plan = self._plan(facts)
+        left_out: list[list[int]] = []
         if plan.other_runs:
             # Find out which producers have events in which segments.
             only = plan._replace(presence=True, groups=[])
@@ -84,6 +80,13 @@ class Comparison:
             plan = plan.without_segments(foreign)
             tally = self._tally(plan, facts, "comparing without other runs")
             tally.foreign = others
+        if ends := self._ends(tally):
+            # Events were not seen whose capture goes on: see which of them it cannot lack.
+            foreign_reports = tally.foreign
+            facts = self._facts(ends)
+            facts.leave_out(left_out)
+            tally = self._tally(plan, facts, "comparing with the time of acknowledgements")
+            tally.foreign = foreign_reports
         self.watch.step("adding up")
         if self.source is not None:
             first, last = facts.span
@@ -113,6 +116,23 @@ class Comparison:
             "second_passes": float(bool(again)),
         }
         return verdict._replace(examples=shown, seconds=seconds)
+
+    def _facts(self, ends: dict[str, int]) -> LedgerFacts:
+        """Read the ledgers. `ends` has the times from which on outcomes are late, of protocols."""
+        ledgers, selection = self.ledgers, self.selection
+        surveys = self.steps.survey(ledgers.parts, selection, ends)
+        bits = self.tuning.bucket_bits
+        facts = ledger_merge.merge(surveys, bits, ledgers.unread, ledgers.copies, selection, ends)
+        if selection != EVERYTHING:
+            facts.left_out_hashes = self._left_out_hashes(facts)
+        return facts
+
+    def _ends(self, tally: Tally) -> dict[str, int]:
+        """Return until when captures that go on have everything, of protocols with unseen events."""
+        ends, facts = tally.doubts()[3], tally.ledger
+        unseen = tally.sums[:, [Column.LOST_SENT, Column.MISSING_SENT]].any(axis=1)
+        families = {facts.families[i] for i in np.unique(facts.rows["family"][unseen]).tolist()}
+        return {family: at for family, at in ends.items() if family in families}
 
     def _left_out_hashes(self, facts: LedgerFacts) -> U64:
         """Return the hashes of the events that a selection leaves out because only these identify them."""

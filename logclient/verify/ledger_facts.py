@@ -14,6 +14,7 @@ from logclient.evidence.arrays import I64, U64
 
 # Outcomes, weakest first. Where a ledger has two for one sequence, the stronger one holds.
 NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
+LATE = 8  # added to an outcome that a capture which goes on may not have yet
 OUTCOMES = ("undecided", "dropped", "failed", "handed", "acked")  # their names
 LAST_SEQUENCE = (1 << 48) - 1
 
@@ -86,7 +87,7 @@ PRODUCER_ROW = np.dtype(
 
 # Tables of all producers: int64, sorted by producer. The number of columns; 0: one dimension.
 TABLES = {"bases": 0, "starts": 0, "live": 0, "spans": 5, "outcomes": 5, "reasons": 4}
-TABLES |= dict.fromkeys(("deferred", "has_id", "drops", "outside"), 3)
+TABLES |= dict.fromkeys(("deferred", "has_id", "drops", "outside", "settled"), 3)
 
 
 @dataclass(eq=False)
@@ -103,6 +104,7 @@ class LedgerFacts:
         outcomes: rows of producer, first, last, outcome and reason, by outcome (weakest first) and first.
         drops: rows of producer, time and number of events dropped.
         outside: rows of producer, first and last: the sequences that are not selected, see ``outside.py``.
+        settled: likewise, where a capture goes on: all that arrived of these is in it.
     """
 
     rows: npt.NDArray[Any]  # of `PRODUCER_ROW`
@@ -120,6 +122,8 @@ class LedgerFacts:
     reasons: list[str]  # texts that outcomes refer to
     span: tuple[int, int]  # first and last selected time of any line, in µs since 1970; first > last: none
     begin: int | None  # the first time at which any event was made; None: there is none
+    # Of protocols whose capture goes on, the time of receipt of its last unit, in µs since 1970.
+    ends: Mapping[str, int]
 
     def __post_init__(self) -> None:
         rows, tables = self.rows, self.tables

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ import numpy as np
 from logclient._ext.ledger import LineReader, Table, unbase64
 from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U64, expand, starts_of, subtract, union
+from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import Part
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
+from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE, LATE
 from logclient.verify.worker import without_collection
 
 VERSION = 1  # of the format
@@ -38,6 +39,7 @@ OTHER_REASONS = "other reasons"
 
 # Tables of a survey, and their columns.
 WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3, "when": 4}
+NO_ENDS: Mapping[str, int] = {}
 UNSTATED: dict[str, Any] = {
     **dict.fromkeys(("protocol", "url", "identity", "mode", "host", "stopped"), ""),
     **dict.fromkeys(("pid", "started_us", "holes", "last"), 0),
@@ -50,8 +52,12 @@ UNSTATED: dict[str, Any] = {
 _WITH_SEQS = {"batch", "outcome", "dropped", "ids", "deferred"}  # kinds of lines
 
 
-def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str, Any]:
+def survey(
+    group: Sequence[Part], selection: Selection = EVERYTHING, ends: Mapping[str, int] = NO_ENDS
+) -> dict[str, Any]:
     """Read what some ledger files say, but for hashes and times.
+
+    `ends` has times for some protocols: outcomes that were written then or later are `LATE`.
 
     The result has tables, whose rows begin with the index of a file in the group, and as ``facts`` all else:
     ``spans``: first, last, position among all events of the group;
@@ -62,7 +68,7 @@ def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str
     ``when``: first, last, and -1, 0 or 1 for events before, in and after the selected time;
     ``ids``, which ends with the index: two halves of an id's hash, sequence.
     """
-    reader = LedgerReader(selection)
+    reader = LedgerReader(selection, ends)
     with without_collection():
         for _ in reader.steps(group):
             pass
@@ -130,8 +136,9 @@ def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
 class LedgerReader:
     """A reader of ledger files into the tables that `survey` describes."""
 
-    def __init__(self, selection: Selection = EVERYTHING) -> None:
+    def __init__(self, selection: Selection = EVERYTHING, ends: Mapping[str, int] = NO_ENDS) -> None:
         self.selection = selection
+        self.ends = ends
         self.lines = LineReader(selection.since_us, selection.until_us)
         self.lines.know(b"", 0)
         self.reasons = {"": 0}
@@ -215,6 +222,7 @@ class LedgerReader:
             raise ValueError("identity must be id or none")
         for name in ("protocol", "url", "identity"):
             self.facts[name] = _read_text(fields[name], name)
+        self.lines.end_us = self.ends.get(protocol_of(fields["protocol"]), (1 << 63) - 1)
         self.facts["mode"] = str(fields.get("mode", ""))
         # These are only for display.
         host, pid, at = (fields.get(name) for name in ("host", "pid", "at_us"))
@@ -232,11 +240,15 @@ class LedgerReader:
         elif kind in ("outcome", "dropped"):
             code = DROPPED if kind == "dropped" else _OUTCOME_CODES[_read_text(fields["status"], "status")]
             reason = self._reason(fields.get("reason"))
+            at = fields.get("at_us")
+            at_us = at if type(at) is int and abs(at) < _MAX_TIME_US else None
+            end_us = self.lines.end_us
+            if kind == "outcome" and end_us < _MAX_TIME_US and (at_us is None or at_us >= end_us):
+                code += LATE
             for first, last in seqs:
                 self.lines.outcomes.append(self.index, first, last, code, reason)
-            at = fields.get("at_us") if kind == "dropped" else None
-            if type(at) is int and abs(at) < _MAX_TIME_US and self.selection.contains(at):
-                self.lines.drops.append(self.index, at, _size(seqs))
+            if kind == "dropped" and at_us is not None and self.selection.contains(at_us):
+                self.lines.drops.append(self.index, at_us, _size(seqs))
         elif kind == "ids":
             ids = _read_base64(fields["ids"], 16 * _read_count(seqs, fields), "ids")
             if "beside" in fields:

@@ -28,6 +28,7 @@ from logclient.verify.ledger_facts import (
     HANDED,
     HOLES,
     LAST_SEQUENCE,
+    LATE,
     OUTCOMES,
     PRODUCER_ROW,
     STOPPED,
@@ -37,7 +38,7 @@ from logclient.verify.ledger_facts import (
     LedgerFacts,
     Producer,
 )
-from logclient.verify.ledger_lines import WIDTHS, number_reason
+from logclient.verify.ledger_lines import NO_ENDS, WIDTHS, number_reason
 from logclient.verify.outside import Outside, contained, find_outside
 from logclient.verify.worker import without_collection
 
@@ -48,13 +49,15 @@ def merge(
     unread: Sequence[str] = (),
     copies: Sequence[str] = (),
     selection: Selection = EVERYTHING,
+    ends: Mapping[str, int] = NO_ENDS,
 ) -> LedgerFacts:
     """Combine the surveys of all groups of ledger files, in the order of the producers.
 
-    `unread` are files that may be ledgers too, `copies` problems with copies of ledger files.
+    `unread` are files that may be ledgers too, `copies` problems with copies of ledger files, `ends` that of
+    the surveys.
     """
     with without_collection():
-        merger = _Merger(bits, selection)
+        merger = _Merger(bits, selection, ends)
         for number, found in enumerate(surveys):
             merger.add(number, found)
         merger.add_producers([merger.facts] if merger.facts else [])
@@ -77,14 +80,16 @@ def merge(
         reasons=list(merger.reasons),
         span=(int(times.min()), int(times.max())) if len(times) else (0, -1),
         begin=min(merger.begins, default=None),
+        ends=ends,
     )
 
 
 class _Merger:
     """Combines the surveys of groups of files, one after the other."""
 
-    def __init__(self, bits: int, selection: Selection) -> None:
+    def __init__(self, bits: int, selection: Selection, ends: Mapping[str, int]) -> None:
         self.selection = selection
+        self.ends = ends
         self.begins: list[int] = []  # the first times of events
         self.times: list[int] = []  # the first and last selected ones
         self.ids = [np.empty((0, 4), np.uint64)]
@@ -140,6 +145,8 @@ class _Merger:
             some[name] = _by_producer(rows[complete])
             self.rows[name] = rows[~complete]
         outcomes = some["outcomes"]
+        early = outcomes[(outcomes[:, 3] > DROPPED) & (outcomes[:, 3] < LATE), :3]
+        outcomes[:, 3] %= LATE
         checked = _check(base, n, some["spans"], outcomes, some["expects_id"], some["has_id"])
         outside = None
         left_out = np.empty((0, 3), np.int64)
@@ -189,10 +196,22 @@ class _Merger:
             "outcomes": outcomes[np.lexsort((outcomes[:, 1], outcomes[:, 3], outcomes[:, 0]))],
             "reasons": checked.reasons,
             "outside": left_out,
+            "settled": self._settled(base, early, producers) if self.ends else early[:0],
         }
         for name, parts in self.tables.items():
             parts.append(tables[name])
         self.producers += producers
+
+    def _settled(self, base: int, early: I64, producers: list[Producer]) -> I64:
+        """Return the sequences of which a capture has all that arrived, by producer, first and last.
+
+        Those are the ones with an `early` outcome, and all where the capture of their protocol is closed.
+        """
+        closed = [p for p, x in enumerate(producers, base) if protocol_of(x.protocol) not in self.ends]
+        every = np.array([(p, 1, LAST_SEQUENCE) for p in closed], np.int64).reshape(-1, 3)
+        rows = np.concatenate((early, every))
+        keys = union(rows[:, 1:] + (rows[:, :1] << 48))
+        return np.column_stack((keys[:, 0] >> 48, keys & LAST_SEQUENCE))
 
 
 def _close_of(facts: list[dict[str, Any]]) -> Any:

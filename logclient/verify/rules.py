@@ -23,7 +23,8 @@ IN_OTHER_RUN = 1 << 8  # a copy arrived in a run that is not selected
 SEEN = 1 << 9
 NOT_WHOLE = 1 << 10  # its ledger is not complete
 NEW = 1 << 11  # it may have been made after the selected time
-MARKS = 1 << 12
+UNSETTLED = 1 << 12  # a capture that goes on may not have it yet
+MARKS = 1 << 13
 
 # Judgements: a state, and
 STATE = 15
@@ -38,9 +39,9 @@ ELSEWHERE = schema.EXCLUDED + 1  # excluded, because it arrived in runs that are
 def _judgements() -> U8:
     marks = np.arange(MARKS)
     outcome = marks & OUTCOME
-    listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole, new = (
-        marks & bit != 0
-        for bit in (LISTED, NOT_JUDGED, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE, NEW)
+    bits = LISTED, NOT_JUDGED, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE, NEW, UNSETTLED
+    listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole, new, unsettled = (
+        marks & bit != 0 for bit in bits
     )
     state = np.where(
         seen,
@@ -57,6 +58,7 @@ def _judgements() -> U8:
     )
     state = np.where(listed, state, unlisted)
     state[(state == schema.UNKNOWN) & ~(seen & listed) & new] = schema.PENDING
+    state[listed & ((state == schema.LOST) | (state == schema.MISSING)) & unsettled] = schema.UNKNOWN
     state[not_judged] = schema.EXCLUDED
     counted = listed & ~not_judged
     elsewhere = counted & other_run & ~seen

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from logclient.evidence.selection import Selection
 from logclient.verify import arrival_rows, judge, ledger_lines, ledger_rows, records, worker
 from logclient.verify.plan import FILES, share_out
 from logclient.verify.rows import RESULTS, ROWS, Batches, Rows
@@ -47,9 +46,9 @@ class LocalRunner:
     cores = 1
     small = True  # whether one task compares little data in less time than a shuffle takes
 
-    def survey(self, parts: Parts, selection: Selection) -> Iterator[dict[str, Any]]:
+    def survey(self, parts: Parts, *given: Any) -> Iterator[dict[str, Any]]:
         """Return what `ledger_lines.survey` says about each group of ledger files."""
-        return (ledger_lines.survey(parts[low:high], selection) for low, high in ledger_groups(parts))
+        return (ledger_lines.survey(parts[low:high], *given) for low, high in ledger_groups(parts))
 
     def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None) -> Batches:
         """Compare, and return batches of `rows.RESULTS`."""
@@ -88,9 +87,9 @@ def _numbers(batches: Batches) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _survey_ledgers(batches: Batches, parts: Parts, selection: Selection, groups: list[Any]) -> Rows:
+def _survey_ledgers(batches: Batches, parts: Parts, groups: list[Any], given: Sequence[Any]) -> Rows:
     for number in _numbers(batches):
-        found = ledger_lines.survey(parts[slice(*groups[number])], selection)
+        found = ledger_lines.survey(parts[slice(*groups[number])], *given)
         yield pa.record_batch([[number], [pickle.dumps(found, 5)]], names=["number", "survey"])
 
 
@@ -132,12 +131,12 @@ class SparkRunner:
             self.cores = session.context.defaultParallelism
             self.small = is_local(session.context.master) and source is None
 
-    def survey(self, parts: Parts, selection: Selection) -> Iterable[dict[str, Any]]:
+    def survey(self, parts: Parts, *given: Any) -> Iterable[dict[str, Any]]:
         """Yield what `ledger_lines.survey` says about each group of ledger files."""
         if len(parts) <= HERE_FILES and sum(parts.sizes) <= HERE_BYTES:
-            return LocalRunner().survey(parts, selection)
+            return LocalRunner().survey(parts, *given)
         groups = ledger_groups(parts)
-        task = _task("survey_ledgers", _survey_ledgers, parts, selection, groups)
+        task = _task("survey_ledgers", _survey_ledgers, parts, groups, given)
         found = _over(self.session.spark, len(groups), task, "number bigint, survey binary").collect()
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 

@@ -79,10 +79,8 @@ class Summary:
         self.ledger = tally.ledger
         self.sums = tally.sums
         self.selection = Selection.load(self.plan.selection)
-        left_out, families = self.plan.left_out, self.ledger.families
-        self.problems, self.doubtful, self.disordered = captures.find_doubts(
-            tally.reports, tally.foreign, tally.other_runs, left_out, families, self.selection.since_us
-        )
+        families = self.ledger.families
+        self.problems, self.doubtful, self.disordered, self._ends = tally.doubts()
         if not self.plan.timed:  # nothing has a latency
             self.sums[:, [Column.EARLY, Column.EARLY_US]] = 0
             tally.times.latency[:] = tally.cells[:] = 0
@@ -148,7 +146,8 @@ class Summary:
             undecodable.update(report.undecodable)
             quiet.update(report.quiet)
         addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
-        reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or self._uncompared)]
+        incomplete = self.doubtful or self._uncompared or (ledger.ends and total.unknown)
+        reasons = [*faults, *["the capture is incomplete"] * bool(incomplete)]
         unlisted = unknown.unknown + int(self.sums[:, BEYOND["unknown"]].sum())
         chosen, by_id = self.selection.phrase, self.plan.by_id
         line = sentence(code, broken, total, reasons, still_open, chosen, by_id, unlisted)
@@ -214,11 +213,13 @@ class Summary:
         """Return the counts of all judged producers; the first row, without a name, is of no producer."""
         chosen = np.flatnonzero(self.ledger.selected).tolist()
         breaks = _breaks(self._unassigned, ordered=False)
-        rows: list[list[Any]] = [["", "", "", "", 0, *self._unassigned, breaks, "", not self.doubtful]]
+        complete = not (self.doubtful or self._ends)
+        rows: list[list[Any]] = [["", "", "", "", 0, *self._unassigned, breaks, "", complete]]
         for p, numbers, doubt, ordered in self._counted(chosen):
             x, counts = self.ledger.producers[p], Counts(*numbers)
             names = map(encodable, (x.producer, x.protocol, redact_url(x.url), x.host))
-            rows.append([*names, x.pid, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], not doubt])
+            complete = not doubt and protocol_of(x.protocol) not in self._ends
+            rows.append([*names, x.pid, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], complete])
         return pa.table(dict(zip(PRODUCERS.names, zip(*rows, strict=True), strict=True)), PRODUCERS)
 
     def _selection(self) -> dict[str, Any] | None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from logclient.evidence import captures
 from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
 from logclient.evidence.reports import SegmentReport
+from logclient.evidence.segments import Problem
+from logclient.evidence.selection import Selection
 from logclient.verify.ledger_facts import DROPPED, FAILED, HANDED, LAST_SEQUENCE, LedgerFacts
 from logclient.verify.overview import CELLS, REORDERED, Grid, TimeCounts
 from logclient.verify.plan import Plan
@@ -121,6 +124,12 @@ class Tally:
                 self._open_gaps.setdefault(p, []).append([first, first + size - 1])
         self.longest_us = max(self.longest_us, head.get("longest_us", 0))
         self.elsewhere += head.get("elsewhere", 0)
+
+    def doubts(self) -> tuple[list[Problem], set[str], set[str], dict[str, int]]:
+        """Find what makes the captures incomplete, see `captures.find_doubts`."""
+        reports = self.reports, self.foreign, self.other_runs
+        since_us = Selection.load(self.plan.selection).since_us
+        return captures.find_doubts(*reports, self.plan.left_out, self.ledger.families, since_us)
 
     # -- examples
 

@@ -54,6 +54,7 @@ class Ledger:
     ids: list[tuple[int, Name]] = field(default_factory=list)
     seconds: list[tuple[int, Name]] = field(default_factory=list)
     outcomes: dict[int, str] = field(default_factory=dict)
+    decided_us: dict[int, int] = field(default_factory=dict)  # when the first line about it was written
     deferred: set[int] = field(default_factory=set)
     last: int = 0
     begun_us: int | None = None
@@ -281,7 +282,10 @@ def _take(ledger: Ledger, line: Line) -> None:
         ledger.seconds += zip(content["beside"], content["second"], strict=True)
     elif line.kind in ("outcome", "dropped"):
         status = content.get("status") if line.kind == "outcome" else "dropped"
+        at = content.get("at_us")
         for seq in seqs:
+            if line.kind == "outcome" and type(at) is int:
+                ledger.decided_us[seq] = min(at, ledger.decided_us.get(seq, at))
             if STRENGTH[status] > STRENGTH.get(ledger.outcomes.get(seq, ""), 0):
                 ledger.outcomes[seq] = status
     elif line.kind == "deferred":
@@ -400,6 +404,7 @@ class Segment:
     damaged: bool = False
     unclosed: bool = False
     gap: bool = False
+    continued: bool = False  # a segment must follow, and is missing
 
     @property
     def name(self) -> tuple[str, int] | None:
@@ -511,7 +516,7 @@ def without_copies(segments: Iterable[Segment]) -> tuple[list[Segment], list[Seg
     copies: list[Segment] = []
     for group in groups.values():
         chosen: list[Segment] = []
-        for one in sorted(group, key=lambda s: (s.misnamed, len(s.path.name), -len(s.data), str(s.path))):
+        for one in sorted(group, key=lambda s: (s.misnamed, -len(s.data), len(s.path.name), str(s.path))):
             if any(_same_start(one.data, other.data) for other in chosen):
                 copies.append(one)
             else:
@@ -533,6 +538,13 @@ class Listener:
     @property
     def protocol(self) -> str:
         return next((s.protocol for s in self.segments if s.protocol in PROTOCOLS), "")
+
+    @property
+    def end_us(self) -> int:
+        """When the last unit was received; 0: it is not known."""
+        units = [unit for segment in self.segments for unit in segment.units]
+        at = units[-1].received_us if units else 0
+        return at if 0 < at < 1 << 53 else 0
 
     @property
     def hosts(self) -> set[str]:
@@ -586,7 +598,7 @@ def _note_gaps(listener: Listener) -> None:
         after_nothing = segment.header is None and not segment.units and segment.end is None
     final = listener.segments[-1].end
     if final is not None and final[1] in ("rotated", "recovered", "resumed"):
-        listener.segments[-1].gap = True
+        listener.segments[-1].continued = True
 
 
 # --- the arrivals -------------------------------------------------------------------------------
@@ -986,6 +998,7 @@ class Judge:
         """Find the protocols whose captures are incomplete, and note the problems."""
         doubt: set[str] = set()
         self.unordered: set[str] = set()
+        self.ends: dict[str, int] = {}  # of protocols whose captures go on, when the last unit was received
         kinds = self.result.problems
 
         def doubts(protocol: str) -> set[str]:
@@ -1007,7 +1020,11 @@ class Judge:
             for segment, after in zip(listener.segments, [*listener.segments[1:], None], strict=True):
                 found = {kind for kind in ("damage", "unclosed", "gap") if self.has_problem(segment, kind)}
                 kinds |= found
-                if found and not self.is_before(after):
+                goes_on = after is None and not (segment.damaged or segment.gap)
+                if found and goes_on and len(protocols) == 1 and (end_us := listener.end_us):
+                    [protocol] = protocols
+                    self.ends[protocol] = min(end_us, self.ends.get(protocol, end_us))
+                elif found and not self.is_before(after):
                     doubt |= protocols
                     self.unordered |= protocols if found != {"unclosed"} else set()
         if any(self.in_selected_run(a) and self.is_received(a) for a in self.foreign):
@@ -1027,7 +1044,7 @@ class Judge:
         return {
             "damage": segment.damaged,
             "unclosed": segment.unclosed,
-            "gap": segment.gap,
+            "gap": segment.gap or segment.continued,
         }[kind]
 
     def is_before(self, segment: Segment | None) -> bool:
@@ -1138,6 +1155,9 @@ class Judge:
         fate = ledger.fate(seq)
         if fate == "undecided" and ledger.open:
             return "pending" if self.is_pending(ledger, seq) else "unknown"
+        end_us = self.ends.get(ledger.protocol)
+        if end_us is not None and ledger.decided_us.get(seq, end_us) >= end_us:
+            return "unknown"
         if ledger.protocol in self.doubt:
             return "unknown"
         return "lost" if fate == "acked" else "missing"
@@ -1166,7 +1186,8 @@ class Judge:
 
     def judge_unassigned(self) -> None:
         options = self.options
-        word = "unexpected" if self.whole else "unknown"
+        whole = self.whole and all(one.state in ("whole", "unclosed") for one in self.ledgers.values())
+        word = "unexpected" if whole else "unknown"
         if self.by_hash and not options.selects:
             for value in self.left:
                 self.add(word, f"~{value:016x}")

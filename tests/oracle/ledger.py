@@ -74,11 +74,13 @@ class LineReader:
         self.times: list[int] = []
         self.selected: list[int] = []
         self.position = 0
+        self.end_us: int | None = None
         self.reasons: dict[bytes, int] = {}
 
     def begin_file(self, index: int) -> None:
         self.index = index
         self.last = 0
+        self.end_us = None
 
     def know(self, reason: bytes, number: int) -> None:
         self.reasons[reason] = number
@@ -104,8 +106,9 @@ class LineReader:
         if found := _BATCH.fullmatch(line):
             return self._batch(room, *found.groups())
         if found := _OUTCOME.fullmatch(line):
-            _, status, reason, seqs = found.groups()
-            return self._outcome(CODES[status], reason, seqs) is not None
+            at, status, reason, seqs = found.groups()
+            late = self.end_us is not None and int(at) >= self.end_us
+            return self._outcome(CODES[status] + 8 * late, reason, seqs) is not None
         if found := _DROPPED.fullmatch(line):
             at, reason, seqs = found.groups()
             ranges = self._outcome(CODES[b"dropped"], reason, seqs)

@@ -24,6 +24,8 @@ class Event(NamedTuple):
     """Its ledger is not whole."""
     new: bool
     """It may have been made after the selected time."""
+    unsettled: bool
+    """A capture that goes on may not have it yet."""
 
 
 class Judgement(NamedTuple):
@@ -50,9 +52,11 @@ def _word(event: Event) -> str:
     if event.listed:
         if event.in_other_run:
             return "elsewhere"
-        if event.outcome == "acked":
-            return "lost"
-        return unknown if event.open and not event.outcome else "missing"
+        if event.open and not event.outcome:
+            return unknown
+        if event.unsettled:
+            return "unknown"
+        return "lost" if event.outcome == "acked" else "missing"
     if event.seen:
         return "unexpected" if event.outcome == "dropped" else unknown
     return {"dropped": "dropped", "failed": "missing"}.get(event.outcome, unknown)

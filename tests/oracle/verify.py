@@ -10,11 +10,11 @@ import base64
 import bisect
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 WORDS = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
-FOREVER = 1 << 48
+FOREVER = 1 << 60
 STRENGTH = {"": 0, "dropped": 1, "failed": 2, "handed": 3, "acked": 4}
 
 
@@ -62,6 +62,7 @@ class Facts:
         self.since, self.until = since, until
         self.hash: dict[int, int] = {}
         self.outcome: dict[int, str] = {}
+        self.decided_us: dict[int, int] = {}  # when the first line about it was written
         self.created: dict[int, int] = {}
         self.noted: list[tuple[int, int]] = []  # when how many were dropped
         self.users: list[tuple[int, tuple[int, int]]] = []
@@ -136,6 +137,8 @@ class Facts:
                 self.noted.append((line["at_us"], len(seqs)))
             outcome = line.get("status", "dropped")
             for seq in seqs:
+                if outcome != "dropped":
+                    self.decided_us[seq] = min(self.decided_us.get(seq, FOREVER), line["at_us"])
                 if STRENGTH[outcome] > STRENGTH[self.outcome.get(seq, "")]:
                     self.outcome[seq] = outcome
         elif line["t"] == "deferred":
@@ -231,6 +234,7 @@ def judge(
     ledgers: dict[str, dict[int, Part]],
     arrivals: Sequence[Arrival],
     doubtful: Iterable[str] = (),
+    ends: Mapping[str, int] = {},
     allow_open: bool = False,
     since: int | None = None,
     until: int | None = None,
@@ -240,6 +244,7 @@ def judge(
 
     Args:
         doubtful: protocols whose captures are not complete.
+        ends: of protocols whose captures go on, when the last unit was received.
         since: the events made then or later, in microseconds since 1970.
         until: the events made before.
         runs: that are selected; none: all.
@@ -249,6 +254,12 @@ def judge(
     elsewhere = [x for x in every if chosen and x.run not in chosen]
     facts = {producer: Facts(producer, parts, since, until) for producer, parts in ledgers.items()}
     doubt = set(doubtful)
+
+    def may_arrive(mine: Facts, seq: int) -> bool:
+        return mine.protocol in doubt or mine.decided_us.get(seq, FOREVER) >= ends.get(
+            mine.protocol, FOREVER + 1
+        )
+
     owners: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
     for producer, mine in facts.items():
         for seq, user in mine.users:
@@ -344,7 +355,7 @@ def judge(
             gap = sent and word in ("lost", "missing")
             gaps[producer] += gap and not unseen_before
             unseen_before = gap
-            if sent and mine.protocol in doubt and word in ("lost", "missing"):
+            if sent and word in ("lost", "missing") and may_arrive(mine, seq):
                 word = "unknown"
             tell["events"] += 1
             tell[word] += 1
@@ -369,7 +380,7 @@ def judge(
             tell["reordered"] += 1
             ids["reordered"].add((producer, seq))
     if not selecting:
-        unknown_ids |= _compare_by_hash(facts, hashed, by_hash, doubt, counts, ids, extra)
+        unknown_ids |= _compare_by_hash(facts, hashed, by_hash, may_arrive, counts, ids, extra)
     all_listed = all_whole and all(mine.kind in ("whole", "unclosed") for mine in facts.values())
     without_producer = {"unexpected" if all_listed else "unknown": len(unknown_ids)} if unknown_ids else {}
     code = 0
@@ -449,7 +460,7 @@ def _compare_by_hash(
     facts: dict[str, Facts],
     hashed: set[tuple[str, int]],
     by_hash: list[Arrival],
-    doubt: set[str],
+    may_arrive: Callable[[Facts, int], bool],
     counts: dict[str, Counter[str]],
     ids: dict[str, set[tuple[str, int]]],
     extra: Counter[tuple[str, int]],
@@ -476,7 +487,7 @@ def _compare_by_hash(
                 word = "lost" if outcome == "acked" else "missing"
                 if outcome == "" and not facts[producer].whole:
                     word = facts[producer].undecided(seq)
-                elif facts[producer].protocol in doubt:
+                elif may_arrive(facts[producer], seq):
                     word = "unknown"
             counts[producer]["events"] += 1
             counts[producer][word] += 1

@@ -161,8 +161,9 @@ def ids_line(events: Sequence[tuple[int, str]]) -> dict[str, Any]:
     }
 
 
-def outcome_line(status: str, seqs: Iterable[int], reason: str = "") -> dict[str, Any]:
-    return {"t": "outcome", "at_us": 5, "status": status, "reason": reason, "seqs": ranges(seqs)}
+def outcome_line(status: str, seqs: Iterable[int], reason: str = "", at_us: int = 1 << 53) -> dict[str, Any]:
+    """By default it is written after everything in a capture."""
+    return {"t": "outcome", "at_us": at_us, "status": status, "reason": reason, "seqs": ranges(seqs)}
 
 
 def deferred_line(seqs: Iterable[int]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class History:
                     line = (
                         files.dropped_line(some, began)
                         if outcome == "dropped"
-                        else files.outcome_line(outcome, some)
+                        else files.outcome_line(outcome, some, at_us=rng.randint(1_500_000, 1_700_000))
                     )
                     lines.insert(rng.randint(0, len(lines)), line)
         listed = sorted(self.bodies.keys() & outcomes.keys())
@@ -275,6 +275,7 @@ class World:
         rng = self.rng = random.Random(seed)
         self.runs = runs
         self.unclosed = unclosed
+        self.end_us = 0  # when the last unit of that listener was received
         self.methods = compressions()
         self.numbers: dict[int, int] = {}  # device -> its last number
         self.published: list[Published] = []
@@ -357,6 +358,8 @@ class World:
                     raws = [self.merged[i].raw for i in piece]
                     units.append((files.window(raws, compress=rng.random() < 0.3), 0, at))
                     units.append((b"2A\0\0\0\1", 1, at))
+            if listener == self.unclosed and units:
+                self.end_us = at
             few = max(3, len(units) // rng.randint(1, 4))
             size = max(1, len(units) // segments) if segments else few
             for i, unit in places.items():
@@ -414,8 +417,10 @@ class World:
     def expected(self, **options: Any) -> Result:
         """The reference's verdict after `write`, which sets arrival times; options as for `judge`."""
         ledgers = {history.producer: history.parts for history in self.histories}
-        doubtful = ["logjam" if self.unclosed in "de" else "lumberjack"] if self.unclosed else []
-        return judge(ledgers, [sent.arrival for sent in self.merged], doubtful, **options)
+        protocol = "logjam" if self.unclosed in "de" else "lumberjack"
+        doubtful = [protocol] if self.unclosed and not self.end_us else []
+        ends = {protocol: self.end_us} if self.end_us else {}
+        return judge(ledgers, [sent.arrival for sent in self.merged], doubtful, ends, **options)
 
 
 def breaks(facts: Any, counts: dict[str, int], published: str = "") -> tuple[str, ...]:

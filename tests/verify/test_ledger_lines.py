@@ -164,9 +164,14 @@ bounds = st.none() | st.integers(900, 1100)
 
 
 @examples(300)
-@given(st.lists(texts(), min_size=1, max_size=3), bounds, bounds, st.integers(0, 200), st.data())
+@given(st.lists(texts(), min_size=1, max_size=3), bounds, bounds, bounds, st.integers(0, 200), st.data())
 def test_lines_equal_the_reference(
-    parts: list[bytes], since_us: int | None, until_us: int | None, room: int, draw: st.DataObject
+    parts: list[bytes],
+    since_us: int | None,
+    until_us: int | None,
+    end_us: int | None,
+    room: int,
+    draw: st.DataObject,
 ) -> None:
     ours, theirs = ledger.LineReader(since_us, until_us), oracle.LineReader(since_us, until_us)
     hashes, created = np.zeros(room, np.uint64), np.zeros(room, np.int64)
@@ -177,6 +182,8 @@ def test_lines_equal_the_reference(
     for index, data in enumerate(parts):
         for reader in (ours, theirs):
             reader.begin_file(index)
+            if end_us is not None:
+                reader.end_us = end_us
         stop = draw.draw(st.just(len(data)) | st.integers(0, len(data)))
         start = 0
         while start < stop:

@@ -18,7 +18,7 @@ schema = pytest.importorskip("logclient.verify.schema")
 OUTCOMES = ("", "dropped", "failed", "handed", "acked")
 BITS = (
     rules.LISTED, rules.NOT_JUDGED, rules.DEFERRED, rules.HAS_ID, rules.CORRUPT, rules.IN_OTHER_RUN,
-    rules.SEEN, rules.NOT_WHOLE, rules.NEW,
+    rules.SEEN, rules.NOT_WHOLE, rules.NEW, rules.UNSETTLED,
 )  # fmt: skip
 WORDS = (*schema.STATES, "excluded", "elsewhere")
 

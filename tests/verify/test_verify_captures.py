@@ -589,3 +589,27 @@ def test_folder_without_segments_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.txt").touch()
     with pytest.raises(LedgerError, match="no segment"):
         captures.survey(str(tmp_path))
+
+
+# -- captures that go on
+
+
+@pytest.mark.parametrize("ending", [{"closed": False}, {"end": "rotated"}])
+def test_event_that_was_acknowledged_before_the_last_unit_is_lost(
+    scene: Scene, run: Run, ending: dict[str, Any]
+) -> None:
+    """The last unit is received at 50.004 ms: what is acknowledged from then on may still arrive."""
+    acked = {50_003: range(1, 19), 50_004: [19], 60_000: [20]}
+    lines = [files.outcome_line("acked", seqs, at_us=at) for at, seqs in acked.items()]
+    scene.write_ledger(outcomes={}, extra=lines, tail=[files.close_line(20, acked=20)])
+    scene.write_capture([*range(1, 18), *range(1, 4)], **ending)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert (verdict.counts.lost, verdict.counts.unknown) == (1, 2)
+    found = inprocess.found(scene.out)
+    assert (found["lost"], found["unknown"]) == ({(P, 18)}, {(P, 19), (P, 20)})
+
+
+def test_capture_that_goes_on_and_has_all_is_no_doubt(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(closed=False)
+    assert run().exit_code == ExitCode.OK
