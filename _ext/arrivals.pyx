@@ -23,7 +23,7 @@ cdef enum:
     # Of logclient/verify/rules.py: marks, and bits of judgements.
     SEEN = 1 << 9
     NEW = 1 << 11
-    MARKS = 1 << 13
+    MARKS = 1 << 15
     STATE = 15
     COUNTED = 1 << 4
     TIMED = 1 << 5

@@ -30,6 +30,7 @@ cdef enum:
     _COLUMNS = 5             # the most columns of a table
     _REASONS = 64            # the most reasons that are known
     _DIGITS = 18             # of an integer
+    _YEAR_2255 = 9000000000000000  # in microseconds since 1970
 
 cdef int64_t _LAST_SEQUENCE = (<int64_t> 1 << 48) - 1
 
@@ -175,6 +176,8 @@ cdef class LineReader:
     cdef public int64_t first_us      # likewise, of the selected events; more than last_us: there are none
     cdef public int64_t last_us
     cdef public int64_t end_us        # outcomes from then on are late, in this file
+    # The time of the last line in this file that has one from 1970 to 2255; 0: none has.
+    cdef public int64_t spoke_us
     cdef bint timed
     cdef int64_t since, until
     cdef lc_table ranges              # of the line
@@ -205,6 +208,7 @@ cdef class LineReader:
         self.lines = self.events = 0
         self.last = 0
         self.end_us = INT64_MAX
+        self.spoke_us = 0
 
     def know(self, bytes reason not None, int64_t number):
         """Let lines with this reason be read, in this file and all later ones.
@@ -346,7 +350,14 @@ cdef class LineReader:
             outcome = _FAILED
         else:
             return 0
-        return self._decided(at, end, outcome + _LATE if time_us >= self.end_us else outcome)
+        cdef int64_t got = self._decided(at, end, outcome + _LATE if time_us >= self.end_us else outcome)
+        if got > 0:
+            self._spoke(time_us)
+        return got
+
+    cdef void _spoke(self, int64_t time_us) noexcept nogil:
+        if 0 < time_us < _YEAR_2255:
+            self.spoke_us = time_us
 
     cdef int64_t _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t row[3]
@@ -354,6 +365,8 @@ cdef class LineReader:
         if not read_integer(at, end, _DIGITS, &row[1]):
             return 0
         row[2] = self._decided(at, end, _DROPPED)
+        if row[2] > 0:
+            self._spoke(row[1])
         if row[2] > 0 and self._when(row[1]) == 0 and _append(&self.drops.t, row) < 0:
             return -1
         return row[2]

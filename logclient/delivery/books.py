@@ -301,6 +301,13 @@ class Books:
         if self.ledger is not None and not self.ledger.stopped:
             self.ledger.write("deferred", seqs=merged(ranges))
 
+    def say_alive(self, until: float) -> float:
+        """Have the ledger say that the process goes on if it is silent; return when to ask again."""
+        if self.ledger is None:
+            return until
+        queue = self._in_flight.queue
+        return self.ledger.say_alive(until, queue.next_seq - 1 - queue.settled)
+
     def _take_written(self) -> None:
         """Count the bytes that pumps wrote to the ledger."""
         ledger = self.ledger

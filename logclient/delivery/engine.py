@@ -583,7 +583,7 @@ class Engine:
                 until = self._expire(self._ages, until, drop=False)
             if self._spool_ages is not None:
                 until = self._expire(self._spool_ages, until, drop=True)
-            self.lanes.deliver(until)
+            self.lanes.deliver(self.books.say_alive(until))
         except (OSError, MemoryError, RuntimeError) as error:
             if not is_shortage(error):
                 raise

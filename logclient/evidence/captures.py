@@ -14,6 +14,7 @@ from logclient.evidence import segments, storage
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import MIN_UNIT, SOURCES, Header, Problem, Segment
+from logclient.evidence.selection import CLOCKS_US
 
 LISTENER_BITS = 16
 LISTENER = (1 << LISTENER_BITS) - 1  # the most listeners, less one
@@ -318,6 +319,7 @@ def find_doubts(
             if goes_on and alone and (end_us := _end_us(some)):
                 # A unit is written before it is acknowledged, so what is missing was not acknowledged yet.
                 [family] = named
+                end_us -= CLOCKS_US
                 ends[family] = min(ends.get(family, end_us), end_us)
                 continue
             found |= bool(own)

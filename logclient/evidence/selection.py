@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
+CLOCKS_US = 10_000_000
+"""The clocks of two machines differ by less, where the time of one decides about events of the other."""
+
 _MAX_TIME_US = 1 << 60
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -60,7 +63,7 @@ class Selection(NamedTuple):
         words = []
         if self.runs:
             words.append(f"of run{'s' * (len(self.runs) > 1)} {', '.join(self.runs)}")
-        since, until = (None if us is None else _text(us) for us in (self.since_us, self.until_us))
+        since, until = (None if us is None else time_text(us) for us in (self.since_us, self.until_us))
         if since and until:
             words.append(f"made from {since} to {until}")
         elif since or until:
@@ -77,7 +80,8 @@ class Selection(NamedTuple):
 EVERYTHING = Selection()
 
 
-def _text(us: int) -> str:
+def time_text(us: int) -> str:
+    """Write a time in microseconds since 1970 as ISO 8601, in UTC."""
     try:
         at = _EPOCH + datetime.timedelta(microseconds=us)
     except OverflowError:

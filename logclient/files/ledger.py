@@ -23,6 +23,9 @@ Ranges = list[tuple[int, int]]
 ROTATE_AT = 256 << 20
 """Bytes of a part after which a new one is begun."""
 
+SILENCE = 60.0
+"""Seconds without a line that has its time, after which ``alive`` says that the process goes on."""
+
 LAST_SEQUENCE = (1 << 48) - 1
 """What an id has room for."""
 
@@ -64,6 +67,7 @@ class Ledger:
         self._part = parts
         self._size = 0
         self._earlier = size
+        self._spoke = 0.0
 
     @property
     def fd(self) -> int:
@@ -97,6 +101,11 @@ class Ledger:
             self.close()
             self.stopped = f"{path}: {error.strerror}"
             return
+        if self.is_ours:
+            self.write("continued")
+        if self.stopped:
+            file.close()
+            return
         self.close()
         self._file = file
         self._part += 1
@@ -110,6 +119,7 @@ class Ledger:
             return
         if not self.is_ours:
             self._begin_anew()
+        self._spoke = time.monotonic()
         made = {"t": kind, "at_us": time.time_ns() // 1000, **fields}
         view = memoryview(self._dumps(made, separators=(",", ":")).encode() + b"\n")
         try:
@@ -140,6 +150,17 @@ class Ledger:
             self.stop(error)
         elif self._size >= ROTATE_AT or not self.is_ours:
             self._begin_anew()
+
+    def say_alive(self, until: float, waiting: int) -> float:
+        """Write an ``alive`` line at the end of a silence; return when to look again, `until` at most.
+
+        Both times are monotonic seconds. `waiting` events have no outcome yet.
+        """
+        if self.fd < 0:
+            return until
+        if time.monotonic() >= self._spoke + SILENCE:
+            self.write("alive", waiting=waiting)
+        return min(until, self._spoke + SILENCE)
 
     def write_outcomes(self, outcomes: dict[tuple[str, str], Ranges]) -> None:
         """Write the lines of outcomes, by status and reason."""

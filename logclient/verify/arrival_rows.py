@@ -18,7 +18,7 @@ from logclient.evidence.arrays import I32, I64, U64, true_runs
 from logclient.evidence.reports import YEAR_2255, SegmentReport
 from logclient.evidence.segments import Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.verify import schema
+from logclient.verify import rules, schema
 from logclient.verify.devices import DeviceStretches
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.ledger_rows import share_of
@@ -309,7 +309,10 @@ class BucketWriter:
         if outside is not None:
             unlisted &= ~outside
         if len(which := np.flatnonzero(unlisted)):
-            yield self._unlisted_rows(events, producer, sequence, which, positions, listener)
+            age = self._ages(producer[which], received[which])
+            for code in np.unique(age).tolist():
+                some = which[age == code]
+                yield self._unlisted_rows(events, producer, sequence, some, positions, listener, code)
 
     def _outside(self, producer: I64, sequence: I64, received: I64) -> Bools:
         """Return which events are not selected: by their sequence, else by their time of arrival."""
@@ -419,9 +422,16 @@ class BucketWriter:
         return producer
 
     def _unlisted_rows(
-        self, events: decode.Events, producer: I64, sequence: I64, which: I64, positions: I64, listener: int
+        self,
+        events: decode.Events,
+        producer: I64,
+        sequence: I64,
+        which: I64,
+        positions: I64,
+        listener: int,
+        age: int,
     ) -> pa.RecordBatch:
-        """Return rows of ids that are not in a bucket: owner and 128 bits each."""
+        """Return rows of ids that are not in a bucket: owner and 128 bits each, and as base their age."""
         strange = producer[which] < 0
         owner = np.where(strange, schema.UNKNOWN_PRODUCER, producer[which]).astype(np.int32)
         high, low = _halves(events, which)
@@ -434,4 +444,10 @@ class BucketWriter:
         mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
         keys = schema.UNLISTED - (mixed >> np.uint64(58)).astype(np.int64)
         given = self.plan.partition, keys, listener, positions[which]
-        return rows_of_keys(*given, places=owner, hashes=a, times=b)
+        return rows_of_keys(*given, age, places=owner, hashes=a, times=b)
+
+    def _ages(self, producer: I64, received: I64) -> I64:
+        """Return the marks `rules.TOLD` and `rules.OLD` of some events that no ledger lists."""
+        known = producer >= 0
+        told_us = np.where(known, self.ledger.told_us[np.where(known, producer, 0)], self.ledger.all_told_us)
+        return (received <= told_us) * rules.TOLD | self.plan.is_old(received) * rules.OLD

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.evidence.arrays import I64, U64
+from logclient.evidence.selection import CLOCKS_US
+from logclient.verify.schema import NEVER
 
 # Outcomes, weakest first. Where a ledger has two for one sequence, the stronger one holds.
 NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
 LATE = 8  # added to an outcome that a capture which goes on may not have yet
 OUTCOMES = ("undecided", "dropped", "failed", "handed", "acked")  # their names
 LAST_SEQUENCE = (1 << 48) - 1
+NOT_TOLD = int(np.iinfo(np.int64).min)  # in place of a time: a ledger may lack any event
 
 # The completeness of a ledger. The last value that applies counts.
 WHOLE, UNCLOSED, STOPPED, HOLES = range(4)
@@ -32,6 +35,9 @@ class Producer(NamedTuple):
     identity: str  # "id" or "none"
     last: int  # the highest known sequence
     pending_after: int  # undecided sequences above this one are pending, not unknown
+    spoke_us: int  # the time of its last line that has one; 0: none has
+    waiting: int  # events without an outcome, by its last ``alive`` line
+    goes_on: bool  # in a part that is not here
     closed: bool
     events: int  # that are listed
     evidence: int  # index of EVIDENCE
@@ -73,6 +79,9 @@ PRODUCER_ROW = np.dtype(
         ("prefix", "u1", 10),
         ("last", "<i8"),
         ("pending_after", "<i8"),
+        ("spoke_us", "<i8"),
+        ("waiting", "<i8"),
+        ("goes_on", "?"),
         ("listed", "<i8"),
         ("evidence", "u1"),
         ("addressed", "?"),
@@ -130,6 +139,11 @@ class LedgerFacts:
         self.last: I64 = rows["last"]
         self.pending_after: I64 = rows["pending_after"]
         self.whole: npt.NDArray[np.bool_] = rows["evidence"] == WHOLE
+        # An event that arrived by then is in the producer's ledger, or is not an event of it. Lines that an
+        # unclosed ledger still lacks list events that were sent after its last line was written.
+        told_us = np.where(rows["spoke_us"] > 0, rows["spoke_us"] - CLOCKS_US, NOT_TOLD)
+        told_us[rows["evidence"] >= STOPPED] = NOT_TOLD
+        self.told_us: I64 = np.where(self.whole, NEVER, told_us)
         self.addressed: npt.NDArray[np.bool_] = rows["addressed"]
         self.family = rows["family"]
         # The first bucket of each producer, and the number of all buckets: see ``ledger_buckets.py``.
@@ -158,10 +172,11 @@ class LedgerFacts:
         self.selected &= ~self.of_other_runs
         # Whether nothing is missing from the ledgers of selected producers.
         self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
-        # Whether an id that no ledger lists was never sent: lines that are missing from a ledger may list it,
-        # also if that ledger is left out. What an unclosed one still has to list is left out with it.
-        damaged = self.rows["evidence"] >= STOPPED
-        self.all_listed = self.all_whole and not damaged.any()
+        # An event that arrived by then, with an id that no ledger lists, is of no producer: lines that are
+        # missing from a ledger may list it, also if that ledger is left out. What an unclosed one still has
+        # to list is left out with it.
+        damaged = bool(self.unread) or bool((self.rows["evidence"] >= STOPPED).any())
+        self.all_told_us = NOT_TOLD if damaged else int(self.told_us[self.selected].min(initial=NEVER))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"producers": []}

@@ -21,6 +21,7 @@ from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U64, expand, starts_of, subtract, union
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import Part
+from logclient.evidence.reports import YEAR_2255
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE, LATE
 from logclient.verify.worker import without_collection
@@ -43,7 +44,10 @@ NO_ENDS: Mapping[str, int] = {}
 UNSTATED: dict[str, Any] = {
     **dict.fromkeys(("protocol", "url", "identity", "mode", "host", "stopped"), ""),
     **dict.fromkeys(("pid", "started_us", "holes", "last"), 0),
+    "spoke_us": 0,  # the time of the last line that has one; 0: none has
+    "waiting": 0,  # events without an outcome, by the last ``alive`` line
     "opened": False,
+    "continued": False,  # the last line says that another part follows
     "closed": None,  # the ``close`` line, when it is the last
     "torn": False,
     "problems": [],
@@ -162,7 +166,7 @@ class LedgerReader:
             self.files.append(self.facts)
             self.lines.begin_file(index)
             yield from self._read_lines(_Lines(file, part.size, self._buffer))
-            self.facts["last"] = self.lines.last
+            self.facts.update(last=self.lines.last, spoke_us=self.lines.spoke_us)
 
     def _add_hole(self, line: int, why: str) -> None:
         self.facts["holes"] += 1
@@ -182,14 +186,14 @@ class LedgerReader:
                     self.events.append((self._hashes[:n].copy(), self._created[:n].copy()))
                 if reader.lines:
                     number += reader.lines
-                    facts["closed"] = None
+                    facts.update(closed=None, continued=False)
                     continue
             number += 1
             begin = lines.at
             line = lines.take()
             if line == b"\n":
                 continue
-            facts["closed"] = None
+            facts.update(closed=None, continued=False)
             try:
                 if not line:
                     raise ValueError(f"longer than {MAX_LINE} bytes")
@@ -225,10 +229,11 @@ class LedgerReader:
         self.lines.end_us = self.ends.get(protocol_of(fields["protocol"]), (1 << 63) - 1)
         self.facts["mode"] = str(fields.get("mode", ""))
         # These are only for display.
-        host, pid, at = (fields.get(name) for name in ("host", "pid", "at_us"))
+        host, pid = (fields.get(name) for name in ("host", "pid"))
         self.facts["host"] = host[:_REASON_CHARS] if isinstance(host, str) else ""
         self.facts["pid"] = pid if type(pid) is int and 0 < pid < 1 << 63 else 0
-        self.facts["started_us"] = at if type(at) is int and abs(at) < _MAX_TIME_US else 0
+        self.facts["started_us"] = _read_time(fields) or 0
+        self._note_time(fields)
         self.facts["opened"] = True
 
     def _line(self, fields: dict[str, Any], begin: int) -> None:
@@ -240,9 +245,7 @@ class LedgerReader:
         elif kind in ("outcome", "dropped"):
             code = DROPPED if kind == "dropped" else _OUTCOME_CODES[_read_text(fields["status"], "status")]
             reason = self._reason(fields.get("reason"))
-            at = fields.get("at_us")
-            at_us = at if type(at) is int and abs(at) < _MAX_TIME_US else None
-            end_us = self.lines.end_us
+            at_us, end_us = _read_time(fields), self.lines.end_us
             if kind == "outcome" and end_us < _MAX_TIME_US and (at_us is None or at_us >= end_us):
                 code += LATE
             for first, last in seqs:
@@ -262,19 +265,28 @@ class LedgerReader:
         elif kind == "stopped":
             self.facts["stopped"] = _read_text(fields["reason"], "reason") or "?"
         elif kind == "close":
-            most, at = (1 << 63) - 1, fields.get("at_us")
-            close: dict[str, Any] = {"before": begin, "bytes": None}
-            close["at_us"] = at if type(at) is int and abs(at) < _MAX_TIME_US else None
+            most = (1 << 63) - 1
+            close: dict[str, Any] = {"before": begin, "bytes": None, "at_us": _read_time(fields)}
             close["last"] = _read_integer(fields["last"], "last", 0, LAST_SEQUENCE)
             for name in ("acked", "handed", *(["bytes"] if "bytes" in fields else [])):
                 close[name] = _read_integer(fields[name], name, 0, most)
             for name in ("failed", "dropped"):
                 close[name] = sum(_read_integer(n, name, 0, most) for n in fields[name].values())
             self.facts["closed"] = close
+        elif kind == "alive":
+            self.facts["waiting"] = _read_integer(fields["waiting"], "waiting", 0, LAST_SEQUENCE)
+        elif kind == "continued":
+            self.facts["continued"] = True
         # Ignore other kinds, which a later version may add.
+        self._note_time(fields)
         if kind in ("batch", "outcome", "dropped", "close"):
             last = fields["last"] if kind == "close" else seqs[-1][1]
             self.lines.last = max(self.lines.last, last)
+
+    def _note_time(self, fields: dict[str, Any]) -> None:
+        at = _read_time(fields) or 0
+        if 0 < at < YEAR_2255:
+            self.lines.spoke_us = at
 
     def _add(self, table: str, seqs: list[tuple[int, int]]) -> None:
         for first, last in seqs:
@@ -408,6 +420,12 @@ def _read_integer(value: Any, name: str, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name} is not a whole number from {low} to {high}")
     return value
+
+
+def _read_time(fields: dict[str, Any]) -> int | None:
+    """Return when a line was written; None: it does not say that, or what makes no sense."""
+    at = fields.get("at_us")
+    return at if type(at) is int and abs(at) < _MAX_TIME_US else None
 
 
 def _read_text(value: Any, name: str) -> str:

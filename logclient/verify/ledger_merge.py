@@ -19,7 +19,7 @@ from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U64, expand, overlaps, repeated, starts_of, subtract, union
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import prefix_words
-from logclient.evidence.selection import EVERYTHING, Selection
+from logclient.evidence.selection import EVERYTHING, Selection, time_text
 from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_facts import (
     ACKED,
@@ -162,7 +162,7 @@ class _Merger:
         names = bytes.fromhex("".join(x.producer for x in producers))
         table["prefix"] = np.frombuffer(names, np.uint8).reshape(-1, 10)
         # By column: a row at a time takes as long as reading the ledger.
-        for name in ("last", "pending_after", "evidence", "closed"):
+        for name in ("last", "pending_after", "spoke_us", "waiting", "goes_on", "evidence", "closed"):
             table[name] = [getattr(x, name) for x in producers]
         table["listed"] = checked.listed
         table["one_way"] = [x.mode == "async" for x in producers]
@@ -344,8 +344,10 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
     stopped = next((fact["stopped"] for fact in facts if fact["stopped"]), "")
     if stopped:
         found.append(f"was stopped ({stopped})")
+    spoke_us = next((fact["spoke_us"] for fact in reversed(facts) if fact["spoke_us"]), 0)
+    waiting = facts[-1]["waiting"]
     if close is None:
-        found.append("has no end: it was not closed")
+        found.append(_open_words(name, facts, spoke_us, waiting))
     problems = [f"{name}: {why}" for why in found]
     problems += [problem for fact in facts for problem in fact["problems"]]
     evidence = HOLES if holes else STOPPED if stopped else UNCLOSED if close is None else WHOLE
@@ -356,6 +358,9 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
         **about,
         identity=sys.intern(first["identity"] or "id"),
         last=last,
+        spoke_us=spoke_us,
+        waiting=waiting,
+        goes_on=facts[-1]["continued"],
         pending_after=int(outside.settled[p]) if outside and evidence == UNCLOSED else LAST_SEQUENCE,
         closed=close is not None,
         events=checked.listed[p],
@@ -364,6 +369,15 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
         pid=first["pid"],
         started_us=first["started_us"],
     )
+
+
+def _open_words(name: str, facts: list[dict[str, Any]], spoke_us: int, waiting: int) -> str:
+    """Say what a ledger lacks that was not closed."""
+    if facts[-1]["continued"]:
+        return f"goes on in {name}-{facts[-1]['part'] + 1:04d}.ledger, which is not here"
+    since = f"; its last line is of {time_text(spoke_us)}" if spoke_us else ""
+    left = f", when {waiting:,} events waited" if waiting else ""
+    return f"has no end: it was not closed{since}{left}"
 
 
 def _split_shared(tables: list[U64], producers: npt.NDArray[Any], spans: I64) -> tuple[U64, I64]:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from logclient.evidence.arrays import I64, true_runs
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Segment
-from logclient.evidence.selection import EVERYTHING
-from logclient.verify.schema import EVENT_BITS
+from logclient.evidence.selection import CLOCKS_US, EVERYTHING
+from logclient.verify.schema import EVENT_BITS, NEVER
 
 if TYPE_CHECKING:
     from logclient.evidence.arrays import Workspace
@@ -79,6 +79,11 @@ class Plan(NamedTuple):
         left_out = there & ~here
         useless = {name for name in names & present.keys() if not present[name].present}
         return self.without_segments(useless), true_runs(left_out).tolist()
+
+    def is_old(self, received: I64) -> npt.NDArray[np.bool_]:
+        """Return which events arrived before the end of the selected time, so that they were made before."""
+        until_us = self.selection[1]
+        return received < (NEVER if until_us is None else until_us - CLOCKS_US)
 
     def partition(self, keys: I64) -> npt.NDArray[np.int32]:
         """Return the partitions of some keys: neighbouring buckets together, all others in turn."""

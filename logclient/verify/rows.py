@@ -78,7 +78,12 @@ def row_batch(n: int, schema: pa.Schema = ROWS, **columns: Any) -> pa.RecordBatc
 
 
 def rows_of_keys(
-    partition: Callable[[I64], I32], keys: I64, listener: int, positions: I64, **columns: npt.NDArray[Any]
+    partition: Callable[[I64], I32],
+    keys: I64,
+    listener: int,
+    positions: I64,
+    base: int = 0,
+    **columns: npt.NDArray[Any],
 ) -> pa.RecordBatch:
     """Return a row of `ROWS` for each key, with the positions and columns of its events in their order."""
     order = np.argsort(keys, kind="stable")
@@ -91,6 +96,7 @@ def rows_of_keys(
         key=keys[starts],
         listener=listener,
         position=positions[starts],
+        base=base,
         positions=blobs(positions, edges),
         **{name: blobs(column[order], edges) for name, column in columns.items()},
     )

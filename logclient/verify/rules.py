@@ -12,7 +12,7 @@ from logclient.evidence.arrays import U8
 from logclient.verify import schema
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, NONE
 
-# Marks. `judge` adds SEEN and NEW.
+# Marks. `judge` adds SEEN and NEW. The last two are of events that are seen and not listed.
 OUTCOME = 7  # the bits of the outcome, see `ledger_facts`
 LISTED = 1 << 3
 NOT_JUDGED = 1 << 4  # not selected, or its id is shared, so that it is compared by hash
@@ -24,7 +24,9 @@ SEEN = 1 << 9
 NOT_WHOLE = 1 << 10  # its ledger is not complete
 NEW = 1 << 11  # it may have been made after the selected time
 UNSETTLED = 1 << 12  # a capture that goes on may not have it yet
-MARKS = 1 << 13
+OLD = 1 << 13  # it arrived before the end of the selected time
+TOLD = 1 << 14  # it arrived before the last line of its ledger was written
+MARKS = 1 << 15
 
 # Judgements: a state, and
 STATE = 15
@@ -39,10 +41,11 @@ ELSEWHERE = schema.EXCLUDED + 1  # excluded, because it arrived in runs that are
 def _judgements() -> U8:
     marks = np.arange(MARKS)
     outcome = marks & OUTCOME
-    bits = LISTED, NOT_JUDGED, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE, NEW, UNSETTLED
-    listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole, new, unsettled = (
+    bits = LISTED, NOT_JUDGED, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE
+    listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole = (
         marks & bit != 0 for bit in bits
     )
+    new, unsettled, old, told = (marks & bit != 0 for bit in (NEW, UNSETTLED, OLD, TOLD))
     state = np.where(
         seen,
         np.where(corrupt, schema.CORRUPTED, np.where(outcome >= HANDED, schema.OK, schema.RECOVERED)),
@@ -53,11 +56,11 @@ def _judgements() -> U8:
     dropped = outcome == DROPPED
     unlisted = np.where(
         seen,
-        np.where(dropped, schema.UNEXPECTED, schema.UNKNOWN),
+        np.where(dropped | (told & (outcome == NONE)), schema.UNEXPECTED, schema.UNKNOWN),
         np.where(dropped, schema.DROPPED_STATE, np.where(outcome == FAILED, schema.MISSING, schema.UNKNOWN)),
     )
     state = np.where(listed, state, unlisted)
-    state[(state == schema.UNKNOWN) & ~(seen & listed) & new] = schema.PENDING
+    state[(state == schema.UNKNOWN) & ~(seen & (listed | old)) & new] = schema.PENDING
     state[listed & ((state == schema.LOST) | (state == schema.MISSING)) & unsettled] = schema.UNKNOWN
     state[not_judged] = schema.EXCLUDED
     counted = listed & ~not_judged

@@ -128,7 +128,11 @@ class Summary:
         broken = [f"{n:,} {word}" for word, n in breaking.items() if n]
         broken += limits.broken(total)
         evidence = self._evidence()
-        faults, still_open = self._ledger_faults(evidence, allow_open)
+        wrong = evidence != WHOLE
+        if allow_open:
+            wrong &= ~((evidence == UNCLOSED) & self._spoke())
+        still_open = int(np.count_nonzero((evidence != WHOLE) & ~wrong))
+        faults = self._ledger_faults(evidence, wrong)
         empty = self.selection != EVERYTHING and not total.events
         nothing = [f"the ledgers have no events {self.selection.phrase}"] * empty
         faults += nothing
@@ -154,7 +158,6 @@ class Summary:
         by_device = [protocol_of(protocol) in self.plan.published for protocol, _ in ledger.urls]
         if behind := sum(x.reordered for x in itertools.compress(by_url, by_device)):
             line += f" {behind:,} reordered behind a device, where order is no promise."
-        wrong = (evidence != WHOLE) & ~(allow_open & (evidence == UNCLOSED))
         problems, harmless, more_problems = self._problems(total, nothing, wrong)
         runs = captures.list_runs(reports, [*self.tally.foreign, *self.tally.other_runs])
         destinations = self._destinations(by_url)
@@ -432,24 +435,33 @@ class Summary:
     def _evidence(self) -> npt.NDArray[Any]:
         """Return the completeness of each ledger, as far as what is judged depends on it."""
         evidence = np.where(self.ledger.selected, self.ledger.rows["evidence"], WHOLE)
-        evidence[self.ledger.continued & (evidence == UNCLOSED)] = WHOLE
+        heard = self._spoke() if self.selection.until_us is not None else False
+        evidence[(self.ledger.continued | heard) & (evidence == UNCLOSED)] = WHOLE
         ended = np.flatnonzero(self.ledger.continued & (evidence != WHOLE))
         evidence[ended[~self.sums[ended].any(axis=1)]] = WHOLE  # nothing of it is judged
         return np.asarray(evidence)
 
-    def _ledger_faults(self, evidence: npt.NDArray[Any], allow_open: bool) -> tuple[list[str], int]:
-        """Return the faults of the ledgers, the worst first, and the number of allowed open ledgers."""
-        allowed = int(np.count_nonzero(evidence == UNCLOSED)) if allow_open else 0
-        wrong = int(np.count_nonzero(evidence != WHOLE)) - allowed
-        faults = []
-        if wrong:
-            faults.append(self.ledger.producers[int(evidence.argmax())].fault)
-        if wrong > 1:
-            faults.append(f"{counted(wrong - 1, 'other ledger')} {'is' if wrong == 2 else 'are'} not whole")
+    def _spoke(self) -> npt.NDArray[np.bool_]:
+        """Return which ledgers have a line from the end of the selected time on, when no event waited.
+
+        Without such an end: which have all their parts.
+        """
+        rows, until_us = self.ledger.rows, self.selection.until_us
+        if until_us is None:
+            return np.asarray(~rows["goes_on"])
+        return np.asarray((rows["spoke_us"] >= until_us) & (rows["waiting"] == 0))
+
+    def _ledger_faults(self, evidence: npt.NDArray[Any], wrong: npt.NDArray[np.bool_]) -> list[str]:
+        """Return the faults of the ledgers that are `wrong`, the worst first."""
+        faults, n = [], int(np.count_nonzero(wrong))
+        if n:
+            faults.append(self.ledger.producers[int((evidence * wrong).argmax())].fault)
+        if n > 1:
+            faults.append(f"{counted(n - 1, 'other ledger')} {'is' if n == 2 else 'are'} not whole")
         if unread := self.ledger.unread:
             more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
             faults.append(f"{unread[0]}{more} may be a ledger and is not read")
-        return faults, allowed
+        return faults
 
     def _problems(
         self, total: Counts, nothing: list[str], wrong: npt.NDArray[np.bool_]

@@ -19,7 +19,7 @@ from logclient.verify.ledger_facts import DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.overview import CELLS, REORDERED, Grid, TimeCounts
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
-from logclient.verify.schema import LISTENER, NEVER, PENDING, STATES, UNEXPECTED, UNKNOWN, Example
+from logclient.verify.schema import LISTENER, NEVER, STATES, Example
 from logclient.verify.verdict import Counts
 from logclient.verify.violation_files import ViolationWriter
 
@@ -269,12 +269,6 @@ class Tally:
             ("pending", intersect(undecided, newer)),
         ):
             self.sums[p, STATES.index(word)] += total_length(ranges)
-            arrived = intersect(ranges, seen)
-            if word == "dropped":
-                tables.add_ranges(p, arrived, UNEXPECTED)
-            else:
-                tables.add_ranges(p, subtract(arrived, newer), UNKNOWN)
-                tables.add_ranges(p, intersect(arrived, newer), PENDING)
             ranges = subtract(ranges, seen)
             tables.add_ranges(p, ranges, STATES.index(word))
             writer.add(word, p, ranges[:, 0], ranges[:, 1], 0, False)

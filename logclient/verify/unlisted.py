@@ -72,16 +72,19 @@ class UnlistedReducer:
         self.plan, self.ledger, self.writer, *_ = task
         self.key = key
         self.tables = ProducerTables(self.ledger.last)
-        self.arrivals = FirstArrivals(("owner", np.int32), ("a", np.uint64), ("b", np.uint64))
+        # By id, those that arrived early first.
+        id_, age = (("owner", np.int32), ("a", np.uint64), ("b", np.uint64)), ("age", np.int64)
+        self.arrivals = FirstArrivals(*id_, age)
 
     def add(self, row: Row) -> None:
         """Add one row: producer, or a substitute for one, and two halves of an id, the first a sequence."""
         a, b = (row.array(name, np.uint64) for name in ("hashes", "times"))
-        self.arrivals.add(row, row.array("places", np.int32), a, b)
+        self.arrivals.add(row, row.array("places", np.int32), a, b, np.full(len(a), -row.value("base")))
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Return the rows of `RESULTS`, one for each producer."""
         rows = self.arrivals.merge()
+        rows = sum_rows(rows, rows["owner"], rows["a"], rows["b"])
         owners, starts = np.unique(rows["owner"], return_index=True)
         for p, own in zip(owners.tolist(), np.split(rows, starts[1:]), strict=True):
             yield self._known(p, own) if p >= 0 else unknown_result(self.task, self.key, p, own)
@@ -93,11 +96,12 @@ class UnlistedReducer:
         inside = (sequences >= 1) & (sequences <= packed.last[p])
         beyond = ~inside & ((sequences < 1) | packed.whole[p])
         marks = packed.outcomes_at(p, sequences) | (sequences > packed.pending_after[p]) * rules.NEW
-        state = rules.RULES[marks | rules.SEEN] & rules.STATE
+        state = rules.RULES[marks | -rows["age"] | rules.SEEN] & rules.STATE
         state[beyond] = schema.UNEXPECTED
         # The columns of `tally.BEYOND` follow each other as the states do.
         columns = state + ~inside * (Column.UNEXPECTED_BEYOND - schema.UNEXPECTED)
         self.tables.count("sums", rows["owner"], columns)
+        self.tables.add_places(rows["owner"][inside], sequences[inside], state[inside])
         # The states under which the driver counts these sequences, without knowing of their arrival.
         was = rules.RULES[marks[inside]] & rules.STATE
         self.tables.count("sums", rows["owner"][inside], was, np.full(len(was), -1))
@@ -120,19 +124,26 @@ def unknown_result(task: Task, key: int, p: int, rows: npt.NDArray[Any]) -> dict
     """Return the row of ids or bodies that are in no ledger.
 
     They are unexpected if all ledgers list what they must, and unknown if missing lines may list them.
-    `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
+    `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`. The time of arrival is known of ids alone.
     """
     plan, facts, writer, *_ = task
-    word = schema.STATES[schema.UNEXPECTED if facts.all_listed else schema.UNKNOWN]
-    examples: list[list[Any]] = []
-    shown = rows if writer.wanted else rows[: plan.examples]
-    for low in range(0, len(shown), NAMED):
-        some = shown[low : low + NAMED]
-        named = [_name(p, row) for row in some]
-        writer.add_unknown(word, named, some["n"])
-        where = some[["listener", "position", "n"]][: plan.examples - len(examples)].tolist()
-        examples += [[*name, *at, False] for name, at in zip(named, where, strict=False)]
-    head = {"p": p, "counts": {word: len(rows)}, "examples": {word: examples}}
+    told = np.full(len(rows), facts.all_told_us == schema.NEVER)
+    if p != schema.WITHOUT_ID or not plan.anonymous_shares:
+        told |= -rows["age"] & rules.TOLD != 0
+    counts: dict[str, int] = {}
+    examples: dict[str, list[list[Any]]] = {}
+    for code, of_word in ((schema.UNEXPECTED, rows[told]), (schema.UNKNOWN, rows[~told])):
+        word = schema.STATES[code]
+        counts[word] = len(of_word)
+        found = examples[word] = []
+        shown = of_word if writer.wanted else of_word[: plan.examples]
+        for low in range(0, len(shown), NAMED):
+            some = shown[low : low + NAMED]
+            named = [_name(p, row) for row in some]
+            writer.add_unknown(word, named, some["n"])
+            where = some[["listener", "position", "n"]][: plan.examples - len(found)].tolist()
+            found += [[*name, *at, False] for name, at in zip(named, where, strict=False)]
+    head = {"p": p, "counts": counts, "examples": examples}
     return result_row("unlisted", key, text=json.dumps(head))
 
 

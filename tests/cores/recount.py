@@ -106,6 +106,10 @@ def recount(directory: Path, producer: str) -> Books:
                 last = max(last, line["last"])
             elif kind == "stopped":
                 stopped = True
+            elif kind == "alive":
+                assert line["at_us"] > 0 and line["waiting"] >= 0
+            elif kind == "continued":
+                assert text is lines[-2], "it is not the last line of its part"
             else:
                 raise AssertionError(f"no such line: {kind}")
     return Books(opened, last, outcomes, hashes, created, closed, stopped, deferred, before_close)

@@ -453,8 +453,33 @@ def test_a_large_ledger_continues_in_another_part(
     parts = sorted(rig.ledger.iterdir())
     assert len(parts) >= 3
     for number, part in enumerate(parts, 1):
-        first = json.loads(part.read_text().splitlines()[0])
-        assert (first["t"], first["part"]) == ("open", number)
+        lines = [json.loads(line) for line in part.read_text().splitlines()]
+        assert (lines[0]["t"], lines[0]["part"]) == ("open", number)
+        assert [i for i, line in enumerate(lines, 1) if line["t"] == "continued"] == (
+            [len(lines)] if number < len(parts) else []
+        )
+
+
+@pytest.mark.parametrize("setup", [FIFO, COMPILED], ids=str)
+def test_a_silent_ledger_says_that_the_process_goes_on(
+    build: Callable[..., Rig], setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "SILENCE", 0.05)
+    rig = build(setup)
+    rig.many(3)
+    rig.settle()
+
+    def waiting() -> list[int]:
+        assert rig.ledger is not None
+        lines = [json.loads(line) for part in rig.ledger.iterdir() for line in part.read_text().splitlines()]
+        return [line["waiting"] for line in lines if line["t"] == "alive"]
+
+    rig.until(lambda _: len(waiting()) >= 3)
+    assert {*waiting()[1:]} == {0}
+    rig.server.script = lambda peer: None
+    rig.many(2)
+    rig.until(lambda _: waiting()[-1] == 2)
+    rig.server.script = lambda peer: peer.ack()
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)

@@ -27,6 +27,8 @@ LAST = (1 << 48) - 1
 PROTOCOLS = ("lumberjack", "logjam", "plog", "logux")
 STRENGTH = {"acked": 4, "handed": 3, "failed": 2, "dropped": 1}
 CHECKS = "c4ec0000"
+CLOCKS_US = 10_000_000  # the clocks of machines differ by less
+NEVER = 1 << 62
 EARLIEST_US, LATEST_US = 0, 9_000_000_000_000_000  # a unit received outside has no time (1970 to 2255)
 
 Name = tuple[int, int]
@@ -57,6 +59,9 @@ class Ledger:
     decided_us: dict[int, int] = field(default_factory=dict)  # when the first line about it was written
     deferred: set[int] = field(default_factory=set)
     last: int = 0
+    spoke_us: int = 0  # the time of the last line that has one
+    waiting: int = 0
+    goes_on: bool = False  # in a part that is not here
     begun_us: int | None = None
     ended_us: int | None = None
     closed: bool = False
@@ -179,6 +184,8 @@ def check_line(line: bytes) -> Line:
             raise Damaged
     elif kind == "stopped":
         _text(content.get("reason"))
+    elif kind == "alive":
+        _whole(content.get("waiting"), 0, LAST)
     elif kind == "close":
         _whole(content.get("last"), 0, LAST)
         for name in ("acked", "handed"):
@@ -238,6 +245,8 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
             ledger.mode = head.get("mode", "")
         if part == 1 and type(first.content.get("at_us")) is int:
             ledger.begun_us = first.content["at_us"]
+        ledger.spoke_us = _time_of(first) or ledger.spoke_us
+        ledger.goes_on = False
         at, begun, ended = 0, False, False
         for text in lines:
             begin, at = at, at + len(text) + 1
@@ -249,13 +258,15 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
             if _is_open(text):
                 ledger.holes = ended = True
                 break
-            close = None
+            close, ledger.goes_on = None, False
             try:
                 line = check_line(text)
             except Damaged:
                 ledger.holes = True
                 continue
             _take(ledger, line)
+            ledger.spoke_us = _time_of(line) or ledger.spoke_us
+            ledger.goes_on = line.kind == "continued"
             if line.kind == "close":
                 close = line.content, before + begin
         if torn and not ended:
@@ -267,6 +278,11 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
             ledger.ended_us = close[0]["at_us"]
     _find_holes(ledger, close)
     return ledger
+
+
+def _time_of(line: Line) -> int:
+    at = line.content.get("at_us")
+    return at if type(at) is int and 0 < at < LATEST_US else 0
 
 
 def _take(ledger: Ledger, line: Line) -> None:
@@ -292,6 +308,8 @@ def _take(ledger: Ledger, line: Line) -> None:
         ledger.deferred.update(seqs)
     elif line.kind == "stopped":
         ledger.stopped = True
+    elif line.kind == "alive":
+        ledger.waiting = line.content["waiting"]
     if line.kind in ("batch", "outcome", "dropped"):
         ledger.last = max(ledger.last, seqs[-1])
     elif line.kind == "close":
@@ -1131,10 +1149,9 @@ class Judge:
                 continue
             if not self.in_time(ledger, set(ledger.listed), seq):
                 continue
-            if seq == 0 or ledger.state == "whole":
-                word = "unexpected"
-            else:
-                word = "pending" if self.is_pending(ledger, seq) else "unknown"
+            word = "unexpected"
+            if seq != 0 and ledger.state != "whole":
+                word = self.stray(ledger, seq, self.seen[producer, seq])
             self.add(word, f"{producer}{seq:012x}")
 
     def word(self, ledger: Ledger, seq: int, listed: bool, own: bool, copies: list[Arrival]) -> str:
@@ -1147,8 +1164,26 @@ class Judge:
         if listed:
             return self.unseen(ledger, seq)
         if copies:
-            return "unexpected" if fate == "dropped" else doubtful
+            return self.stray(ledger, seq, copies)
         return {"dropped": "dropped", "failed": "missing"}.get(fate, doubtful)
+
+    def stray(self, ledger: Ledger, seq: int, copies: list[Arrival]) -> str:
+        """Return the word of an event that arrived, and is not listed."""
+        fate = ledger.fate(seq)
+        received = min((a.received_us for a in copies if self.has_time(a)), default=NEVER)
+        if fate == "dropped" or (fate == "undecided" and received <= self.told_us(ledger)):
+            return "unexpected"
+        until = self.options.until_us
+        if until is not None and received < until - CLOCKS_US:
+            return "unknown"
+        return "pending" if self.is_pending(ledger, seq) else "unknown"
+
+    def told_us(self, ledger: Ledger) -> int:
+        """Return until when an event that arrived must be listed."""
+        if ledger.state == "whole":
+            return NEVER
+        known = ledger.state == "unclosed" and ledger.spoke_us > 0
+        return ledger.spoke_us - CLOCKS_US if known else -NEVER
 
     def unseen(self, ledger: Ledger, seq: int) -> str:
         """Return the word of a listed event that did not arrive."""
@@ -1156,7 +1191,7 @@ class Judge:
         if fate == "undecided" and ledger.open:
             return "pending" if self.is_pending(ledger, seq) else "unknown"
         end_us = self.ends.get(ledger.protocol)
-        if end_us is not None and ledger.decided_us.get(seq, end_us) >= end_us:
+        if end_us is not None and ledger.decided_us.get(seq, end_us) >= end_us - CLOCKS_US:
             return "unknown"
         if ledger.protocol in self.doubt:
             return "unknown"
@@ -1186,32 +1221,45 @@ class Judge:
 
     def judge_unassigned(self) -> None:
         options = self.options
-        whole = self.whole and all(one.state in ("whole", "unclosed") for one in self.ledgers.values())
-        word = "unexpected" if whole else "unknown"
+        told_us = min((self.told_us(one) for one in self.judged.values()), default=NEVER)
+        if self.result.unread or any(one.state in ("stopped", "holes") for one in self.ledgers.values()):
+            told_us = -NEVER
+        word = "unexpected" if told_us == NEVER else "unknown"
         if self.by_hash and not options.selects:
             for value in self.left:
                 self.add(word, f"~{value:016x}")
         else:
-            self.add_each(word, [a for a in self.unassigned if self.is_selected(a)])
+            early: dict[bool, list[Arrival]] = {True: [], False: []}
+            first: dict[object, int] = {}
+            chosen = [a for a in self.unassigned if self.is_selected(a)]
+            for a in chosen:
+                at = a.received_us if self.has_time(a) else NEVER
+                first[self.ident_of(a)] = min(at, first.get(self.ident_of(a), NEVER))
+            for a in chosen:
+                early[first[self.ident_of(a)] <= told_us].append(a)
+            self.add_each("unexpected", early[True])
+            self.add_each("unknown", early[False])
         foreign = [a for a in self.foreign if self.in_selected_run(a) and self.is_received(a)]
         self.result.counts["unknown"] += len(foreign)
 
     def add_each(self, word: str, arrivals: Iterable[Arrival]) -> None:
         """Count events once for each id, or hash."""
-        found = set()
-        for arrival in arrivals:
-            if arrival.name is None:
-                found.add(f"~{arrival.hash:016x}")
-            else:
-                digits = f"{arrival.name[0]:016x}{arrival.name[1]:016x}"
-                found.add(digits if arrival.digits else "~" + digits)
-        for ident in sorted(found):
+        for ident in sorted({self.ident_of(arrival) for arrival in arrivals}):
             self.add(word, ident)
+
+    def ident_of(self, arrival: Arrival) -> str:
+        if arrival.name is None:
+            return f"~{arrival.hash:016x}"
+        digits = f"{arrival.name[0]:016x}{arrival.name[1]:016x}"
+        return digits if arrival.digits else "~" + digits
+
+    def has_time(self, arrival: Arrival) -> bool:
+        """Say whether somebody knows when an arrival was received."""
+        return EARLIEST_US <= arrival.received_us <= LATEST_US
 
     def is_received(self, arrival: Arrival) -> bool:
         """Say whether an arrival was received in the selected time, or nobody knows when."""
-        known = EARLIEST_US <= arrival.received_us <= LATEST_US
-        return not known or self.options.has(arrival.received_us)
+        return not self.has_time(arrival) or self.options.has(arrival.received_us)
 
     def is_selected(self, arrival: Arrival) -> bool:
         if not self.options.selects:
@@ -1301,7 +1349,10 @@ class Judge:
             until = self.options.until_us
             listed = ledger.listed
             goes_on = until is not None and bool(listed) and ledger.created[listed[-1]] >= until
-            return not self.options.allow_open and not goes_on
+            heard = not ledger.goes_on
+            if until is not None:
+                heard = ledger.spoke_us >= until and not ledger.waiting
+            return not goes_on and not (heard and (self.options.allow_open or until is not None))
         return ledger.state != "whole"
 
 

@@ -26,6 +26,10 @@ class Event(NamedTuple):
     """It may have been made after the selected time."""
     unsettled: bool
     """A capture that goes on may not have it yet."""
+    old: bool
+    """It arrived before the end of the selected time."""
+    told: bool
+    """It arrived before the last line of its ledger was written."""
 
 
 class Judgement(NamedTuple):
@@ -58,5 +62,7 @@ def _word(event: Event) -> str:
             return "unknown"
         return "lost" if event.outcome == "acked" else "missing"
     if event.seen:
-        return "unexpected" if event.outcome == "dropped" else unknown
+        if event.outcome == "dropped" or (event.told and not event.outcome):
+            return "unexpected"
+        return "unknown" if event.old else unknown
     return {"dropped": "dropped", "failed": "missing"}.get(event.outcome, unknown)

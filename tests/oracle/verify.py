@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 WORDS = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
 FOREVER = 1 << 60
+CLOCKS_US = 10_000_000  # the clocks of machines differ by less
 STRENGTH = {"": 0, "dropped": 1, "failed": 2, "handed": 3, "acked": 4}
 
 
@@ -72,6 +73,9 @@ class Facts:
         self.end: dict[str, Any] | None = None  # the close line, when it is the last
         self.before = 0  # bytes before it
         self.stopped = False
+        self.spoke_us = 0  # the time of the last line that has one
+        self.waiting = 0
+        self.goes_on = False  # in a part that is not here
         self.lines: Counter[int] = Counter()  # sequence -> batch lines that have it
         self.own: set[int] = set()
         numbers = sorted(parts)
@@ -79,7 +83,7 @@ class Facts:
         first: dict[str, Any] | None = None
         for number in numbers:
             part = parts[number]
-            self.end = None
+            self.end, self.goes_on = None, False
             if not part.lines and number == numbers[-1]:
                 continue
             head = part.lines[0] if part.lines else None
@@ -97,9 +101,10 @@ class Facts:
                 self.identity, self.protocol = head["identity"], head["protocol"]
                 self.mode = head.get("mode", "")
                 self.began = (head.get("at_us") or None) if number == 1 else None
+            self._spoke(head)
             self.holes |= part.torn and number != numbers[-1]
             for i, line in enumerate(part.lines[1:], 1):
-                self.end = None
+                self.end, self.goes_on = None, False
                 if line is None:
                     self.holes = True
                 elif line["t"] == "open":
@@ -107,6 +112,8 @@ class Facts:
                     break
                 else:
                     self._line(line)
+                    self._spoke(line)
+                    self.goes_on = line["t"] == "continued"
                     if line["t"] == "close":
                         self.end = line
                         self.start = self.before + sum(part.sizes[:i])
@@ -114,6 +121,11 @@ class Facts:
                 self.end = None
             self.before += sum(part.sizes)
         self._check()
+
+    def _spoke(self, line: dict[str, Any] | None) -> None:
+        at = line.get("at_us", 0) if line is not None else 0
+        if 0 < at < 9_000_000_000_000_000:
+            self.spoke_us = at
 
     def _line(self, line: dict[str, Any]) -> None:
         seqs = _seqs(line)
@@ -145,6 +157,8 @@ class Facts:
             self.deferred.update(seqs)
         elif line["t"] == "stopped":
             self.stopped = True
+        elif line["t"] == "alive":
+            self.waiting = line["waiting"]
         elif line["t"] == "close":
             self.last = max(self.last, line["last"])
 
@@ -185,6 +199,28 @@ class Facts:
     def undecided(self, seq: int) -> str:
         """What a sequence is of which the ledger does not say enough."""
         return "pending" if seq > self.settled else "unknown"
+
+    def stray(self, seq: int, received: int) -> str:
+        """What an event is that arrived, and is not listed."""
+        outcome = self.outcome.get(seq, "")
+        if outcome == "dropped" or (not outcome and received <= self.told_us):
+            return "unexpected"
+        old = self.until is not None and received < self.until - CLOCKS_US
+        return "unknown" if old else self.undecided(seq)
+
+    @property
+    def told_us(self) -> int:
+        """Until when an event that arrived must be listed."""
+        if self.whole:
+            return FOREVER
+        return self.spoke_us - CLOCKS_US if self.kind == "unclosed" and self.spoke_us > 0 else -FOREVER
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether an open ledger says all that matters here."""
+        if self.until is None:
+            return not self.goes_on
+        return self.spoke_us >= self.until and not self.waiting
 
     def leave_out(self) -> None:
         """Select nothing: all its events are of other runs."""
@@ -256,9 +292,8 @@ def judge(
     doubt = set(doubtful)
 
     def may_arrive(mine: Facts, seq: int) -> bool:
-        return mine.protocol in doubt or mine.decided_us.get(seq, FOREVER) >= ends.get(
-            mine.protocol, FOREVER + 1
-        )
+        end_us = ends.get(mine.protocol, 2 * FOREVER) - CLOCKS_US
+        return mine.protocol in doubt or mine.decided_us.get(seq, FOREVER) >= end_us
 
     owners: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
     for producer, mine in facts.items():
@@ -297,7 +332,7 @@ def judge(
         producer: defaultdict(list) for producer in facts
     }
     by_hash: list[Arrival] = []
-    unknown_ids: set[Any] = set()
+    unknown_ids: dict[Any, int] = {}  # with the first time of arrival
     here = {event[0] for arrival in arrivals if (event := event_of(arrival))}
     there = {event for arrival in elsewhere if (event := event_of(arrival))}
     missing_run = {}
@@ -325,12 +360,13 @@ def judge(
             )
         ) or not is_within(arrival.received_us, since, until):
             pass
-        elif arrival.producer:
-            unknown_ids.add(("id", arrival.producer, arrival.seq))
-        elif arrival.user:
-            unknown_ids.add(("user", arrival.user))
         else:
-            unknown_ids.add(("hash", arrival.hash))
+            key: Any = ("hash", arrival.hash)
+            if arrival.producer:
+                key = ("id", arrival.producer, arrival.seq)
+            elif arrival.user:
+                key = ("user", arrival.user)
+            unknown_ids[key] = min(arrival.received_us, unknown_ids.get(key, FOREVER))
 
     all_whole = all(mine.whole for mine in facts.values() if mine.selected)
     counts: dict[str, Counter[str]] = {producer: Counter() for producer in facts}
@@ -351,7 +387,7 @@ def judge(
                 mine.left_out += 1
                 unseen_before = False
                 continue
-            word, sent = _word(mine, seq, [arrival.hash for _, arrival in copies], all_whole)
+            word, sent = _word(mine, seq, [arrival for _, arrival in copies], all_whole)
             gap = sent and word in ("lost", "missing")
             gaps[producer] += gap and not unseen_before
             unseen_before = gap
@@ -367,9 +403,10 @@ def judge(
             if sent and copies and word != "unknown":
                 first = min(arrival.received_us for _, arrival in copies)
                 took.append((mine.created[seq], first - mine.created[seq]))
-        for seq in seen:
+        for seq, copies in seen.items():
             if not 1 <= seq <= mine.last and not mine.is_outside(seq):
-                word = "unexpected" if mine.whole or seq == 0 else mine.undecided(seq)
+                received = min(arrival.received_us for _, arrival in copies)
+                word = "unexpected" if mine.whole or seq == 0 else mine.stray(seq, received)
                 tell[word] += 1
                 ids[word].add((producer, seq))
         judged = {
@@ -380,9 +417,12 @@ def judge(
             tell["reordered"] += 1
             ids["reordered"].add((producer, seq))
     if not selecting:
-        unknown_ids |= _compare_by_hash(facts, hashed, by_hash, may_arrive, counts, ids, extra)
-    all_listed = all_whole and all(mine.kind in ("whole", "unclosed") for mine in facts.values())
-    without_producer = {"unexpected" if all_listed else "unknown": len(unknown_ids)} if unknown_ids else {}
+        left = _compare_by_hash(facts, hashed, by_hash, may_arrive, counts, ids, extra)
+        unknown_ids |= dict.fromkeys(left, FOREVER)
+    told_us = min([FOREVER, *(mine.told_us for mine in facts.values() if mine.selected)])
+    if any(mine.kind in ("stopped", "holes") for mine in facts.values()):
+        told_us = -FOREVER
+    without_producer = Counter("unexpected" if at <= told_us else "unknown" for at in unknown_ids.values())
     code = 0
     for producer, tell in [*counts.items(), ("", Counter(without_producer))]:
         owner = facts.get(producer)
@@ -390,7 +430,8 @@ def judge(
             owner is not None
             and owner.selected
             and not owner.whole
-            and not (owner.kind == "unclosed" and (allow_open or owner.is_outside(owner.last + 1)))
+            and not (owner.kind == "unclosed" and owner.is_heard and (allow_open or until is not None))
+            and not (owner.kind == "unclosed" and owner.is_outside(owner.last + 1))
         ):
             code = max(code, 1)
         ordered = owner is not None and (
@@ -410,7 +451,7 @@ def judge(
     return Result(
         {p: dict(c) for p, c in counts.items()},
         dict(ids),
-        without_producer,
+        dict(without_producer),
         (0, 3, 1)[code],
         gaps,
         facts,
@@ -421,8 +462,9 @@ def judge(
     )
 
 
-def _word(mine: Facts, seq: int, hashes: list[int], all_whole: bool) -> tuple[str, bool]:
+def _word(mine: Facts, seq: int, copies: list[Arrival], all_whole: bool) -> tuple[str, bool]:
     """Return the word of a sequence, and whether it is listed."""
+    hashes = [arrival.hash for arrival in copies]
     outcome = mine.outcome.get(seq, "")
     if seq in mine.hash:
         if any(h != mine.hash[seq] for h in hashes):
@@ -433,7 +475,7 @@ def _word(mine: Facts, seq: int, hashes: list[int], all_whole: bool) -> tuple[st
             return "lost", True
         return (mine.undecided(seq) if outcome == "" and not mine.whole else "missing"), True
     if hashes:
-        return ("unexpected" if outcome == "dropped" else mine.undecided(seq)), False
+        return mine.stray(seq, min(arrival.received_us for arrival in copies)), False
     return ({"dropped": "dropped", "failed": "missing"}.get(outcome) or mine.undecided(seq)), False
 
 

@@ -123,7 +123,7 @@ class History:
                     line = (
                         files.dropped_line(some, began)
                         if outcome == "dropped"
-                        else files.outcome_line(outcome, some, at_us=rng.randint(1_500_000, 1_700_000))
+                        else files.outcome_line(outcome, some, at_us=self._written_us())
                     )
                     lines.insert(rng.randint(0, len(lines)), line)
         listed = sorted(self.bodies.keys() & outcomes.keys())
@@ -131,7 +131,10 @@ class History:
             some = rng.sample(listed, min(3, len(listed)))
             lines.insert(rng.randint(0, len(lines)), files.deferred_line(some))
         if outcomes and rng.random() < 0.05:  # two outcomes for one event: the stronger one wins
-            lines.append(files.outcome_line("failed", rng.sample(sorted(outcomes), 1)))
+            some = rng.sample(sorted(outcomes), 1)
+            lines.append(files.outcome_line("failed", some, at_us=self._written_us()))
+        if rng.random() < 0.3:
+            lines.append({"t": "alive", "at_us": self._written_us(), "waiting": rng.choice((0, 0, 3))})
         torn: bytes | None = None
         ending = 0.5 if self.whole else rng.random()
         if ending < 0.1:
@@ -148,6 +151,13 @@ class History:
             torn = whole[: rng.randint(1, len(whole) - 1)]
         self._split(lines, torn, began)
 
+    def _written_us(self) -> int:
+        """A time of a line, so that it is near the end of the captures, or of what is selected.
+
+        Those times are about 1.5 s, and the clocks of machines may differ by 10 s.
+        """
+        return self.rng.choice((-8_500_000, 1_500_000, 11_500_000)) + self.rng.randint(0, 200_000)
+
     def _split(self, lines: list[dict[str, Any] | None], torn: bytes | None, began: int) -> None:
         rng = self.rng
         cuts = sorted(rng.randint(0, len(lines)) for _ in range(rng.choice((0, 0, 1, 2))))
@@ -157,6 +167,8 @@ class History:
             head = files.open_line(self.producer, number, self.identity, self.protocol, self.mode)
             head["at_us"] = began
             piece.insert(0, head)
+            if number < len(pieces) or (torn is None and not self.whole and rng.random() < 0.05):
+                piece.append({"t": "continued", "at_us": self._written_us()})
             for line in piece:
                 if line is not None and line["t"] == "close":
                     line["bytes"] = size

@@ -598,8 +598,8 @@ def test_folder_without_segments_is_an_error(tmp_path: Path) -> None:
 def test_event_that_was_acknowledged_before_the_last_unit_is_lost(
     scene: Scene, run: Run, ending: dict[str, Any]
 ) -> None:
-    """The last unit is received at 50.004 ms: what is acknowledged from then on may still arrive."""
-    acked = {50_003: range(1, 19), 50_004: [19], 60_000: [20]}
+    """The last unit is received at 50.004 ms: what is acknowledged ten seconds before may still arrive."""
+    acked = {-9_949_997: range(1, 19), -9_949_996: [19], 60_000: [20]}
     lines = [files.outcome_line("acked", seqs, at_us=at) for at, seqs in acked.items()]
     scene.write_ledger(outcomes={}, extra=lines, tail=[files.close_line(20, acked=20)])
     scene.write_capture([*range(1, 18), *range(1, 4)], **ending)

@@ -40,6 +40,10 @@ def bodies_of(producer: str, seqs: Any = ALL) -> dict[int, bytes]:
     return {seq: files.body(files.event_id(producer, seq), f"event {seq}") for seq in seqs}
 
 
+def alive(at_us: int, waiting: int = 0) -> dict[str, Any]:
+    return {"t": "alive", "at_us": at_us, "waiting": waiting}
+
+
 class TestTime:
     """The events of a scene are made in milliseconds 1 to 20, and received from millisecond 50 on."""
 
@@ -298,9 +302,69 @@ class TestTime:
         scene.write_ledger(tail=[]).write_capture([*ALL, raw])
         verdict = verify(until=1.0)
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20, "pending": 1})
-        verdict = verify(until=1.0, allow_open=True)
-        assert verdict.exit_code == 0 and "1 pending" in verdict.sentence
+        assert verify(until=1.0, allow_open=True).exit_code == 3, "it has no line of that time"
         assert verify(since=0.001, allow_open=True).counts.unknown == 1
+        scene.write_ledger(tail=[alive(1_000_000)])
+        verdict = verify(until=1.0)
+        assert verdict.exit_code == 0 and "1 pending" in verdict.sentence
+
+    def test_open_ledger_must_have_a_line_of_the_end(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """Otherwise its last lines may not be copied yet, or its process may not run any more."""
+        scene.write_ledger(tail=[alive(999_999)]).write_capture()
+        for allow_open in (False, True):
+            verdict = verify(until=1.0, allow_open=allow_open)
+            assert verdict.exit_code == 3
+            assert "was not closed; its last line is of 1970-01-01T00:00:00.999999Z" in verdict.sentence
+        scene.write_ledger(tail=[alive(1_000_000)])
+        assert verify(until=1.0).exit_code == verify(allow_open=True).exit_code == 0
+        scene.write_ledger(tail=[alive(1_000_000, waiting=3)])
+        verdict = verify(until=1.0, allow_open=True)
+        assert verdict.exit_code == 3 and "when 3 events waited" in verdict.sentence
+
+    def test_part_that_follows_is_missing(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """The last line of a part says that another one follows, which may list any later event."""
+        scene.write_ledger(tail=[{"t": "continued", "at_us": 1_000_000}]).write_capture()
+        verdict = verify(allow_open=True)
+        assert verdict.exit_code == 3 and f"{P}-0002.ledger, which is not here" in verdict.sentence
+        assert verify(until=1.0).exit_code == 0
+        assert verify(until=1.000001, allow_open=True).exit_code == 3
+        lines = [files.open_line(P, 2), files.close_line(20, acked=20)]
+        files.write_part(scene.ledger, P, 2, lines)
+        assert verify().exit_code == 0
+
+    def test_event_that_arrived_before_the_end_is_not_pending(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """It cannot be made after the selected time; clocks may differ by ten seconds."""
+        more = [files.body(files.event_id(P, seq), "new") for seq in (21, 5000)]
+        scene.write_ledger(tail=[]).write_capture([*ALL, *more], size=1)  # at 50.020 and 50.021 ms
+        found = [verify(until=until).counts for until in (10.050020, 10.050021, 10.050022)]
+        assert [(x.pending, x.unknown) for x in found] == [(2, 0), (1, 1), (0, 2)]
+
+    @pytest.mark.parametrize("seq", [21, 5000])
+    def test_event_that_arrived_before_a_line_of_its_ledger_is_unexpected(
+        self, scene: Scene, verify: Callable[..., Any], seq: int
+    ) -> None:
+        """An event is listed before it is sent, so an open ledger lacks none of those; nor do others."""
+        raw = files.body(files.event_id(P, seq), "never made")
+        scene.write_ledger(tail=[alive(10_050_020)]).write_capture([*ALL, raw], size=1)
+        scene.write_ledger(producer=Q, bodies={}, tail=[])
+        verdict = verify(allow_open=True)
+        assert (verdict.exit_code, verdict.counts.unexpected) == (1, 1)
+        scene.write_ledger(tail=[alive(10_050_019)])
+        assert verify(allow_open=True).counts.unknown == 1
+
+    def test_id_of_no_ledger_is_unexpected_once_all_have_later_lines(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """The ledger of any producer may list the id of an application."""
+        raws = [files.body(files.event_id(R, 1), "x"), files.body(None, "y", user="y")]
+        scene.write_ledger().write_capture([*ALL, *raws], size=1)
+        scene.write_ledger(producer=Q, bodies={}, tail=[alive(10_050_020)])
+        counts = verify(allow_open=True).counts
+        assert (counts.unexpected, counts.unknown) == (1, 1)
+        scene.write_ledger(producer=Q, bodies={}, tail=[alive(10_050_021)])
+        assert verify(allow_open=True).counts.unexpected == 2
 
     def test_undecided_event_made_before_the_time_is_not_pending(
         self, scene: Scene, verify: Callable[..., Any]

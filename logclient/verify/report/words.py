@@ -197,9 +197,12 @@ def outcome(row: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (row.get("fate"), row.get("reason"))))
 
 
-def remarks(x: ProducerVerdict) -> str:
-    """Return what the ledger and the clock of a producer say about its events; empty: nothing special."""
-    found = [EVIDENCE.get(x.ledger, "")]
+def remarks(x: ProducerVerdict, is_open: bool = False) -> str:
+    """Return what the ledger and the clock of a producer say about its events; empty: nothing special.
+
+    `is_open`: that its ledger is open leaves no doubt.
+    """
+    found = ["" if is_open else EVIDENCE.get(x.ledger, "")]
     found += [f"order {x.order}"] * bool(x.producer and x.order != "checked")
     found += ["async: not acknowledged"] * (x.mode == "async")
     found += [
@@ -217,11 +220,13 @@ def remarks(x: ProducerVerdict) -> str:
 def explain(verdict: Verdict, x: ProducerVerdict) -> dict[str, str]:
     """Return the reasons, destinations and arrivals of a faulty producer; empty: not known."""
     why = ["lost: acknowledged, but never arrived"] * ("lost" in x.breaks)
-    if x.counts.unknown and x.ledger not in EVIDENCE:
+    doubted = any(x.producer in problem for problem in _doubts(verdict) if problem.startswith("ledger: "))
+    is_open = x.ledger == "unclosed" and not doubted
+    if x.counts.unknown and (is_open or x.ledger not in EVIDENCE):
         incomplete = any(problem.startswith("capture: ") for problem in _doubts(verdict))
         why.append("the capture is incomplete" if incomplete else "another ledger is not whole")
     return {
-        "why": "; ".join([*why, *filter(None, [remarks(x)])]),
+        "why": "; ".join([*why, *filter(None, [remarks(x, is_open)])]),
         "sent to": endpoints_line(verdict, x.url) or x.url,
         "arrived at": ", ".join(f"{listener_name(name)} ({n:,})" for name, n in x.listeners.items()),
     }
