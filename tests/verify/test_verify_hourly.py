@@ -118,9 +118,10 @@ def test_open_ledger_and_hour_without_events(scene: Scene, table: Path) -> None:
     bounds = {"since": "2026-05-01T13:00Z", "until": "2026-05-01T16:00Z", "allow_open": True}
     assert append(scene, table, **bounds) == ExitCode.UNREACHABLE
     assert [(row["producer"], row["events"], row["ledger"], row["exit_code"]) for row in rows(table)] == [
-        ("", 0, "", 0), (P, 10, "unclosed", 0), ("", 0, "", 0), (P, 1, "unclosed", 0),
+        ("", 0, "", 0), (P, 10, "unclosed", 0), ("", 0, "", 3), (P, 1, "unclosed", 3),
         ("", 0, "", 3), (P, 0, "unclosed", 3),
     ]  # fmt: skip
+    assert "its last line is of" in rows(table)[3]["sentence"]
     assert "the ledgers have no events made from 2026-05-01T15" in rows(table)[-1]["sentence"]
 
 

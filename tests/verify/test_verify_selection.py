@@ -341,17 +341,19 @@ class TestTime:
         found = [verify(until=until).counts for until in (10.050020, 10.050021, 10.050022)]
         assert [(x.pending, x.unknown) for x in found] == [(2, 0), (1, 1), (0, 2)]
 
-    @pytest.mark.parametrize("seq", [21, 5000])
+    @pytest.mark.parametrize("seq", [10, 21, 5000])
     def test_event_that_arrived_before_a_line_of_its_ledger_is_unexpected(
         self, scene: Scene, verify: Callable[..., Any], seq: int
     ) -> None:
         """An event is listed before it is sent, so an open ledger lacks none of those; nor do others."""
-        raw = files.body(files.event_id(P, seq), "never made")
-        scene.write_ledger(tail=[alive(10_050_020)]).write_capture([*ALL, raw], size=1)
+        some = {s: raw for s, raw in scene.bodies.items() if s != seq}
+        arrived = [*some, files.body(files.event_id(P, seq), "never made")]
+        at_us = 10_050_000 + len(arrived) - 1
+        scene.write_ledger(bodies=some, tail=[alive(at_us)]).write_capture(arrived, size=1)
         scene.write_ledger(producer=Q, bodies={}, tail=[])
         verdict = verify(allow_open=True)
         assert (verdict.exit_code, verdict.counts.unexpected) == (1, 1)
-        scene.write_ledger(tail=[alive(10_050_019)])
+        scene.write_ledger(bodies=some, tail=[alive(at_us - 1)])
         assert verify(allow_open=True).counts.unknown == 1
 
     def test_id_of_no_ledger_is_unexpected_once_all_have_later_lines(
