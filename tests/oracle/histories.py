@@ -220,7 +220,7 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
     close: tuple[dict[str, Any], int] | None = None
     for part, data in sorted(parts.items()):
         *lines, torn = data.split(b"\n")
-        close = None
+        close, ledger.goes_on = None, False
         complete = [line for line in lines if line]
         if torn and part != final:
             ledger.holes = True
@@ -246,7 +246,6 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
         if part == 1 and type(first.content.get("at_us")) is int:
             ledger.begun_us = first.content["at_us"]
         ledger.spoke_us = _time_of(first) or ledger.spoke_us
-        ledger.goes_on = False
         at, begun, ended = 0, False, False
         for text in lines:
             begin, at = at, at + len(text) + 1
@@ -1266,6 +1265,8 @@ class Judge:
             return True
         if arrival.name is None or self.is_of_multiset(arrival) or arrival.hash in self.hashes:
             return False
+        if not arrival.digits and arrival.name[0] == arrival.hash:
+            return False  # plog has no place for an id outside of a body, and this one has none
         return self.is_received(arrival)
 
     # -- order
@@ -1334,6 +1335,8 @@ class Judge:
         broken = broken or any(limit is not None and counts[word] > limit for word, limit in limits.items())
         doubtful = bool(counts["unknown"] or result.unread or self.capture_unread or self.doubtful)
         doubtful = doubtful or self.missing_run or any(map(self.is_incomplete, self.judged.values()))
+        arrived = any(counts[word] for word in ("ok", "recovered", "corrupted", "unexpected"))
+        doubtful = doubtful or (counts["events"] and not arrived)
         if options.selects and not counts["events"]:
             result.problems.add("selection")
             doubtful = True

@@ -543,8 +543,14 @@ class Maker:
         rng = self.rng
         begun = producer.events[0].created_us - rng.choice((0, 1000, SECOND))
         parts: list[list[bytes]] = []
+        other = random.Random(f"{self.seed} {producer.name}")  # the other choices stay as they are
+
+        def late() -> int:
+            return producer.events[-1].created_us + other.choice((0, 5, 11, 60, 3600)) * SECOND
 
         def begin() -> None:
+            if parts and other.random() < 0.5:
+                parts[-1].append(line(t="continued", at_us=begun))
             head: dict[str, Any] = {
                 "t": "open", "version": 1, "producer": producer.name, "part": len(parts) + 1,
                 "protocol": producer.protocol, "url": producer.url, "identity": producer.identity,
@@ -564,6 +570,7 @@ class Maker:
                 begin()
             parts[-1] += self.lines(group)
         state = rng.choice(("closed",) * 8 + ("open", "open", "stopped", "stopped and closed", "twice"))
+        state = "open" if other.random() < 0.1 else state
         done = Counter(event.fate for event in producer.events)
         if state.startswith("stopped"):
             parts[-1].append(line(t="stopped", reason="disk"))
@@ -580,6 +587,10 @@ class Maker:
                     counts["bytes"] = sum(len(one) for part in parts for one in part)
                 at = producer.events[-1].created_us + rng.choice((0, SECOND, 10 * SECOND))
                 parts[-1].append(line(t="close", at_us=at, **counts))
+        if state == "open" and other.random() < 0.7:
+            parts[-1].append(line(t="alive", at_us=late(), waiting=other.choice((0, 0, 2))))
+        if state == "open" and other.random() < 0.1:
+            parts[-1].append(line(t="continued", at_us=late()))
         if state != "closed":
             self.told.append(f"{producer.name[:4]} {state}")
         return parts
