@@ -65,13 +65,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="judge each hour from --since to --until, and keep its counts in this folder or URL of Parquet",
     )
-    for word in ("missing", "duplicated", "dropped"):
+    for word in ("missing", "duplicated", "dropped", "lost", "unexpected"):
         add(
             f"--max-{word}",
             type=argument_type(_limit, "limit"),
-            metavar="N|N%",
-            help=f"exit with 1 when more than N events are {word}",
+            default=argparse.SUPPRESS,
+            metavar="N|N%|none",
+            help=f"exit with 1 when more than N events are {word}"
+            f" (default: {'none' if word == 'duplicated' else 0})",
         )
+    add(
+        "--max-latency",
+        default=argparse.SUPPRESS,
+        metavar="QUANTILE=TIME,...",
+        help="exit with 1 when a quantile of the latency is longer, as in p50=1s,p99=5s",
+    )
+    add(
+        "--others",
+        choices=("break", "count", "ignore"),
+        default="break",
+        help="what events do that are in none of the ledgers: break the promise, or be counted, or ignored",
+    )
     add(
         "--allow-open",
         action="store_true",
@@ -127,12 +141,14 @@ def print_verdict(
 
     given = vars(arguments)
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
-    limits = ("max_missing", "max_duplicated", "max_dropped", "since", "until")
-    options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
+    limits = ("max_missing", "max_duplicated", "max_dropped", "max_lost", "max_unexpected", "max_latency")
+    options: dict[str, Any] = {name: given.get(name) for name in (*names, "since", "until")}
+    options |= {name: given[name] for name in limits if name in given}
     options |= {
         "conf": dict(given.get("conf") or ()),
         "allow_open": bool(given.get("allow_open")),
         "run": given.get("runs"),
+        "others": given.get("others") or "break",
         "match": given.get("match") or "body",
         "runner": "local" if given.get("local") else "spark",
         "progress": progress,
@@ -194,7 +210,9 @@ def run(arguments: argparse.Namespace) -> int:
     raise Stopped(signals.first) from None
 
 
-def _limit(text: str) -> str:
+def _limit(text: str) -> str | None:
+    if text == "none":
+        return None
     number = text.removesuffix("%")
     if not (number.isascii() and number.replace(".", "", 1).isdigit() and len(number) < 16):
         raise ValueError(f"must be a count such as 100 or a share such as 0.1%, got {text[:40]!r}")

@@ -106,6 +106,15 @@ class DocumentConfig(Config):
                 raise ConfigError(f"{name}: {value} needs format=ecs")
 
     @property
+    def ledger_fields(self) -> dict[str, str]:
+        """The service, and its version."""
+        said = {
+            "service": self.service or self.fields.get("service.name"),
+            "service_version": self.fields.get("service.version"),
+        }
+        return {name: text for name, text in said.items() if isinstance(text, str) and text}
+
+    @property
     def encoder_options(self) -> dict[str, Any]:
         """See `Config`."""
         return {"redact": self.redact, "nested": self.format != "ecs_dotted"}

@@ -107,5 +107,5 @@ class LogjamConfig(Config):
 
     @property
     def ledger_fields(self) -> dict[str, str]:
-        """The mode: without replies, no order is promised."""
-        return {"mode": self.mode}
+        """The application, and the mode: without replies, no order is promised."""
+        return {"service": self.path[1:].rpartition("-")[0], "mode": self.mode}

@@ -215,7 +215,7 @@ class LoguxConfig(DocumentConfig):
     @property
     def ledger_fields(self) -> dict[str, str]:
         """What ``acked`` means."""
-        return {"ack": self.ack}
+        return {**super().ledger_fields, "ack": self.ack}
 
     @property
     def batch_limits(self) -> tuple[int, int]:

@@ -23,9 +23,6 @@ def assert_delivered(
 ) -> Verdict:
     """Check that every event of the ledgers has arrived, as it was sent and in order.
 
-    Events that the client gave up or dropped count as errors here, unless ``max_missing`` and ``max_dropped``
-    allow them.
-
     The comparison is that of `logclient.verify.run`, in this process, without Spark and Java.
 
     Args:
@@ -44,8 +41,7 @@ def assert_delivered(
     __tracebackhide__ = True
     from logclient import verify
 
-    given = {"examples": EXAMPLES, "max_missing": 0, "max_dropped": 0, **options}
-    verdict = verify.run(ledger, capture, runner="local", **given)
+    verdict = verify.run(ledger, capture, runner="local", **{"examples": EXAMPLES, **options})
     if verdict.exit_code:
         raise AssertionError(describe(verdict))
     return verdict

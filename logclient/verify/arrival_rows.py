@@ -302,7 +302,7 @@ class BucketWriter:
                 keys = schema.ANONYMOUS - share_of(hashes[which], self.plan.anonymous_shares)
                 given = self.plan.partition, keys, listener, positions[which]
                 yield rows_of_keys(*given, hashes=hashes[which])
-        elif rest is not None:
+        elif rest is not None and self.plan.others != "ignore":
             if outside is not None:
                 rest = self._selected_strangers(events, rest, by_hash)
             unlisted |= rest

@@ -53,6 +53,7 @@ class Comparison:
     examples: int
     out: str
     by_id: bool
+    others: str  # one of `verdict.OTHERS`
     summary: Summary = field(init=False)  # the counts, after `run`
     present: dict[str, SegmentReport] = field(default_factory=dict)  # by name, where there are other runs
     unwritten: LedgerError | None = None  # why the files of violations could not be written
@@ -206,6 +207,7 @@ class Comparison:
             tasks=self._tasks(),
             groups=ledger_groups(self.ledgers.parts),
             violations=bool(self.out),
+            others=self.others,
             grid=[*Grid.over(*facts.span)],
             families=len(facts.families),
             app_envs=_app_envs(facts.urls),

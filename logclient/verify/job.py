@@ -60,9 +60,13 @@ def run(
     heap: str | None = None,
     packages: str | None = None,
     conf: Mapping[str, str] | None = None,
-    max_missing: int | str | None = None,
+    max_missing: int | str | None = 0,
     max_duplicated: int | str | None = None,
-    max_dropped: int | str | None = None,
+    max_dropped: int | str | None = 0,
+    max_lost: int | str | None = None,
+    max_unexpected: int | str | None = None,
+    max_latency: str | None = None,
+    others: str = "break",
     allow_open: bool = False,
     run: str | Sequence[str] | None = None,
     since: float | str | None = None,
@@ -97,10 +101,16 @@ def run(
         packages: Maven coordinates and folders of jars, separated by commas. With `kafka` and no packages,
             Spark's Kafka connector is fetched in PySpark's version.
         conf: more settings of Spark.
-        max_missing: a limit, as a count or a share such as ``"0.1%"`` of all events. An excess breaks the
-            promise.
+        max_missing: a limit, as a count or a share such as ``"0.1%"`` of all events; None: no limit. An
+            excess breaks the promise.
         max_duplicated: likewise.
         max_dropped: likewise.
+        max_lost: likewise, but without it one lost event breaks the promise.
+        max_unexpected: likewise, without it one unexpected event does.
+        max_latency: limits on quantiles of the latency, such as ``"p50=1s,p99=5s"``, also ``p90``, ``p999``
+            and ``max``. An excess breaks the promise.
+        others: what events do that are in none of these ledgers: ``break`` the promise, ``count``: they are
+            counted apart and break nothing, or ``ignore``.
         allow_open: accept ledgers without a ``close`` line, because their producers may be alive.
         run: judge only what belongs to this run of a collector, or to one of several. ``docs/verify.md`` has
             the rules of a selection.
@@ -156,9 +166,14 @@ def run(
         require_spark()
     from logclient.evidence import captures, ledger_files
     from logclient.verify import readers
-    from logclient.verify.verdict import Limits
+    from logclient.verify.verdict import OTHERS, Limits
 
-    limits = Limits.read(missing=max_missing, duplicated=max_duplicated, dropped=max_dropped)
+    limits = Limits.read(
+        max_latency, missing=max_missing, duplicated=max_duplicated, dropped=max_dropped, lost=max_lost,
+        unexpected=max_unexpected,
+    )  # fmt: skip
+    if others not in OTHERS:
+        raise ConfigError(f"others: {others[:40]!r} is none of {', '.join(OTHERS)}")
     session = source = None
     folders: dict[str, list[str]] = {}
     made: list[str] = []
@@ -207,6 +222,7 @@ def run(
                 steps=SparkRunner(session, source) if session is not None else LocalRunner(),
                 source=source, watch=watch, ledgers=ledgers, survey=survey, out=place, examples=examples,
                 tuning=tuning or Tuning(), selection=selection, by_id=match == "id",
+                others=others,
             )  # fmt: skip
             verdict = comparison.run(limits, allow_open)
             watch.step("writing the report")

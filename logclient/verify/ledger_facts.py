@@ -44,6 +44,8 @@ class Producer(NamedTuple):
     problems: list[str]
     mode: str  # of protocols with several: Logjam's "request" or "async"
     host: str  # of the process; empty: not known
+    service: str  # likewise, and its version
+    service_version: str
     pid: int  # 0: not known
     started_us: int  # when its ledger was begun, in microseconds since 1970; 0: not known
 
@@ -89,6 +91,7 @@ PRODUCER_ROW = np.dtype(
         ("one_way", "?"),  # its events are never acknowledged
         ("family", "<i4"),
         ("url", "<i4"),
+        ("service", "<i4"),
         ("problems", "<i4"),  # how many there are
         ("left_out", "<i8"),  # sequences from 1 to `last` that are not selected
     ]
@@ -128,6 +131,7 @@ class LedgerFacts:
     copies: list[str]  # copies of ledger files, as problems
     families: list[str]  # names of the protocols that `family` counts
     urls: list[tuple[str, str]]  # protocol and URL of the producers
+    services: list[tuple[str, str]]  # service and host of the producers
     reasons: list[str]  # texts that outcomes refer to
     span: tuple[int, int]  # first and last selected time of any line, in µs since 1970; first > last: none
     begin: int | None  # the first time at which any event was made; None: there is none

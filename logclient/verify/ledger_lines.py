@@ -41,8 +41,10 @@ OTHER_REASONS = "other reasons"
 # Tables of a survey, and their columns.
 WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3, "when": 4}
 NO_ENDS: Mapping[str, int] = {}
+_SHOWN = ("host", "service", "service_version")  # texts of the ``open`` line that are only for display
+_TEXTS = ("protocol", "url", "identity", "mode", "stopped", *_SHOWN)
 UNSTATED: dict[str, Any] = {
-    **dict.fromkeys(("protocol", "url", "identity", "mode", "host", "stopped"), ""),
+    **dict.fromkeys(_TEXTS, ""),
     **dict.fromkeys(("pid", "started_us", "holes", "last"), 0),
     "spoke_us": 0,  # the time of the last line that has one; 0: none has
     "waiting": 0,  # events without an outcome, by the last ``alive`` line
@@ -229,8 +231,10 @@ class LedgerReader:
         self.lines.end_us = self.ends.get(protocol_of(fields["protocol"]), (1 << 63) - 1)
         self.facts["mode"] = str(fields.get("mode", ""))
         # These are only for display.
-        host, pid = (fields.get(name) for name in ("host", "pid"))
-        self.facts["host"] = host[:_REASON_CHARS] if isinstance(host, str) else ""
+        for name in _SHOWN:
+            text = fields.get(name)
+            self.facts[name] = text[:_REASON_CHARS] if isinstance(text, str) else ""
+        pid = fields.get("pid")
         self.facts["pid"] = pid if type(pid) is int and 0 < pid < 1 << 63 else 0
         self.facts["started_us"] = _read_time(fields) or 0
         self._note_time(fields)

@@ -77,6 +77,7 @@ def merge(
         copies=list(copies),
         families=list(merger.families),
         urls=list(merger.urls),
+        services=list(merger.services),
         reasons=list(merger.reasons),
         span=(int(times.min()), int(times.max())) if len(times) else (0, -1),
         begin=min(merger.begins, default=None),
@@ -95,6 +96,7 @@ class _Merger:
         self.ids = [np.empty((0, 4), np.uint64)]
         self.families: dict[str, int] = {}
         self.urls: dict[tuple[str, str], int] = {}
+        self.services: dict[tuple[str, str], int] = {}
         self.reasons = {"": 0}
         # Facts and rows of the last producer, because its parts may continue in the next group.
         self.facts: list[dict[str, Any]] = []
@@ -170,6 +172,8 @@ class _Merger:
         families, urls = self.families, self.urls
         table["family"] = [families.setdefault(protocol_of(x.protocol), len(families)) for x in producers]
         table["url"] = [urls.setdefault((x.protocol, x.url), len(urls)) for x in producers]
+        services = self.services
+        table["service"] = [services.setdefault((x.service, x.host), len(services)) for x in producers]
         table["problems"] = [len(x.problems) for x in producers]
         if self.selection != EVERYTHING:
             # Of producers without ids nothing is selected.
@@ -352,7 +356,8 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
     problems += [problem for fact in facts for problem in fact["problems"]]
     evidence = HOLES if holes else STOPPED if stopped else UNCLOSED if close is None else WHOLE
     first = next((fact for fact in facts if fact["opened"]), facts[0])
-    about: dict[str, Any] = {key: sys.intern(first[key]) for key in ("protocol", "url", "mode", "host")}
+    texts = ("protocol", "url", "mode", "host", "service", "service_version")
+    about: dict[str, Any] = {key: sys.intern(first[key]) for key in texts}
     return Producer(
         name,
         **about,

@@ -50,6 +50,7 @@ class Plan(NamedTuple):
     app_envs: list[str]  # of the Logjam producers; empty: not known
     ordered: bool = True  # arrivals have an order, and it is judged
     by_id: bool = False  # bodies are not compared
+    others: str = "break"  # one of `verdict.OTHERS`
     timed: bool = True  # arrivals have a time
     records: dict[str, Any] | None = None  # set when records arrived, not a capture: records.Source.plan
     listeners: list[dict[str, Any]] = []  # see captures.Survey; empty with records

@@ -40,6 +40,7 @@ from logclient.verify.verdict import (
     Listener,
     Map,
     ProducerVerdict,
+    Service,
     Timeline,
     Verdict,
     counted,
@@ -50,13 +51,14 @@ from logclient.verify.verdict import (
 KIND_WORDS = (*schema.STATES, "duplicated", "reordered")
 ORDERED = ("lumberjack", "logjam")  # protocols that promise the order of what they acknowledge
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
-KEPT = ("producer", "protocol", "identity", "closed", "mode", "host", "pid", "started_us")  # of `Producer`
+ABOUT = ("host", "service", "service_version")
+KEPT = ("producer", "protocol", "identity", "closed", "mode", *ABOUT, "pid", "started_us")  # of `Producer`
 MAX_MAPS = 50  # the most producers whose faults are shown by sequence
 MAX_NAMED = 1000  # the most producers, problems, listeners, URLs and runs that a verdict names
 
 PRODUCERS = pa.schema(  # of `Summary.producer_table`
     [
-        *((name, pa.string()) for name in ("producer", "protocol", "url", "host")),
+        *((name, pa.string()) for name in ("producer", "protocol", "url", *ABOUT)),
         *((name, pa.int64()) for name in ("pid", *Counts._fields)),
         ("breaks", pa.list_(pa.string())),
         ("ledger", pa.string()),
@@ -88,6 +90,13 @@ class Summary:
         self._numbers: dict[str, I64] = {}  # rows: keys and values
         self._uncompared = sum(report.events - report.outside for report in tally.foreign)
         self._unassigned = tally.unknown_producers.plus(Counts(unknown=self._uncompared))
+        self._others: dict[str, Any] = {"rule": self.plan.others}
+        if self.plan.others != "break":
+            if self.plan.others == "count":
+                self._others["events"] = self._unassigned.unexpected + self._unassigned.unknown
+            self._unassigned, self._uncompared = Counts(), 0
+            self.problems = [problem for problem in self.problems if problem.kind != "other run"]
+        self._allowed: set[str] = set()  # words that break nothing, because of a limit
         urls = np.unique(self.ledger.rows["url"][self.ledger.selected], return_counts=True)
         # Of URLs with selected producers the index, and the number of these.
         self._used_urls: dict[int, int] = dict(zip(*(column.tolist() for column in urls), strict=True))
@@ -110,9 +119,17 @@ class Summary:
         """Make the verdict, without examples and times."""
         ledger, reports = self.ledger, self.tally.reports
         unknown = self._unassigned
-        by_url, breaking, unproven_order, worst, mapped = self._add_up(MAX_NAMED - any(unknown))
+        by_url, by_service, breaking, unproven_order, worst, mapped = self._add_up(MAX_NAMED - any(unknown))
         assigned = Counts(*map(sum, zip(*by_url, strict=True)))
         total = assigned.plus(unknown)
+        cells = self.tally.cells
+        latency = _latency(np.flatnonzero(cells), cells[cells > 0], self.tally.longest_us)
+        exceeded = limits.broken(total, latency)
+        self._allowed = {
+            word
+            for word in BREAKING
+            if getattr(limits, word, None) is not None and not any(f" {word}," in x for x in exceeded)
+        }
         named = sorted(worst)
         self._read_numbers([*named, *mapped])
         verdicts = [self._producer(*row) for row in self._counted(named)]
@@ -122,11 +139,12 @@ class Summary:
             rest = np.subtract(assigned, np.sum([x.counts for x in verdicts], axis=0))
             left_out = LeftOut(judged - len(named), Counts(*rest.tolist()))
         if any(unknown):
-            breaks = _breaks(unknown, ordered=False)
+            breaks = self._breaks(unknown, ordered=False)
             verdicts.append(ProducerVerdict("", "", "", "", "not checked", False, unknown, 0, None, breaks))
         breaking["unexpected"] += unknown.unexpected
-        broken = [f"{n:,} {word}" for word, n in breaking.items() if n]
-        broken += limits.broken(total)
+        limited = limits._asdict()
+        broken = [f"{n:,} {word}" for word, n in breaking.items() if n and limited.get(word) is None]
+        broken += exceeded
         evidence = self._evidence()
         wrong = evidence != WHOLE
         if allow_open:
@@ -138,6 +156,8 @@ class Summary:
         faults += nothing
         if total.events and not (total.ok or total.recovered or total.corrupted or total.unexpected):
             faults.append("nothing has arrived")
+        if limits.latency is not None and latency is None:
+            faults.append("no latency is known")
         if nowhere := int(self.sums[:, Column.NOWHERE].sum()):
             faults.append(f"{nowhere:,} acknowledged events of producers of other runs arrived in no run")
         if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
@@ -161,7 +181,6 @@ class Summary:
         problems, harmless, more_problems = self._problems(total, nothing, wrong)
         runs = captures.list_runs(reports, [*self.tally.foreign, *self.tally.other_runs])
         destinations = self._destinations(by_url)
-        cells = self.tally.cells
         return Verdict(
             exit_code=code,
             sentence=line,
@@ -170,7 +189,7 @@ class Summary:
             producers=tuple(verdicts),
             gaps=int(self.sums[:, Column.GAPS].sum()),
             longest_gaps=tuple(Gap(ledger.name(p), first, n) for p, first, n in self.tally.longest_gaps()),
-            latency=_latency(np.flatnonzero(cells), cells[cells > 0], self.tally.longest_us),
+            latency=latency,
             order="checked" if addressed.all() else "partly" if addressed.any() else "not checked",
             bodies="not compared" if self.plan.by_id else "compared",
             examples={},
@@ -209,20 +228,25 @@ class Summary:
             harmless=harmless,
             listeners=self._listeners(destinations),
             destinations=tuple(destinations[:MAX_NAMED]),
+            services=self._services(by_service),
+            others=self._others,
             selection=self._selection(),
         )
 
     def producer_table(self) -> pa.Table:
         """Return the counts of all judged producers; the first row, without a name, is of no producer."""
         chosen = np.flatnonzero(self.ledger.selected).tolist()
-        breaks = _breaks(self._unassigned, ordered=False)
+        breaks = self._breaks(self._unassigned, ordered=False)
         complete = not (self.doubtful or self._ends)
-        rows: list[list[Any]] = [["", "", "", "", 0, *self._unassigned, breaks, "", complete]]
+        nobody = [""] * PRODUCERS.get_field_index("pid")
+        rows: list[list[Any]] = [[*nobody, 0, *self._unassigned, breaks, "", complete]]
         for p, numbers, doubt, ordered in self._counted(chosen):
             x, counts = self.ledger.producers[p], Counts(*numbers)
-            names = map(encodable, (x.producer, x.protocol, redact_url(x.url), x.host))
+            about = (getattr(x, name) for name in ABOUT)
+            names = map(encodable, (x.producer, x.protocol, redact_url(x.url), *about))
+            breaks = self._breaks(counts, ordered)
             complete = not doubt and protocol_of(x.protocol) not in self._ends
-            rows.append([*names, x.pid, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], complete])
+            rows.append([*names, x.pid, *counts, breaks, EVIDENCE[x.evidence], complete])
         return pa.table(dict(zip(PRODUCERS.names, zip(*rows, strict=True), strict=True)), PRODUCERS)
 
     def _selection(self) -> dict[str, Any] | None:
@@ -242,15 +266,20 @@ class Summary:
 
     # -- producers
 
-    def _add_up(self, limit: int) -> tuple[list[Counts], dict[str, int], bool, list[int], list[int]]:
-        """Add up all producers, some thousand at a time: counts by URL, and words that break the promise.
+    def _add_up(
+        self, limit: int
+    ) -> tuple[list[Counts], list[Counts], dict[str, int], bool, list[int], list[int]]:
+        """Add up all producers, some thousand at a time.
+
+        Return counts by URL, and by service and host, and the numbers of words that break the promise.
 
         Also return whether more are reordered by incomplete evidence, and the worst: to name, and to map.
         """
         broken = np.zeros(len(BREAKING), np.int64)
         unproven_order = False
         worst, mapped = [np.empty((0, 3), np.int64)], [np.empty((0, 4), np.int64)]
-        by_url = np.zeros((len(self.ledger.urls), len(Counts._fields)), np.int64)
+        groups = {"url": self.ledger.urls, "service": self.ledger.services}
+        sums = {name: np.zeros((len(found), len(Counts._fields)), np.int64) for name, found in groups.items()}
         for low in range(0, len(self.ledger), SHARE):
             some = slice(low, low + SHARE)
             rows = self.ledger.rows[some]
@@ -261,14 +290,15 @@ class Summary:
             in_order = np.where(ordered & proven, columns["reordered"], 0)
             breaking = np.stack([in_order if word == "reordered" else columns[word] for word in BREAKING])
             broken += breaking.sum(axis=1)
-            np.add.at(by_url, rows["url"], counts)
+            for name, total in sums.items():
+                np.add.at(total, rows[name], counts)
             p = low + np.arange(len(rows))
             ranked = np.column_stack((-breaking.sum(axis=0), -columns["events"], p))
             worst.append(ranked[self.ledger.selected[some]])
             mapped.append(np.column_stack((*severity(columns), p))[self.tally.faulty[some]])
-        counts_of_urls = [Counts(*row) for row in by_url.tolist()]
+        by_url, by_service = ([Counts(*row) for row in total.tolist()] for total in sums.values())
         words = dict(zip(BREAKING, broken.tolist(), strict=True))
-        return counts_of_urls, words, unproven_order, _lowest(worst, limit), _lowest(mapped, MAX_MAPS)
+        return by_url, by_service, words, unproven_order, _lowest(worst, limit), _lowest(mapped, MAX_MAPS)
 
     def _promises_order(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         # A ledger with holes may lack the line that records a deliberate overtaking.
@@ -297,6 +327,10 @@ class Summary:
         words = [WORDS[code // 2] for code in codes[starts[::2]].tolist()]
         return {word: [-first, last] for word, (first, last) in sorted(zip(words, pairs, strict=True))}
 
+    def _breaks(self, counts: Counts, ordered: bool) -> tuple[str, ...]:
+        allowed = self._allowed if ordered else {*self._allowed, "reordered"}
+        return tuple(word for word in BREAKING if getattr(counts, word) and word not in allowed)
+
     def _counted(self, some: list[int]) -> Iterable[tuple[int, list[int], bool, bool]]:
         """Return producers with their counts, whether captures are in doubt, and whether order is proven."""
         rows = self.ledger.rows[some]
@@ -321,7 +355,7 @@ class Summary:
             counts=counts,
             gaps=int(self.sums[p, Column.GAPS]),
             latency=_latency(*self._numbers_of("latency", p), longest),
-            breaks=_breaks(counts, ordered),
+            breaks=self._breaks(counts, ordered),
             early=int(self.sums[p, Column.EARLY]),
             early_us=int(self.sums[p, Column.EARLY_US]),
             ledger=EVIDENCE[x.evidence],
@@ -375,6 +409,14 @@ class Summary:
             found.append(Destination(redact_url(url), protocol, pairs, whole, n, by_url[i]))
         found.sort(key=lambda x: (x.captured, severity(x.counts._asdict()), -x.counts.events, x.url))
         return found
+
+    def _services(self, counts: list[Counts]) -> tuple[Service, ...]:
+        """Return the services at their hosts, the worst first."""
+        judged = np.bincount(self.ledger.rows["service"][self.ledger.selected], minlength=len(counts))
+        rows = zip(self.ledger.services, judged.tolist(), counts, strict=True)
+        found = [Service(*names, n, of_it) for names, n, of_it in rows if n]
+        found.sort(key=lambda x: (severity(x.counts._asdict()), -x.counts.events, x.service, x.host))
+        return tuple(found[:MAX_NAMED])
 
     def _listeners(self, destinations: list[Destination]) -> tuple[Listener, ...]:
         words = ("lost", "missing", "unknown")
@@ -554,10 +596,6 @@ class Summary:
             latency=latency,
             **{word: kinds[:, code].tolist() for word, code in shown.items()},
         )
-
-
-def _breaks(counts: Counts, ordered: bool) -> tuple[str, ...]:
-    return tuple(word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered))
 
 
 def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:

@@ -137,6 +137,7 @@ def unknown_result(task: Task, key: int, p: int, rows: npt.NDArray[Any]) -> dict
         counts[word] = len(of_word)
         found = examples[word] = []
         shown = of_word if writer.wanted else of_word[: plan.examples]
+        shown = shown if plan.others == "break" else rows[:0]
         for low in range(0, len(shown), NAMED):
             some = shown[low : low + NAMED]
             named = [_name(p, row) for row in some]

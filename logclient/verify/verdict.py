@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from logclient.config.readers import parse_duration
 from logclient.errors import ConfigError, ExitCode
 from logclient.verify.devices import Device
 
@@ -18,6 +19,7 @@ VERSION = 1  # of the JSON form
 CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
 _LIMIT = re.compile(r"[0-9]{1,18}|(?!.*\..*\.)(?:\.?[0-9]){1,18}\.?%")  # more digits say nothing
 
+OTHERS = ("break", "count", "ignore")  # what events of no ledger do
 BREAKING = ("lost", "corrupted", "unexpected", "reordered")  # `reordered` only where order is promised
 DOUBTFUL, UNUSUAL = ("missing", "unknown", "dropped"), ("duplicated", "recovered")
 
@@ -54,6 +56,9 @@ class Latency(NamedTuple):
     max: int  # exact
 
 
+QUANTILES = Latency._fields[1:]
+
+
 class ProducerVerdict(NamedTuple):
     """The verdict on one producer; an empty ``producer``: on events that belong to none."""
 
@@ -72,6 +77,8 @@ class ProducerVerdict(NamedTuple):
     early_us: int = 0  # the longest such time: the clocks differ by at least that
     ledger: str = ""  # "whole", "unclosed", "stopped" or "holes"
     host: str = ""  # of the process, from its ledger; empty: not known
+    service: str = ""  # likewise, and its version
+    service_version: str = ""
     pid: int = 0
     started_us: int = 0  # when its ledger was opened, microseconds since 1970; 0: not known
     reasons: dict[str, dict[str, int]] = {}  # `failed` and `dropped` -> reason -> how many, by the ledger
@@ -127,6 +134,15 @@ class Destination(NamedTuple):
     counts: Counts
 
 
+class Service(NamedTuple):
+    """The producers of one service at one host."""
+
+    service: str  # empty: not known
+    host: str  # likewise
+    producers: int
+    counts: Counts
+
+
 class Gap(NamedTuple):
     """Consecutive events that never arrived."""
 
@@ -163,16 +179,30 @@ class Map(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits on counts, as a number or a share of all events; None: no limit. More breaks the promise."""
+    """Limits on counts, as a number or a share of all events, and on latency. More breaks the promise.
+
+    None: no limit, but of `lost` and `unexpected` one breaks it.
+    """
 
     missing: str | None = None
     duplicated: str | None = None
     dropped: str | None = None
+    lost: str | None = None
+    unexpected: str | None = None
+    latency: str | None = None  # such as ``p50=1s,p99=5s``
 
     @classmethod
-    def read(cls, **given: int | str | None) -> Limits:
-        """Check limits such as ``100`` and ``"0.1%"``."""
-        limits: dict[str, str | None] = {}
+    def read(cls, latency: str | None = None, **given: int | str | None) -> Limits:
+        """Check limits such as ``100`` and ``"0.1%"``, and ``"p99=5s"`` on latency."""
+        limits: dict[str, str | None] = {"latency": latency}
+        for name, time in _latencies(latency):
+            if name not in QUANTILES:
+                known = ", ".join(QUANTILES)
+                raise ConfigError(f"max_latency: {name[:40]!r} is none of {known}, as in p99=5s")
+            try:
+                parse_duration(time)
+            except ValueError as error:
+                raise ConfigError(f"max_latency: {name}: {error}") from None
         for word, value in given.items():
             try:
                 text = limits[word] = None if value is None else str(value)
@@ -183,16 +213,25 @@ class Limits(NamedTuple):
                 raise ConfigError(f"max_{word}: {text[:40]!r} {what}")
         return cls(**limits)
 
-    def broken(self, counts: Counts) -> list[str]:
-        """Return a phrase for each limit that these counts exceed."""
+    def broken(self, counts: Counts, latency: Latency | None = None) -> list[str]:
+        """Return a phrase for each limit that these numbers exceed."""
         out = []
         for word, text in self._asdict().items():
-            if text is not None:
+            if text is not None and word != "latency":
                 n = getattr(counts, word)
                 share = text.endswith("%")
                 if 100 * n > Fraction(text[:-1]) * counts.events if share else n > int(text):
                     out.append(f"{n:,} {word}, more than {text}")
+        for name, time in _latencies(self.latency if latency else None):
+            if (us := getattr(latency, name)) > 1e6 * parse_duration(time):
+                out.append(f"latency {name} {us / 1e6:,.3g} s, more than {time}")
         return out
+
+
+def _latencies(limit: str | None) -> list[tuple[str, str]]:
+    """Return the quantiles and times of a limit on latency."""
+    pairs = (pair.partition("=") for pair in (limit or "").split(",") if limit is not None)
+    return [(name.strip(), time.strip()) for name, _, time in pairs]
 
 
 class Verdict(NamedTuple):
@@ -225,6 +264,8 @@ class Verdict(NamedTuple):
     harmless: int = 0  # problems, the last ones, that leave no doubt
     listeners: tuple[Listener, ...] = ()
     destinations: tuple[Destination, ...] = ()
+    services: tuple[Service, ...] = ()
+    others: dict[str, Any] = {}  # the rule for events of no ledger, and with ``count`` how many there are
     selection: dict[str, Any] | None = None  # `since_us`, `until_us`, `runs`, and what is left out; None: all
     bodies: str = "compared"  # or "not compared": events are matched by their ids alone
 

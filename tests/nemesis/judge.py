@@ -112,7 +112,8 @@ def verify(folder: Path, spark: Any) -> Any:
 
     # Some producers are killed: a ledger without an end is judged below, by the end of its process.
     out = folder / "verdict"
-    return job.run(folder / "ledger", folder / "capture", spark=spark, out=out, allow_open=True)
+    given = {"spark": spark, "out": out, "allow_open": True, "max_missing": None, "max_dropped": None}
+    return job.run(folder / "ledger", folder / "capture", **given)
 
 
 # -- processes ---------------------------------------------------------------------------------------

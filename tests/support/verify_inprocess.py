@@ -20,9 +20,9 @@ def run(
     chunk: int = 4 << 20,
     **options: Any,
 ) -> Any:
-    """Run `job.run` in this process. The sizes are those of `Tuning`."""
-    tuning = Tuning(bits, tail, units, chunk)
-    return job.run(ledger_folder, capture_folder, runner="local", tuning=tuning, **options)
+    """Run `job.run` in this process, without limits but those given. The sizes are those of `Tuning`."""
+    given = {"max_missing": None, "max_dropped": None, "tuning": Tuning(bits, tail, units, chunk), **options}
+    return job.run(ledger_folder, capture_folder, runner="local", **given)
 
 
 def counts(verdict: Any) -> dict[str, int]:

@@ -33,6 +33,7 @@ def text(verdict: Verdict) -> str:
     longest = verdict.longest_gaps[0].events if verdict.gaps else 0
     facts = {
         "selected": words.selected_line(verdict) if verdict.selection else "",
+        "others": words.others_line(verdict),
         "order": verdict.order if verdict.order != "checked" else "",
         "bodies": verdict.bodies if verdict.bodies != "compared" else "",
         "gaps": f"{verdict.gaps:,}, the longest of {longest:,} events" if verdict.gaps else "",

@@ -90,13 +90,14 @@ def _facts(verdict: Verdict) -> dict[str, tuple[str, str]]:
     note = "in the order of devices: reordered events are reported and do not break the promise"
     took = duration(1e6 * verdict.seconds.get("total", 0.0))
     verified = f"{clock(verdict.made_us, 1_000_000)}, in {took}; exit code {int(verdict.exit_code)}"
-    limits = (f"at most {n} {word}" for word, n in verdict.limits._asdict().items() if n is not None)
+    limits = [f"at most {n} {word}" for word, n in verdict.limits._asdict().items() if n is not None]
     return {
         "Selected": (words.selected_line(verdict) if verdict.selection else "", ""),
         "Sent, by the ledgers": (sent, ledger.get("folder", "")),
         "Arrived, by the capture": (f"{units}, at {places}", capture.get("folder", "")),
         "When": (when, ""),
         "Latency, send to collector": (words.quantiles(verdict), ""),
+        "Other writers": (words.others_line(verdict), ""),
         "Order": (f"{published}: {note}" if published else "", ""),
         "Verified": (verified if verdict.made_us else "", ""),
         "Limits": (", ".join(limits), ""),

@@ -67,6 +67,7 @@ def producers(verdict: Verdict) -> Table:
     limited = words.breaking_words(verdict) & {*verdict.limits._fields}
     columns: dict[str, Sequence[Any]] = {
         "producer": [x.producer or "none" for x in rows],
+        "service": [f"{x.service} {x.service_version}".strip() for x in rows],
         "host": [x.host for x in rows],
         "pid": [Shown(x.pid, str(x.pid)) if x.pid else "" for x in rows],
         "events": [x.counts.events for x in rows],
@@ -86,6 +87,20 @@ def producers(verdict: Verdict) -> Table:
     breaks = [limited.union(x.breaks) for x in rows]
     note = "Those with events that break the promise come first, then the largest."
     return Table("Producers", note, columns, more, breaks, columns["URL"]).folded()
+
+
+def services(verdict: Verdict) -> Table:
+    """Return the table of services at their hosts; no row: there is one."""
+    rows = verdict.services[:MAX_ROWS] if len(verdict.services) > 1 else ()
+    columns: dict[str, Sequence[Any]] = {
+        "service": [x.service for x in rows],
+        "host": [x.host for x in rows],
+        "producers": [x.producers for x in rows],
+        **_counts(("events", *words.MEANINGS), [x.counts for x in rows]),
+    }
+    more = _more(verdict.services, ", see verdict.json")
+    breaks = [words.breaking_words(verdict)] * len(rows)
+    return Table("Services", "By the options of their clients.", columns, more, breaks).folded()
 
 
 def destinations(verdict: Verdict) -> Table:

@@ -83,6 +83,14 @@ def span(first: int, last: int, finest_us: int = 1_000) -> str:
     return f"{clock(first, finest_us)} to {clock(last, finest_us, clock(first)[:10] != clock(last)[:10])}"
 
 
+def others_line(verdict: Verdict) -> str:
+    """Say what events of no ledger do; empty: they break the promise, or there are none."""
+    n = verdict.others.get("events", 0)
+    if verdict.others.get("rule") == "ignore":
+        return "events in none of these ledgers are ignored"
+    return f"{counted(n, 'event')} in none of these ledgers, which break nothing" if n else ""
+
+
 def duration(us: float) -> str:
     """Format a duration, given in microseconds, in a unit of its magnitude."""
     for limit, unit, name in _UNITS:
