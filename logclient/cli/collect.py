@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "subscribes to a Logjam device",
     )
     add("--capture", metavar="DIR", help="keep everything in this directory, for decode and verify")
+    add("--rotate", type=duration, metavar="TIME",
+        help="begin a new segment of the capture after this time, for push")  # fmt: skip
     add("--print", dest="show", action="store_true", help="print each event as a line of JSON as it comes")
     add("--faults", metavar="SPEC", help="misbehave, as in cut-before-ack=every:5,seed=3")
     add("--fault-log", metavar="FILE", help="list the ids of events that faults change")
@@ -62,7 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.capture is None:
         end_with_reader()
     names = ("capture", "show", "faults", "fault_log", "seconds", "as_json")
-    return collect(arguments.urls, **{name: getattr(arguments, name) for name in names})
+    options = {name: getattr(arguments, name) for name in names}
+    if arguments.rotate is not None:
+        if arguments.capture is None:
+            raise UsageError("--rotate: needs --capture")
+        options["rotate"] = arguments.rotate
+    return collect(arguments.urls, **options)
 
 
 def _warn_if_open(path: str) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from logclient.cli.exits import Stopped, TerminationSignals
 from logclient.cli.parser import argument_type
 from logclient.cli.progress import ProgressLine
+from logclient.config.readers import parse_duration
+from logclient.errors import ConfigError
 from logclient.readable import escape
 
 if TYPE_CHECKING:
@@ -64,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--append",
         metavar="TABLE",
         help="judge each hour from --since to --until, and keep its counts in this folder or URL of Parquet",
+    )
+    add(
+        "--every",
+        type=argument_type(parse_duration, "time"),
+        metavar="TIME",
+        help="with --append: judge such intervals in place of hours, as in 5m",
     )
     for word in ("missing", "duplicated", "dropped", "lost", "unexpected"):
         add(
@@ -165,7 +173,11 @@ def print_verdict(
 
     try:
         if given.get("append") is not None:
-            return hourly.append(given["append"], given["ledger"], given["capture"], each=show, **options)
+            every = 3600.0 if given.get("every") is None else given["every"]
+            folders = given["append"], given["ledger"], given["capture"]
+            return hourly.append(*folders, every=every, each=show, **options)
+        if given.get("every") is not None:
+            raise ConfigError("every: only with --append")
         verdict = job.run(given["ledger"], given["capture"], **options)
     except output.UnwrittenVerdict as error:
         show(error.verdict, written=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 import socket
@@ -154,6 +155,9 @@ class CaptureWriter:
     joined by commas. The `source` has the order of units: ``producers`` that sent them, or ``devices`` that
     published them.
 
+    A segment ends when it has `segment_bytes`, or a unit that is `segment_seconds` old: call ``rotate`` at
+    the monotonic second `due`.
+
     Raises:
         ConfigError: the listener's name cannot be a file name.
         LedgerError: the directory or a segment is not usable: owner, mode, another collector in it.
@@ -169,6 +173,7 @@ class CaptureWriter:
         run: str | None = None,
         source: str = "producers",
         segment_bytes: int = SEGMENT_BYTES,
+        segment_seconds: float = math.inf,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", listener):
             raise ConfigError(f"listener: {listener!r} must be letters, digits, '.', '_', '-' (at most 200)")
@@ -180,6 +185,8 @@ class CaptureWriter:
         self._run = run if run is not None else time.strftime(f"%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
         self._source = source
         self._segment_bytes = segment_bytes
+        self._segment_seconds = segment_seconds
+        self.due = math.inf
         self._file = File()
         self._number = 0
         self._next = 1  # arrival of the next unit
@@ -327,6 +334,7 @@ class CaptureWriter:
             os.unlink(self._path(name))
             raise LedgerError(f"capture: {self._path(name)}: {error.strerror}") from error
         self._file, self._number, self._size = File(fd), number, size
+        self.due = math.inf
         self._announced.clear()
         # Stream numbers are then unique in the whole capture, without reading older segments.
         if not self._streams:
@@ -382,11 +390,23 @@ class CaptureWriter:
             self._announced.clear()
             raise
         self._written_next = self._next
-        if self._size >= self._segment_bytes:
-            # The units are in the file. The next flush begins a segment, or says why it cannot.
-            with suppress(OSError):
-                self._finish("rotated")
-                self._begin()
+        if self._segment_seconds < math.inf:
+            self.due = min(self.due, time.monotonic() + self._segment_seconds)
+        if self._size >= self._segment_bytes or time.monotonic() >= self.due:
+            self._rotate()
+
+    def rotate(self) -> None:
+        """Write the units that wait, and begin a new segment if it is time."""
+        self.flush()
+        if self._file.is_ours and time.monotonic() >= self.due:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        # The units are in the file. The next flush begins a segment, or says why it cannot.
+        self.due = math.inf
+        with suppress(OSError):
+            self._finish("rotated")
+            self._begin()
 
     def _append(self, parts: list[bytes | memoryview]) -> int:
         """Write all parts, or leave the file as it was; return the number of bytes."""

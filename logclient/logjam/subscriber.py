@@ -308,6 +308,7 @@ class Subscriber:
             before it is returned. None: no capture.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default ``logjam-sub``.
+        rotate: seconds after which a segment of the capture ends; default: only by its size.
 
     Attributes:
         endpoints: the addresses, with their ports.
@@ -334,6 +335,7 @@ class Subscriber:
         capture: str | None = None,
         run: str | None = None,
         listener: str = "logjam-sub",
+        rotate: float = math.inf,
     ) -> None:
         self.endpoints = [
             _endpoint(text) for text in ([endpoints] if isinstance(endpoints, str) else endpoints)
@@ -352,9 +354,8 @@ class Subscriber:
         self._curve = _curve(curve_server, curve_secret)
         self._capture: CaptureWriter | None = None
         if capture is not None:
-            self._capture = CaptureWriter(
-                capture, listener, "logjam", url=",".join(self.endpoints), run=run, source="devices"
-            )
+            given: dict[str, Any] = {"url": ",".join(self.endpoints), "run": run, "source": "devices"}
+            self._capture = CaptureWriter(capture, listener, "logjam", segment_seconds=rotate, **given)
         wanted = self._tracker.app_envs
         self._prefixes = (HEARTBEAT, *wanted) if wanted and not gaps else (b"",)
         self._context = zmq.Context()

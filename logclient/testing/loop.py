@@ -85,6 +85,7 @@ class CollectorOptions(TypedDict, total=False):
         max_connections: connections open at one time, default 1000; a further one is closed at once.
         count_duplicates: count the ids that are captured more than once.
         keep: keep captured units in memory, for ``events``.
+        rotate: seconds after which a segment of the capture ends that has a unit; default: only by its size.
     """
 
     capture: str | None
@@ -96,6 +97,7 @@ class CollectorOptions(TypedDict, total=False):
     max_connections: int
     count_duplicates: bool
     keep: bool
+    rotate: float
 
 
 class CollectorBase(Generic[C]):
@@ -240,7 +242,9 @@ class CollectorBase(Generic[C]):
         place = re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{port}")
         name = (self._options.get("listener") or f"{self._protocol}-{place}") + suffix
         run = self._options.get("run")
-        capture = CaptureWriter(directory, name, protocol or self._protocol, url=url, run=run)
+        every = self._options.get("rotate", NEVER)
+        given = protocol or self._protocol
+        capture = CaptureWriter(directory, name, given, url=url, run=run, segment_seconds=every)
         self._captures.append(capture)
         return capture
 
@@ -282,7 +286,7 @@ class CollectorBase(Generic[C]):
     def _serve(self) -> None:
         try:
             while not self._stopping and self.error is None:
-                due = self._due_at()
+                due = min([self._due_at(), *(capture.due for capture in self._captures)])
                 ready = self._wait(None if due == NEVER else max(0.0, due - time.monotonic()))
                 with self._changed:
                     now = time.monotonic()
@@ -291,6 +295,7 @@ class CollectorBase(Generic[C]):
                         self._cut_all = False
                         self._close_all()
                     self._respond(now)
+                    self._rotate(now)
                     self._changed.notify_all()
         except BaseException as error:
             self.error = error  # other threads stop waiting at once
@@ -303,6 +308,14 @@ class CollectorBase(Generic[C]):
                     self._close_sockets()
                     self._close_evidence()
                     self._changed.notify_all()
+
+    def _rotate(self, now: float) -> None:
+        for capture in self._captures:
+            if now >= capture.due:
+                try:
+                    capture.rotate()
+                except LedgerError as error:
+                    self._capture_failed(error)
 
     def _accepted(self, listener: socket.socket, now: int) -> tuple[socket.socket, Any] | None:
         """Accept a connection beside the `now` that are open; one too many is closed at once."""

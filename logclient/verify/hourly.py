@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from logclient.verify.verdict import Verdict
 
-_HOUR_US = 3_600_000_000
+_MINUTE_US, _HOUR_US = 60_000_000, 3_600_000_000
 
 
 def append(
@@ -28,11 +28,12 @@ def append(
     *,
     since: float | str | None,
     until: float | str | None,
+    every: float = 3600.0,
     out: storage.Folder | None = None,
     each: Callable[[Verdict], None] | None = None,
     **options: Any,
 ) -> ExitCode:
-    """Judge each hour from `since` to `until`, and keep the counts of its producers in a table.
+    """Judge each hour from `since` to `until`, or less, and keep the counts of its producers in a table.
 
     The table is a folder of Parquet files, one for each hour (UTC), with a row for each producer that may
     have events of that hour. An hour that is judged again replaces its file as a whole, so it counts once.
@@ -44,6 +45,8 @@ def append(
         capture: as for `run`.
         since: the beginning of the first hour, as for `run`. It must be a full hour in UTC.
         until: the end of the last hour, likewise.
+        every: seconds in place of an hour: minutes that divide one. `since` and `until` must fit them. A table
+            has intervals of one length.
         out: as for `run`; only with a single hour.
         each: called with the verdict of each hour, after its file was written.
         **options: all others of `run`.
@@ -63,11 +66,16 @@ def append(
     if os.fspath(folder).startswith("delta:"):
         raise ConfigError("append: it writes a folder of Parquet files: for Delta, use `producers` of run")
     times = Selection.read(since, until)
+    step = round(every * 1_000_000)
+    if step < _MINUTE_US or step % _MINUTE_US or _HOUR_US % step:
+        raise ConfigError(f"every: {every:g} s are not minutes that divide an hour")
+    what = "a full hour" if step == _HOUR_US else f"a multiple of {step // _MINUTE_US} minutes"
     for name, us in (("since", times.since_us), ("until", times.until_us)):
-        if us is None or us % _HOUR_US:
-            raise ConfigError(f"{name}: append needs a full hour in UTC, such as 2026-05-01T12:00:00Z")
+        if us is None or us % step:
+            raise ConfigError(f"{name}: append needs {what} in UTC, such as 2026-05-01T12:00:00Z")
     assert times.since_us is not None and times.until_us is not None
-    hours = range(times.since_us, times.until_us, _HOUR_US)
+    hours = range(times.since_us, times.until_us, step)
+    unit = "h" if step == _HOUR_US else "m"
     if out is not None and len(hours) > 1:
         raise ConfigError("out: it has room for the verdict of one hour, and append has several")
     place = storage.resolve(folder, "append")
@@ -80,20 +88,21 @@ def append(
     with _one_session(options):
         for hour in hours:
             rows: list[pa.Table] = []
+            name = str(np.datetime64(hour, "us").astype(f"datetime64[{unit}]")).replace(":", "-")
             seconds = hour // 1_000_000
             verdict = job.run(
                 ledger,
                 capture,
                 out=out,
                 since=seconds,
-                until=seconds + 3600,
+                until=(hour + step) // 1_000_000,
                 producers=rows.append,
                 **options,
             )
-            data = _encode(rows[0], hour, verdict)
+            data = _encode(rows[0], hour, hour + step, verdict)
             try:
                 with output.errors_named(place, "append"):
-                    _replace(place, f"{np.datetime64(hour // _HOUR_US, 'h')}.parquet", data)
+                    _replace(place, f"{name}.parquet", data)
             except LedgerError as error:
                 raise output.UnwrittenVerdict(str(error), verdict) from error
             codes.add(verdict.exit_code)
@@ -115,13 +124,14 @@ def _one_session(options: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
+def _encode(rows: pa.Table, hour: int, until: int, verdict: Verdict) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
     time = pa.timestamp("us", "UTC")
     more = {
         "hour": pa.scalar(hour, time),
+        "until": pa.scalar(until, time),
         "exit_code": pa.scalar(int(verdict.exit_code), pa.int32()),
         "sentence": pa.scalar(encodable(verdict.sentence)),
         "judged": pa.scalar(verdict.made_us, time),
@@ -129,7 +139,8 @@ def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
     for name, value in more.items():
         rows = rows.append_column(name, pa.repeat(value, len(rows)))
     sink = pa.BufferOutputStream()
-    parquet.write_table(rows.select(["hour", *(x for x in rows.column_names if x != "hour")]), sink)
+    first = ["hour", "until"]
+    parquet.write_table(rows.select([*first, *(x for x in rows.column_names if x not in first)]), sink)
     return bytes(sink.getvalue())
 
 

@@ -182,6 +182,33 @@ class TestRotation:
         assert json.loads(payloads(tmp_path / "here-000003.cap")[0][5:])["first_arrival"] == 3
         assert read(tmp_path) == ([b"a", b"b"], [1, 2], [])
 
+    def test_a_segment_ends_after_its_time_if_it_has_a_unit(self, tmp_path, monkeypatch):
+        now = [100.0]
+        monkeypatch.setattr("logclient.files.capture.time.monotonic", lambda: now[0])
+        writer = CaptureWriter(tmp_path, "here", "x", segment_seconds=5.0)
+        stream = writer.stream("p")
+        now[0] = 200.0
+        writer.rotate()
+        assert segments(tmp_path) == ["here-000001.cap"] and writer.due == float("inf")
+        writer.unit(stream, b"a")
+        writer.flush()
+        assert writer.due == 205.0
+        now[0] = 204.9
+        writer.unit(stream, b"b")
+        writer.rotate()
+        assert segments(tmp_path) == ["here-000001.cap"] and writer.due == 205.0
+        now[0] = 205.0
+        writer.rotate()
+        assert segments(tmp_path) == ["here-000001.cap", "here-000002.cap"] and writer.due == float("inf")
+        writer.unit(stream, b"c")
+        writer.flush()
+        now[0] = 210.0
+        writer.unit(stream, b"d")
+        writer.flush()
+        writer.close()
+        assert segments(tmp_path) == [f"here-{n:06d}.cap" for n in (1, 2, 3)]
+        assert read(tmp_path) == ([b"a", b"b", b"c", b"d"], [1, 2, 3, 4], [])
+
     def test_a_missing_segment_is_a_gap(self, tmp_path):
         writer = CaptureWriter(tmp_path, "here", "x", segment_bytes=1)
         stream = writer.stream("p")

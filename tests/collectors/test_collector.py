@@ -26,7 +26,7 @@ from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolEr
 from logclient.files.capture import CaptureReader
 from logclient.testing.lumberjack import Collector, decode
 from tests.support import clean_environment, recordings
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 PRODUCER = "0a" * 10
 
@@ -1235,3 +1235,13 @@ def _problems(capture: Path) -> list:
     for _ in reader:
         pass
     return reader.problems
+
+
+def test_an_idle_collector_ends_its_segment_in_time(tmp_path):
+    """So that ``push`` copies the last events of an hour that nobody follows."""
+    with Collector(capture=str(tmp_path), rotate=0.05) as collector, Writer(collector) as writer:
+        writer.send(window(event(1)))
+        wait_until(lambda: len([*tmp_path.glob("*.cap")]) == 2)
+    first, second = sorted(tmp_path.glob("*.cap"))
+    assert [unit.direction for unit in CaptureReader(first)][:1] == [0]
+    assert [*CaptureReader(second)] == []

@@ -78,8 +78,8 @@ def test_row_of_a_producer_and_hour(scene: Scene, table: Path) -> None:
     assert sorted(os.listdir(table)) == ["2026-05-01T12.parquet", "2026-05-01T13.parquet"]
     nobody, noon, _, later = rows(table)
     assert list(parquet.read_schema(table / "2026-05-01T12.parquet").names) == [
-        "hour", "producer", "protocol", "url", "host", "pid", *WORDS, "breaks", "ledger", "capture_complete",
-        "exit_code", "sentence", "judged",
+        "hour", "until", "producer", "protocol", "url", "host", "service", "service_version", "pid", *WORDS,
+        "breaks", "ledger", "capture_complete", "exit_code", "sentence", "judged",
     ]  # fmt: skip
     assert (nobody["producer"], numbers(nobody), nobody["breaks"]) == ("", {"unexpected": 1}, ["unexpected"])
     assert (noon["producer"], numbers(noon), noon["breaks"]) == (P, {"events": 9, "ok": 9}, [])
@@ -91,6 +91,28 @@ def test_row_of_a_producer_and_hour(scene: Scene, table: Path) -> None:
     process = {"protocol": "lumberjack", "url": "lumberjack://127.0.0.1:5044", "host": "h", "pid": 1}
     assert later | process == later
     assert (later["ledger"], later["capture_complete"]) == ("whole", True)
+
+
+def test_intervals_may_be_shorter(scene: Scene, table: Path) -> None:
+    write(scene, range(1, 8))
+    span = {"since": START // 1_000_000, "until": START // 1_000_000 + 3600}
+    assert append(scene, table, every=900.0, **span) == ExitCode.BROKEN
+    names = [f"2026-05-01T12-{minute}.parquet" for minute in ("00", "15", "30", "45")]
+    assert sorted(os.listdir(table)) == names
+    found = [(numbers(row), row["until"] - row["hour"]) for row in rows(table) if row["producer"]]
+    quarter = datetime.timedelta(minutes=15)
+    assert found == [
+        ({"events": 2, "ok": 2}, quarter), ({"events": 2, "ok": 2}, quarter),
+        ({"events": 3, "ok": 3}, quarter), ({"events": 2, "lost": 2}, quarter),
+    ]  # fmt: skip
+    arguments = ["--ledger", scene.ledger, "--capture", scene.capture, "--append", table, "--every", "30m"]
+    times = ["--since", "2026-05-01T12:00Z", "--until", "2026-05-01T12:30Z"]
+    assert cli.main(["verify", "--local", *map(str, arguments), *times]) == ExitCode.OK
+    for every in (0.0, 30.0, 420.0, 7200.0):
+        with pytest.raises(ConfigError, match="are not minutes that divide an hour"):
+            append(scene, table, every=every)
+    with pytest.raises(ConfigError, match="since: append needs a multiple of 15 minutes"):
+        append(scene, table, every=900.0, since="2026-05-01T12:05Z")
 
 
 def test_hour_that_is_judged_twice_counts_once(scene: Scene, table: Path) -> None:
