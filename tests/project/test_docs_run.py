@@ -42,7 +42,7 @@ INSTEAD = {
     "pip install .": "compiles everything: `make wheels` installs what it has built outside the tree",
     "logclient verify --ledger run/ledger --kafka broker:9092/events --out run/verdict": ""
     "needs a broker: tests/verify/test_verify_records.py::test_command_starts_a_session_with_the_connector",
-    "logclient verify --ledger run/ledger --table ./ids.parquet --columns id=id --match id"
+    "logclient verify --local --ledger run/ledger --table ids.parquet --columns id=id --match id"
     " --out run/verdict": ""
     "needs a store: tests/verify/test_verify_arrived.py::test_opensearch_is_judged_by_id",
     "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
