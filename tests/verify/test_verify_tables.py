@@ -307,6 +307,19 @@ def test_unknown_table_format_is_named(scene: Scene, table: Any, tmp_path: Path)
 # -- both runners
 
 
+def verdict_of_both(spark: Any, scene: Scene, table: Path, **options: Any) -> dict[str, Any]:
+    """Return what verdict.json has from each runner, which must be the same but for times."""
+    found = []
+    for runner in ({"spark": spark}, {"runner": "local"}):
+        job.run(scene.ledger, table=str(table), out=scene.out, tuning=Tuning(3), **runner, **options)
+        found.append(json.loads((scene.out / "verdict.json").read_text()))
+        assert found[-1].pop("seconds") and found[-1].pop("made_us")
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
 def test_both_runners_give_the_same_verdict(spark: Any, scene: Scene, tmp_path: Path) -> None:
     """Of rows with every column, each kind of fault, and bodies that are no event."""
     scene.write_ledger(outcomes={"acked": range(1, 17), "failed": range(17, 21)})
@@ -321,19 +334,29 @@ def test_both_runners_give_the_same_verdict(spark: Any, scene: Scene, tmp_path: 
         }
         for i, raw in enumerate(bodies)
     ]  # fmt: skip
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    parquet.write_table(pa.Table.from_pylist(rows), table := tmp_path / "rows.parquet")
     columns = {"body": "raw", "arrival": "n", "received": "at", "listener": "where", "key": "key"}
     for left_out in ((), ("arrival",), ("arrival", "received", "listener")):
         given = {what: name for what, name in columns.items() if what not in left_out}
-        verdicts = []
-        for options in ({"spark": spark}, {"runner": "local"}):
-            out = scene.out / str(len(verdicts))
-            table = str(tmp_path / "rows.parquet")
-            job.run(scene.ledger, table=table, columns=given, out=out, tuning=Tuning(3), **options)
-            verdicts.append(json.loads((out / "verdict.json").read_text()))
-            assert verdicts[-1].pop("seconds") and verdicts[-1].pop("made_us")
-        assert verdicts[0] == verdicts[1]
-        assert verdicts[0]["counts"]["corrupted"] == 1 and verdicts[0]["examples"]
+        found = verdict_of_both(spark, scene, table, columns=given)
+        assert found["counts"]["corrupted"] == 1 and found["examples"]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_both_runners_make_the_same_documents_of_ids(spark: Any, scene: Scene, tmp_path: Path) -> None:
+    scene.write_ledger()
+    ids = [
+        *(files.event_id(P, seq).encode() for seq in (1, 2, 2, 4)),
+        None,
+        b"",
+        "é\u2028😀".encode(),
+        b"\x7f",
+    ]
+    ids += [b"a\xffb\xf0\x9f\x98c\xc3", bytes(range(32)), b'\\u001f/"<>&']
+    parquet.write_table(pa.table({"id": pa.array(ids, pa.binary())}), table := tmp_path / "ids.parquet")
+    found = verdict_of_both(spark, scene, table, columns={"id": "id"}, match="id")
+    assert (len(found["examples"]["unexpected"]), found["undecodable"]) == (5, {"no_value": 2})
 
 
 TIMES = {
