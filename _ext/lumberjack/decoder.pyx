@@ -21,9 +21,10 @@ cdef class Decoder(BatchDecoder):
     not announced, and it may have 'json' frames.
 
     The id is ``@metadata._id``, ``event.id`` or ``id`` of ``event``, the first that is there. `max_inflated`
-    bounds the bytes of one unit.
+    bounds the bytes of one unit. Without `windows` a unit is the JSON text of an event.
     """
 
+    cdef bint windows
     cdef size_t max_inflated
     cdef lc_wire inflated[2]     # by depth
     cdef lc_inflater inflater
@@ -36,8 +37,10 @@ cdef class Decoder(BatchDecoder):
     cdef uint32_t got
     cdef int64_t at              # in the unit, expanded
 
-    def __cinit__(self, producers: ReadableBuffer = b"", *, bint identity=True, size_t max_inflated=67108864):
+    def __cinit__(self, producers: ReadableBuffer = b"", *, bint identity=True, size_t max_inflated=67108864,
+                  bint windows=True):
         self.begin(Events, b"", producers, identity)
+        self.windows = windows
         self.id_from_end = TAIL_SIZE - TAIL_ID1
         self.max_inflated = max_inflated
         self.package = inflater_open(&self.inflater)
@@ -49,6 +52,8 @@ cdef class Decoder(BatchDecoder):
 
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
         cdef int done
+        if not self.windows:
+            return decode_body(self, p, size, False, 0)
         self.at = 0
         self.got = 0
         self.inflated_size = 0

@@ -44,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="arrived events: folder or URL with the captures of collectors; several as with --ledger",
     )
     arrived("--kafka", metavar="HOST:PORT/TOPIC", help="arrived events: a Kafka topic with their bodies")
-    arrived(
-        "--table", metavar="TABLE", help="arrived events: a table, a folder of Parquet files, or FORMAT:PATH"
-    )
+    arrived("--table", metavar="TABLE", help="arrived events: a table, files of Parquet, or FORMAT:PATH")
     add("--kafka-config", metavar="FILE", help="settings of the Kafka consumer, as lines of NAME=VALUE")
     add(
         "--columns",
@@ -116,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--local",
         action="store_true",
-        help="compare in this process, without Spark and Java: for a capture that fits in memory",
+        help="compare in this process, without Spark and Java: for all but a topic",
     )
     add(
         "--conf",

@@ -210,6 +210,13 @@ def _open(place: str, what: str) -> _System:
     return system, f"{base}/{_path(url)}".strip("/") if base else f"/{_path(url)}"
 
 
+def open_system(place: str, what: str) -> _System:
+    """Return the file system of pyarrow that has a place, and the path in it."""
+    from pyarrow import fs
+
+    return _open(place, what) if is_url(place) else (fs.LocalFileSystem(), place)
+
+
 def _path(url: SplitResult) -> str:
     return unquote(url.path).strip("/")
 

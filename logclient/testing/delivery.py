@@ -19,7 +19,7 @@ _BODY = 200  # characters of a body that are shown
 
 
 def assert_delivered(
-    ledger: Folder | Sequence[Folder], capture: Folder | Sequence[Folder], **options: Any
+    ledger: Folder | Sequence[Folder], capture: Folder | Sequence[Folder] | None = None, **options: Any
 ) -> Verdict:
     """Check that every event of the ledgers has arrived, as it was sent and in order.
 
@@ -28,7 +28,8 @@ def assert_delivered(
     Args:
         ledger: the folder of the producers' ledgers, or several.
         capture: likewise of the collectors' captures.
-        **options: of `logclient.verify.run`, such as ``max_missing="0.1%"`` or ``allow_open=True``.
+        **options: of `logclient.verify.run`, such as ``max_missing="0.1%"`` or ``allow_open=True``, or
+            ``table=`` or ``arrived=`` in place of a capture.
 
     Returns:
         The verdict.

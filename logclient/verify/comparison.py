@@ -111,12 +111,15 @@ class Comparison:
         pick = self.source.pick if self.source is not None else None
         shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
         examples.explain_undecoded(verdict.undecoded, plan, pick)
+        counts, problems = verdict.counts, verdict.problems
+        if self.by_id and 2 * min(counts.lost + counts.missing, counts.unexpected) > counts.events:
+            problems = (*examples.explain_ids(shown.get("unexpected", []), facts), *problems)
         seconds = {
             "pack": round(packed - began, 3),
             "compare": round(time.monotonic() - packed, 3),
             "second_passes": float(bool(again)),
         }
-        return verdict._replace(examples=shown, seconds=seconds)
+        return verdict._replace(examples=shown, problems=problems, seconds=seconds)
 
     def _facts(self, ends: dict[str, int]) -> LedgerFacts:
         """Read the ledgers. `ends` has the times from which on outcomes are late, of protocols."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +24,12 @@ from logclient.verify.schema import EVENT_BITS, LISTENER, Example
 BODY_BYTES = 4096  # of a body that are shown
 FRAME_BYTES = 192  # of a frame that are shown
 
+_SPELLINGS: dict[str, Callable[[str], str]] = {
+    "in lower case": str.lower,
+    "in upper case": str.upper,
+    "without blanks": lambda name: "".join(name.split()),
+    "without dashes": lambda name: name.replace("-", ""),
+}
 _Place = tuple[int, int, dict[str, Any]]  # a unit, an event in it, and the example
 Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any]]]
 
@@ -170,6 +179,39 @@ def _records(wanted: dict[int, list[_Place]], plan: Plan, pick: Pick) -> None:
 
 def _text(data: bytes) -> str:
     return data[:BODY_BYTES].decode("utf-8", "backslashreplace")
+
+
+def explain_ids(unexpected: list[dict[str, Any]], facts: LedgerFacts) -> list[str]:
+    """Show an id that is in no ledger beside one that is, if they differ only in how they are written."""
+    for example in unexpected:
+        if name := _own_id(example.get("body", "")):
+            for n in range(1, len(_SPELLINGS)):
+                for some in itertools.combinations(_SPELLINGS, n):
+                    other = functools.reduce(lambda text, word: _SPELLINGS[word](text), some, name)
+                    if other != name and _is_sent(other, facts):
+                        how = " and ".join(some)
+                        return [f"ids: {name[:100]!r} arrived, and {other!r} was sent: {how} they are equal"]
+    return []
+
+
+def _own_id(body: str) -> str | None:
+    """Return the id of a document."""
+    try:
+        document = json.loads(body)
+        name = document.get("event.id") or document["event"]["id"]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def _is_sent(name: str, facts: LedgerFacts) -> bool:
+    """Return whether the ledgers have an id, of ours or of an application's own."""
+    ours = re.fullmatch("[0-9a-f]{32}", name) is not None
+    halves = [int(name[:16], 16), int(name[16:], 16)] if ours else [xxh64(name.encode(), x) for x in (42, 43)]
+    if bool((facts.ids[:, :2] == np.array(halves, np.uint64)).all(axis=1).any()):
+        return True
+    p = facts.find(name[:20]) if ours else -1
+    return p >= 0 and 1 <= int(name[20:], 16) <= int(facts.last[p])
 
 
 def _frames(protocol: str, unit: bytes) -> list[Frame]:

@@ -45,8 +45,8 @@ def append(
         capture: as for `run`.
         since: the beginning of the first hour, as for `run`. It must be a full hour in UTC.
         until: the end of the last hour, likewise.
-        every: seconds in place of an hour: minutes that divide one. `since` and `until` must fit them. A table
-            has intervals of one length.
+        every: seconds in place of an hour: minutes that divide one. `since` and `until` must fit them. A
+            table has intervals of one length.
         out: as for `run`; only with a single hour.
         each: called with the verdict of each hour, after its file was written.
         **options: all others of `run`.
@@ -84,6 +84,10 @@ def append(
     else:
         with output.errors_named(place, "append"):
             os.makedirs(place, mode=0o700, exist_ok=True)
+    if hasattr(options.get("arrived"), "read_next_batch"):
+        from logclient.verify import tables
+
+        options["arrived"] = tables.kept(options["arrived"])  # of several hours each reads it
     codes = set()
     with _one_session(options):
         for hour in hours:

@@ -88,7 +88,9 @@ def run(
         kafka: ``host:port[,host:port…]/topic[,topic…]``. The value of each record is the body of an event.
         kafka_config: settings of the consumer, as Kafka names them, or a file of such lines.
         table: a table, a folder of Parquet files, or ``FORMAT:PATH``. Each row has the body of an event.
-        arrived: likewise a DataFrame. It is read several times, and must have the same rows each time.
+            With the runner ``local`` a file or folder of Parquet, JSON lines or Arrow.
+        arrived: likewise a DataFrame. It is read several times, and must have the same rows each time. With
+            the runner ``local`` a Table, RecordBatchReader or Dataset of pyarrow.
         columns: maps ``body`` (default: ``value``), ``received``, ``key``, ``listener`` and ``arrival`` to
             columns of the records, or with dots to fields of them. With ``match="id"``, ``id`` may name the
             column of the events' ids, in place of ``body``.
@@ -117,8 +119,8 @@ def run(
         since: judge only events made then or later. Seconds since 1970, or ISO 8601 (UTC by default).
         until: judge only events made before.
         examples: the number of examples of each fault that are shown with their bytes.
-        runner: ``spark``, or ``local``: in this process, without Spark and Java, for a capture that fits in
-            memory (some 40 bytes for each event).
+        runner: ``spark``, or ``local``: in this process, without Spark and Java, for everything but `kafka`.
+            It needs some 40 bytes of memory for each event.
         spark: a SparkSession. The default is the active one, or a new one that is stopped at the end.
         progress: called a few times a second, from another thread, with a line such as
             ``comparing 43%, 12 s``; with an empty line at the end.
@@ -149,17 +151,18 @@ def run(
         raise ConfigError("columns: a capture has none")
     if columns and "id" in columns and match != "id":
         raise ConfigError("columns: id needs match=id")
-    if arrived is not None and (not hasattr(arrived, "mapInArrow") or arrived.isStreaming):
-        raise ConfigError(f"arrived: {type(arrived).__name__} must be a DataFrame of Spark, and no stream")
+    local = runner == "local"
+    if arrived is not None and not local and (not hasattr(arrived, "mapInArrow") or arrived.isStreaming):
+        what = 'a DataFrame of Spark, and no stream (with runner="local" a table of pyarrow)'
+        raise ConfigError(f"arrived: {type(arrived).__name__} must be {what}")
     started = time.monotonic()
     selection = Selection.read(since, until, run)
     if selection.runs and capture is None:
         raise ConfigError("run: a topic or table has no runs")
     if runner not in ("spark", "local"):
         raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
-    local = runner == "local"
-    if local and capture is None:
-        raise ConfigError('runner: a topic or table is read by Spark: leave runner="local" (--local) out')
+    if local and kafka is not None:
+        raise ConfigError('runner: a topic is read by Spark: leave runner="local" (--local) out')
     if local and spark is not None:
         raise ConfigError("runner: a session is given, and local needs none")
     if not local:
@@ -168,6 +171,7 @@ def run(
     from logclient.verify import readers
     from logclient.verify.verdict import OTHERS, Limits
 
+    columns = readers.checked_columns(columns or {})
     limits = Limits.read(
         max_latency, missing=max_missing, duplicated=max_duplicated, dropped=max_dropped, lost=max_lost,
         unexpected=max_unexpected,
@@ -203,25 +207,17 @@ def run(
             watch.check()
             ready = time.monotonic()
             from logclient.verify.comparison import Comparison
-            from logclient.verify.records import Source
             from logclient.verify.runners import LocalRunner, SparkRunner
 
-            if session is not None and capture is None:
+            if capture is None:
                 # Read the ledgers before the end of the topic: it then has all events that they acknowledge.
                 ledgers = ledger_files.find_ledgers(folders["ledger"])
-                if kafka is not None:
-                    assert not isinstance(kafka_config, str | os.PathLike)
-                    rows = readers.read_kafka(session.spark, kafka, kafka_config or {})
-                elif table is not None:
-                    rows = readers.read_table(session.spark, table)
-                else:
-                    rows = readers.Arrived(arrived, {}, "DataFrame")
-                source = Source(rows._replace(columns={**(columns or {}), **rows.columns}))
+                source = _open_source(session, kafka, kafka_config, table, arrived, columns)
                 ledgers = ledgers.plus(ledger_files.find_new_producers(folders["ledger"], ledgers.parts))
+            steps = LocalRunner(source) if session is None else SparkRunner(session, source)
             comparison = Comparison(
-                steps=SparkRunner(session, source) if session is not None else LocalRunner(),
-                source=source, watch=watch, ledgers=ledgers, survey=survey, out=place, examples=examples,
-                tuning=tuning or Tuning(), selection=selection, by_id=match == "id",
+                steps=steps, source=source, watch=watch, ledgers=ledgers, survey=survey, out=place,
+                examples=examples, tuning=tuning or Tuning(), selection=selection, by_id=match == "id",
                 others=others,
             )  # fmt: skip
             verdict = comparison.run(limits, allow_open)
@@ -259,6 +255,28 @@ def run(
             output.discard(place, made)
             raise output.UnwrittenVerdict(str(error), verdict) from error
     return verdict
+
+
+def _open_source(
+    session: Session | None, kafka: str | None, config: Any, table: str | None, arrived: Any,
+    columns: Mapping[str, str],
+) -> Any:  # fmt: skip
+    """Return the records that arrived in a topic or table, after a check of their columns."""
+    from logclient.verify import readers
+    from logclient.verify.records import FrameSource
+
+    if session is None:
+        from logclient.verify import tables
+
+        found = tables.open_arrived(arrived) if table is None else tables.open_table(table, columns.values())
+        return tables.TableSource(found, columns)
+    if kafka is not None:
+        rows = readers.read_kafka(session.spark, kafka, config or {})
+    elif table is not None:
+        rows = readers.read_table(session.spark, table)
+    else:
+        rows = readers.Arrived(arrived, {}, "DataFrame")
+    return FrameSource(rows._replace(columns={**columns, **rows.columns}))
 
 
 def _named(folders: Folder | Sequence[Folder]) -> str:

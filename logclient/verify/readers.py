@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
 from logclient.verify.schema import LISTENER, UNIT_BITS
 
+COLUMNS = ("body", "received", "key", "listener", "arrival", "id")  # ``body`` or ``id`` is required
 ANSWER_MS = 10_000  # for a broker's answer
 _CONNECTING = ("bootstrap.", "client.", "sasl.", "security.", "ssl.")  # of Kafka's settings
 
@@ -30,9 +31,18 @@ class Arrived(NamedTuple):
     """A DataFrame of records, and what its reader knows of it."""
 
     frame: Any
-    columns: Mapping[str, str]  # some of `records.COLUMNS` -> the column of the frame
+    columns: Mapping[str, str]  # some of `COLUMNS` -> the column of the frame
     title: str  # for people, without secrets
     places: list[Place] = []  # the partitions of a topic; empty: not known
+
+
+def checked_columns(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the named columns and the default one, after a check of what is named."""
+    columns = dict(given) if "id" in given else {"body": "value", **given}
+    for what in columns:
+        if what not in COLUMNS:
+            raise ConfigError(f"columns: {what[:100]!r} is none of {', '.join(COLUMNS)}")
+    return columns
 
 
 def read_kafka(spark: Any, address: str, config: Mapping[str, str]) -> Arrived:

@@ -1,4 +1,4 @@
-"""Records with one message body each, from Kafka topics and DataFrames, decoded as units with one event.
+"""Records with one message body each, from Kafka topics and tables, decoded as units with one event.
 
 A row is known by its listener and a number: that of the column ``arrival``, by which order is judged; without
 one, bits of the body's hash, so that each reading finds the row again, however Spark distributes the rows.
@@ -12,8 +12,8 @@ import json
 import operator
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,8 @@ _TEXTS = ("string", "varchar", "char")
 _TYPES = {
     "body": (("binary", *_TEXTS), "binary or string"),
     "id": (("binary", *_TEXTS), "binary or string"),
+    "key": (("binary", *_TEXTS), "binary or string"),
+    "listener": ((*_INTEGERS, *_TEXTS, "boolean", "date"), "a string, a whole number, a boolean or a date"),
     "arrival": (_INTEGERS, "a whole number"),
     "received": (
         (*_INTEGERS, *_TEXTS, "timestamp", "timestamp_ntz", "date"),
@@ -42,63 +44,63 @@ _TYPES = {
     ),
 }
 
-COLUMNS = ("body", "received", "key", "listener", "arrival", "id")  # ``body`` or ``id`` is required
 RECORDS = 4096  # in one batch from the JVM
 BATCH_BYTES = 16 << 20  # of such a batch, where Spark has the setting
 
 
+class Edges(NamedTuple):
+    """What a survey of a table finds at one listener."""
+
+    place: str
+    low: int  # the lowest arrival number
+    high: int
+    nulls: int  # rows without one
+    wrong: str | None  # a text that is not a timestamp
+
+
 class Source:
-    """The records that a verification reads instead of a capture.
+    """The records that a verification reads instead of a capture, from any kind of table.
 
     They are `numbered` if they have a number that rises with the order of arrival at a listener, and `timed`
-    if they say when they arrived. The columns of `frame` are place, at, received_us, key and body.
+    if they say when they arrived. `kinds` has the types of the columns, as Spark names them.
     """
 
-    def __init__(self, arrived: Arrived) -> None:
-        self.title = arrived.title
-        default = {} if "id" in arrived.columns else {"body": "value"}
-        self.columns = {**default, **arrived.columns}
-        found = {what: _find_column(arrived, what, name) for what, name in self.columns.items()}
-        sql = {what: column for what, (column, _) in found.items()}
-        self.numbered, self.timed = "arrival" in sql, "received" in sql
-        received, wrong = sql.get("received", "-1L"), "NULL"
-        # An integer is microseconds since 1970.
-        if self.timed and (kind := found["received"][1]) not in _INTEGERS:
-            time = _micros(received, kind)
-            if kind.startswith(_TEXTS):
-                wrong = f"CASE WHEN {time} IS NULL THEN {received} END"
-            received = time
-        body = sql.get("body")
-        if "id" in sql:
-            # The decoder reads it as that of a document.
-            name = f"CAST({sql['id']} AS string)"
-            body = f"CASE WHEN {name} != '' THEN to_json(named_struct('event.id', {name})) END"
-        at = sql.get("arrival", f"shiftrightunsigned(xxhash64(CAST({body} AS binary)), {64 - UNIT_BITS})")
-        rows = arrived.frame.selectExpr(
-            f"coalesce(CAST({sql.get('listener', 'NULL')} AS string), '') AS place",
-            f"CAST({at} AS bigint) AS at",
-            f"coalesce(CAST({received} AS bigint), -1L) AS received_us",
-            f"CAST({sql.get('key', 'NULL')} AS binary) AS key",
-            f"CAST({body} AS binary) AS body",
-            f"{wrong} AS wrong",
-        )
-        self.frame = rows.drop("wrong")
-        self.places = arrived.places or [Place("")]  # by number of the listener
-        if not arrived.places and (self.numbered or "listener" in sql or wrong != "NULL"):
-            self.places = self._survey(rows)
-            if self.numbered:
-                self.frame = self.frame.sortWithinPartitions("place", "at")
+    def __init__(self, title: str, columns: Mapping[str, str]) -> None:
+        self.title, self.columns = title, columns
+        self.kinds = {what: self._kind(what, name) for what, name in self.columns.items()}
+        for what, kind in self.kinds.items():
+            kinds, rule = _TYPES[what]
+            if re.split(r"\W", kind)[0] not in kinds:
+                raise ConfigError(f"columns: {what}: {self.columns[what]} is {kind[:100]}, must be {rule}")
+        self.numbered, self.timed = "arrival" in columns, "received" in columns
+        self.places = [Place("")]  # by number of the listener
 
-    def _survey(self, rows: Any) -> list[Place]:
-        """Return the listeners, after a check of times and numbers, before any row is decoded."""
-        at = "at" if self.numbered else "0L"
-        columns = (f"{at} AS low", f"{at} AS high", f"CAST({at} IS NULL AS int) AS without")
-        asked = {"low": "min", "high": "max", "without": "sum", "wrong": "min"}
-        found = rows.selectExpr("place", *columns, "wrong").groupBy("place").agg(asked)
-        places = []
-        for row in sorted(found.limit(LISTENER + 1).collect()):
-            low, high, nulls, wrong = (row[f"{how}({name})"] for name, how in asked.items())
-            number = f"{_where(self.title, row.place)}column {self.columns.get('arrival')}: "
+    def _kind(self, what: str, name: str) -> str:
+        """Return the type of a column."""
+        raise NotImplementedError
+
+    def _edges(self) -> Iterable[Edges]:
+        """Return what there is at each listener; beyond the most listeners not all."""
+        raise NotImplementedError
+
+    def _repeated(self, place: str) -> int | None:
+        """Return an arrival number that two records of a listener have; None: there is none."""
+        raise NotImplementedError
+
+    def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+        """Fetch records by listener and number, in one more pass over all; of equal bodies one."""
+        raise NotImplementedError
+
+    def _missing(self, name: str, known: Iterable[str]) -> ConfigError:
+        return ConfigError(f"columns: {self.title} has no column {name} ({', '.join(known)})"[:400])
+
+    def _survey(self) -> None:
+        """Find the listeners, and check times and numbers, before any row is decoded."""
+        if not self.numbered and "listener" not in self.columns and not self._timed_by_text():
+            return
+        self.places = []
+        for place, low, high, nulls, wrong in sorted(self._edges()):
+            number = f"{_where(self.title, place)}column {self.columns.get('arrival')}: "
             if wrong is not None:
                 column = self.columns["received"]
                 raise LedgerError(f"{self.title}: column {column}: {wrong[:100]!r} is not a timestamp")
@@ -109,10 +111,12 @@ class Source:
                     f"{number}arrival numbers from {low} to {high}: "
                     "the range must be less than 2**40 (as microseconds: 12.7 days)"
                 )
-            places.append(Place(row.place, low))
-        if len(places) > LISTENER:
+            self.places.append(Place(place, low))
+        if len(self.places) > LISTENER:
             raise LedgerError(f"{self.title}: more than {LISTENER} listeners")
-        return places
+
+    def _timed_by_text(self) -> bool:
+        return self.kinds.get("received", "").startswith(_TEXTS)
 
     def plan(self, protocol: str) -> dict[str, Any]:
         """Return the facts about the records that tasks need."""
@@ -126,15 +130,18 @@ class Source:
 
     def complete(self, reports: list[SegmentReport], begin: int | None) -> None:
         """Check the reports of all tasks together, and add what is missing of a topic."""
+        rows = sum(report.units for report in reports)
+        if "id" in self.columns and 0 < rows == sum(x.undecodable.get(decode.NO_VALUE, 0) for x in reports):
+            raise ConfigError(f"columns: id: {self.columns['id']} is NULL or empty in all {rows:,} rows")
         ranges: dict[str, list[list[int]]] = {}
         for report in reports:
             if report.numbers:
                 ranges.setdefault(report.listener, []).append(report.numbers)
         for name, some in ranges.items():
             if any(low <= before for (_, before), (low, _) in itertools.pairwise(sorted(some))):
-                numbers = self.frame.where(self.frame["place"] == name).select("at")
-                for row in numbers.groupBy("at").count().where("count > 1").limit(1).collect():
-                    raise _twice(self.title, name, row.at)
+                number = self._repeated(name)
+                if number is not None:
+                    raise _twice(self.title, name, number)
         for place in self.places:
             if place.end is None:
                 continue
@@ -154,8 +161,72 @@ class Source:
             own[0].problems = [list(Problem("gap", place.name, -1, reason)) for reason in why]
             own[0].counts = {"gap": len(why)} if why else {}
 
+
+class FrameSource(Source):
+    """The rows of a DataFrame. The columns of `frame` are place, at, received_us, key and body."""
+
+    def __init__(self, arrived: Arrived) -> None:
+        self._arrived = arrived
+        self._sql: dict[str, str] = {}
+        super().__init__(arrived.title, arrived.columns)
+        sql = self._sql
+        received, wrong = sql.get("received", "-1L"), "NULL"
+        # An integer is microseconds since 1970.
+        if self.timed and (kind := self.kinds["received"]) not in _INTEGERS:
+            time = _micros(received, kind)
+            if self._timed_by_text():
+                wrong = f"CASE WHEN {time} IS NULL THEN {received} END"
+            received = time
+        body = sql.get("body")
+        if "id" in sql:
+            # The decoder reads it as that of a document.
+            name = f"CAST({sql['id']} AS string)"
+            body = f"CASE WHEN {name} != '' THEN to_json(named_struct('event.id', {name})) END"
+        at = sql.get("arrival", f"shiftrightunsigned(xxhash64(CAST({body} AS binary)), {64 - UNIT_BITS})")
+        self._rows = arrived.frame.selectExpr(
+            f"coalesce(CAST({sql.get('listener', 'NULL')} AS string), '') AS place",
+            f"CAST({at} AS bigint) AS at",
+            f"coalesce(CAST({received} AS bigint), -1L) AS received_us",
+            f"CAST({sql.get('key', 'NULL')} AS binary) AS key",
+            f"CAST({body} AS binary) AS body",
+            f"{wrong} AS wrong",
+        )
+        self.frame = self._rows.drop("wrong")
+        if arrived.places:
+            self.places = arrived.places
+            return
+        self._survey()
+        if self.numbered:
+            self.frame = self.frame.sortWithinPartitions("place", "at")
+
+    def _kind(self, what: str, name: str) -> str:
+        from pyspark.errors import AnalysisException
+
+        frame = self._arrived.frame
+        parts = [name] if name in frame.columns else name.split(".")
+        quoted = ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+        try:
+            [(_, kind)] = frame.selectExpr(f"{quoted} AS found").dtypes
+        except AnalysisException as error:
+            raise self._missing(name, frame.columns) from error
+        self._sql[what] = quoted
+        return str(kind)
+
+    def _edges(self) -> Iterable[Edges]:
+        at = "at" if self.numbered else "0L"
+        columns = (f"{at} AS low", f"{at} AS high", f"CAST({at} IS NULL AS int) AS without")
+        asked = {"low": "min", "high": "max", "without": "sum", "wrong": "min"}
+        found = self._rows.selectExpr("place", *columns, "wrong").groupBy("place").agg(asked)
+        for row in found.limit(LISTENER + 1).collect():
+            yield Edges(row.place, *(row[f"{how}({name})"] for name, how in asked.items()))
+
+    def _repeated(self, place: str) -> int | None:
+        numbers = self.frame.where(self.frame["place"] == place).select("at")
+        found = numbers.groupBy("at").count().where("count > 1").limit(1).collect()
+        return found[0].at if found else None
+
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
-        """Fetch records by listener and number, in one more pass over all; of equal bodies one."""
+        """Fetch records, as `Source.pick` does."""
         numbers: dict[int, list[int]] = {}
         for listener, number in set(wanted):
             numbers.setdefault(listener, []).append(number)
@@ -185,25 +256,6 @@ def _where(title: str, listener: str) -> str:
 
 def _twice(title: str, listener: str, number: int) -> LedgerError:
     return LedgerError(f"{_where(title, listener)}two records have the arrival number {number}")
-
-
-def _find_column(arrived: Arrived, what: str, name: str) -> tuple[str, str]:
-    """Return a column as SQL, and its type."""
-    from pyspark.errors import AnalysisException
-
-    if what not in COLUMNS:
-        raise ConfigError(f"columns: {what[:100]!r} is none of {', '.join(COLUMNS)}")
-    parts = [name] if name in arrived.frame.columns else name.split(".")
-    quoted = ".".join(f"`{part.replace('`', '``')}`" for part in parts)
-    try:
-        [(_, kind)] = arrived.frame.selectExpr(f"{quoted} AS found").dtypes
-    except AnalysisException as error:
-        known = ", ".join(arrived.frame.columns)
-        raise ConfigError(f"columns: {arrived.title} has no column {name} ({known})"[:400]) from error
-    kinds, rule = _TYPES.get(what, ((), ""))
-    if kinds and re.split(r"\W", kind)[0] not in kinds:
-        raise ConfigError(f"columns: {what}: {name} is {kind[:100]}, must be {rule}")
-    return quoted, kind
 
 
 # -- in the workers

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from logclient.evidence.ledger_files import Parts
     from logclient.verify.ledger_facts import LedgerFacts
     from logclient.verify.plan import Buckets, Later, Plan
-    from logclient.verify.records import Source
+    from logclient.verify.records import FrameSource
     from logclient.verify.spark import Session
+    from logclient.verify.tables import TableSource
 
 GROUP_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed without a job
@@ -46,6 +47,9 @@ class LocalRunner:
     cores = 1
     small = True  # whether one task compares little data in less time than a shuffle takes
 
+    def __init__(self, source: TableSource | None = None) -> None:
+        self.source = source
+
     def survey(self, parts: Parts, *given: Any) -> Iterator[dict[str, Any]]:
         """Return what `ledger_lines.survey` says about each group of ledger files."""
         return (ledger_lines.survey(parts[low:high], *given) for low, high in ledger_groups(parts))
@@ -54,6 +58,8 @@ class LocalRunner:
         """Compare, and return batches of `rows.RESULTS`."""
         tasks = pa.record_batch([range(len(plan.groups) + len(plan.tasks))], names=["id"])
         batches = [*_read_files([tasks], parts, facts, plan, _buckets(later))]
+        for rows in self.source.parts() if self.source is not None else ():
+            batches += records.record_rows(rows, facts, plan, _buckets(later))
         return judge.judge_rows(_sorted(batches), facts, plan, later)
 
 
@@ -122,7 +128,7 @@ def _over(spark: Any, n: int, function: Any, ddl: str) -> Any:
 class SparkRunner:
     """All steps on a Spark session."""
 
-    def __init__(self, session: Session, source: Source | None = None) -> None:
+    def __init__(self, session: Session, source: FrameSource | None = None) -> None:
         self.session = session
         self.source = source
         self.cores = 16  # tasks that run at a time, as far as Spark tells

@@ -42,7 +42,7 @@ INSTEAD = {
     "pip install .": "compiles everything: `make wheels` installs what it has built outside the tree",
     "logclient verify --ledger run/ledger --kafka broker:9092/events --out run/verdict": ""
     "needs a broker: tests/verify/test_verify_records.py::test_command_starts_a_session_with_the_connector",
-    "logclient verify --ledger run/ledger --table ./ids.parquet --columns id=id --match id"
+    "logclient verify --local --ledger run/ledger --table ids.parquet --columns id=id --match id"
     " --out run/verdict": ""
     "needs a store: tests/verify/test_verify_arrived.py::test_opensearch_is_judged_by_id",
     "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
@@ -417,12 +417,14 @@ def verdicts() -> list[Text]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("command", [text for text in verdicts() if "run/capture" in text.text], ids=str)
+@pytest.mark.parametrize(
+    "command", [x for x in verdicts() if "run/capture" in x.text or "--local" in x.text], ids=str
+)
 def test_each_verify_command_runs(
     command: Text, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It finds run/ledger and run/capture, or what the README has made. (A table is looked for by the JVM,
-    in the folder where the session was begun.)"""
+    """It finds run/ledger and run/capture, or what the README has made. (Spark looks for a table in the
+    folder where the session was begun.)"""
     scene_of(command, tmp_path)
     monkeypatch.chdir(tmp_path)
     assert cli.main(shlex.split(command.text)[1:]) == ExitCode.OK
@@ -434,25 +436,24 @@ def test_each_verify_command_runs(
 def test_each_verify_command_runs_in_its_own_process(
     command: Text, machine: IsolatedMachine, tmp_path: Path
 ) -> None:
-    scene = scene_of(command, tmp_path)
-    pyarrow, parquet = support.need("pyarrow"), support.need("pyarrow.parquet")
-    rows = pyarrow.table({"line": [bytes(body) for body in scene.bodies.values()]})
-    parquet.write_table(rows, tmp_path / "events.parquet")
+    scene_of(command, tmp_path)
     assert "20 of 20 events arrived intact" in machine.run(command.text, tmp_path)
 
 
-def scene_of(command: Text, folder: Path) -> Any:
-    """The ledger and the capture that it names, of 20 events."""
+def scene_of(command: Text, folder: Path) -> None:
+    """Make the ledger, and the capture or table, that a command names, of 20 events."""
+    pyarrow, parquet = support.need("pyarrow"), support.need("pyarrow.parquet")
     from tests.support.verify_scene import Scene
 
     (folder / "run").mkdir()
     scene = Scene(folder / "run").write_ledger().write_capture()
+    rows = pyarrow.table({"line": list(scene.bodies.values())})
+    parquet.write_table(rows, folder / "events.parquet")
     if command.page == "README.md":
         scene.ledger.rename(folder / "ledger")
         scene.capture.rename(folder / "captured")
         (folder / "run").rmdir()
         (folder / "ledger").rename(folder / "run")
-    return scene
 
 
 # -- samples of programs

@@ -34,6 +34,13 @@ def run(scene: Scene) -> Callable[..., Any]:
     return go
 
 
+@pytest.fixture(params=[pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow]), "local"])
+def runner(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The options of each runner."""
+    spark = request.param == "spark"
+    return {"spark": request.getfixturevalue("spark")} if spark else {"runner": "local"}
+
+
 @pytest.fixture
 def broker(kafka: str, spark: Any) -> str:
     """Where a broker is that Spark has the connector to read."""

@@ -749,16 +749,16 @@ def test_unknown_option_is_a_type_error(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--kafka", "127.0.0.1:9092/t"], "a topic or table is read by Spark"),
-        (["--table", "t.parquet"], "a topic or table is read by Spark"),
+        (["--kafka", "127.0.0.1:9092/t"], "runner: a topic is read by Spark"),
+        (["--table", "/no/where"], "table: /no/where: there is no such file or folder"),
     ],
 )
-def test_local_runner_reads_captures_alone(
+def test_what_the_local_runner_cannot_read_is_named(
     scene: Scene, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     scene.write_ledger()
     assert cli.main(["verify", "--ledger", str(scene.ledger), "--local", *arguments]) == ExitCode.USAGE
-    assert capsys.readouterr().err.startswith(f"logclient: runner: {words}")
+    assert capsys.readouterr().err.startswith(f"logclient: {words}")
 
 
 def test_local_runner_needs_no_session(scene: Scene) -> None:

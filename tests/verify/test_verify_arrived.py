@@ -308,9 +308,7 @@ class Stored:
         }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-def test_an_export_of_a_store_is_judged_by_id(spark: Any, tmp_path: Path) -> None:
+def test_an_export_of_a_store_is_judged_by_id(runner: dict[str, Any], tmp_path: Path) -> None:
     """As files of Parquet with whole documents, whose ids are fields of an object."""
     stored = Stored(tmp_path / "ledger")
     rows = [*stored.documents.values()]
@@ -318,15 +316,14 @@ def test_an_export_of_a_store_is_judged_by_id(spark: Any, tmp_path: Path) -> Non
     for i in range(0, len(rows), 300):
         parquet.write_table(pa.Table.from_pylist(rows[i : i + 300]), tmp_path / "export" / f"{i}.parquet")
     verdict = verify.run(
-        tmp_path / "ledger", table=f"{tmp_path}/export", columns={"id": "event.id"}, match="id", spark=spark,
-        out=tmp_path / "out",
+        tmp_path / "ledger", table=f"{tmp_path}/export", columns={"id": "event.id"}, match="id",
+        out=tmp_path / "out", **runner,
     )  # fmt: skip
     stored.check(verdict, tmp_path / "out")
 
 
-@pytest.mark.spark
 @pytest.mark.long
-def test_opensearch_is_judged_by_id(spark: Any, tmp_path: Path) -> None:
+def test_opensearch_is_judged_by_id(tmp_path: Path) -> None:
     """By the recipe of docs/elastic.md."""
     from tests.support.opensearch import OpenSearch
 
@@ -343,7 +340,7 @@ def test_opensearch_is_judged_by_id(spark: Any, tmp_path: Path) -> None:
         assert {answer["status"] for answer in answers.values()} == {201}
         names["export_ids"](node.url, "logs-logclient-default", f"{tmp_path}/ids.parquet", page=64)
     verdict = verify.run(
-        tmp_path / "ledger", table=f"{tmp_path}/ids.parquet", columns={"id": "id"}, match="id", spark=spark,
-        out=tmp_path / "out",
+        tmp_path / "ledger", table=f"{tmp_path}/ids.parquet", columns={"id": "id"}, match="id",
+        out=tmp_path / "out", runner="local",
     )  # fmt: skip
     stored.check(verdict, tmp_path / "out")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests import support
 from tests.support.patience import PATIENCE
@@ -14,15 +17,19 @@ from tests.support.verify_scene import Scene
 support.need("pyarrow")
 
 
-def test_local_needs_neither_pyspark_nor_py4j(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arrived", ["capture", "table"])
+def test_local_needs_neither_pyspark_nor_py4j(tmp_path: Path, arrived: str) -> None:
     scene = Scene(tmp_path).write_ledger().write_capture(range(1, 20))
+    table = tmp_path / "lines.json"
+    table.write_text("".join(json.dumps({"line": scene.bodies[n].decode()}) + "\n" for n in range(1, 20)))
+    given = {"capture": [str(scene.capture)], "table": [str(table), "--columns", "body=line"]}[arrived]
     absent = tmp_path / "absent"
     absent.mkdir()
     for name in ("pyspark", "py4j", "pandas"):
         (absent / f"{name}.py").write_text("raise ImportError\n")
     done = subprocess.run(
         [sys.executable, "-m", "logclient", "verify", "--local", "--out", str(tmp_path / "out")]
-        + ["--ledger", str(scene.ledger), "--capture", str(scene.capture)],
+        + ["--ledger", str(scene.ledger), f"--{arrived}", *given],
         capture_output=True,
         text=True,
         env=support.clean_environment(PYTHONPATH=os.pathsep.join([str(absent), *filter(None, sys.path)])),
