@@ -8,14 +8,21 @@ before the captures. A half copy of a segment has another size and no end record
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from logclient.errors import ConfigError
 from logclient.evidence import storage
 
 _COPY_BYTES = 4 << 20
+_HEAD_BYTES = 1 << 16
+_LAST_LINES = tuple(b'{"t":"%b"' % kind for kind in (b"close", b"ended", b"continued", b"stopped"))
 _ENDS = (b"closed", b"rotated", b"recovered", b"resumed")
 
 
@@ -66,6 +73,8 @@ def push(folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None
             if tell is not None:
                 tell(file.name)
 
+    for path in _last_parts(source):
+        _note_end(path)
     ledgers = {file: _whole_lines(file) for file in _find(source, ".ledger")}
     known = {file.name for file in ledgers} | set(there)
     segments = _find(source, ".cap")
@@ -78,6 +87,33 @@ def push(folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None
     waiting = [file.name for file in segments if file not in closed]
     waiting += [file.name for file, size in ledgers.items() if not _has_close(file, size)]
     return Pushed(copied, unchanged, waiting, failed)
+
+
+def _last_parts(source: str) -> Iterator[str]:
+    """Yield the last part of each ledger."""
+    files = {file.path.rpartition("-")[0]: file.path for file in _find(source, ".ledger")}
+    yield from files.values()
+
+
+def _note_end(path: str) -> None:
+    """Append an ``ended`` line to a ledger without an end whose process has ended: its lock is free.
+
+    Clients of before this lock say nothing about it in their first line, and may live.
+    """
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(fd).st_size
+            data = os.pread(fd, _COPY_BYTES, max(size - _COPY_BYTES, 0))
+            last = data.rstrip(b"\n").rpartition(b"\n")[2]
+            # A torn line stays what it is, and is ignored.
+            locked = b'"locked":true' in os.pread(fd, _HEAD_BYTES, 0).partition(b"\n")[0]
+            if locked and data.endswith(b"\n") and not last.startswith(_LAST_LINES):
+                line = json.dumps({"t": "ended", "at_us": time.time_ns() // 1000}, separators=(",", ":"))
+                os.write(fd, line.encode() + b"\n")
+        finally:
+            os.close(fd)
 
 
 def _copy(file: _File, size: int, target: str) -> str:

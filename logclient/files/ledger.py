@@ -7,6 +7,7 @@ written is reported and never stops delivery.
 
 from __future__ import annotations
 
+import fcntl
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
@@ -68,6 +69,7 @@ class Ledger:
         self._size = 0
         self._earlier = size
         self._spoke = 0.0
+        self._locked = False
 
     @property
     def fd(self) -> int:
@@ -107,11 +109,11 @@ class Ledger:
             file.close()
             return
         self.close()
-        self._file = file
+        self._file, self._locked = file, False
         self._part += 1
         self._earlier += self._size
         self._size = 0
-        self.write("open", version=1, producer=self.producer, part=self._part, **self._about)
+        self.write("open", version=1, producer=self.producer, part=self._part, locked=True, **self._about)
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one line; a failure stops the ledger."""
@@ -119,6 +121,11 @@ class Ledger:
             return
         if not self.is_ours:
             self._begin_anew()
+        if not self._locked:
+            # By this lock ``push`` sees that the process lives. It has the lock itself for a moment.
+            with suppress(OSError):
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._locked = True
         self._spoke = time.monotonic()
         made = {"t": kind, "at_us": time.time_ns() // 1000, **fields}
         view = memoryview(self._dumps(made, separators=(",", ":")).encode() + b"\n")

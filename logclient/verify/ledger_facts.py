@@ -38,6 +38,7 @@ class Producer(NamedTuple):
     spoke_us: int  # the time of its last line that has one; 0: none has
     waiting: int  # events without an outcome, by its last ``alive`` line
     goes_on: bool  # in a part that is not here
+    ended: bool  # no process writes it any more, although it has no ``close`` line
     closed: bool
     events: int  # that are listed
     evidence: int  # index of EVIDENCE
@@ -84,6 +85,7 @@ PRODUCER_ROW = np.dtype(
         ("spoke_us", "<i8"),
         ("waiting", "<i8"),
         ("goes_on", "?"),
+        ("ended", "?"),
         ("listed", "<i8"),
         ("evidence", "u1"),
         ("addressed", "?"),
@@ -146,6 +148,7 @@ class LedgerFacts:
         # An event that arrived by then is in the producer's ledger, or is not an event of it. Lines that an
         # unclosed ledger still lacks list events that were sent after its last line was written.
         told_us = np.where(rows["spoke_us"] > 0, rows["spoke_us"] - CLOCKS_US, NOT_TOLD)
+        told_us[rows["ended"]] = NEVER
         told_us[rows["evidence"] >= STOPPED] = NOT_TOLD
         self.told_us: I64 = np.where(self.whole, NEVER, told_us)
         self.addressed: npt.NDArray[np.bool_] = rows["addressed"]

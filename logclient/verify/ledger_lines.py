@@ -50,6 +50,7 @@ UNSTATED: dict[str, Any] = {
     "waiting": 0,  # events without an outcome, by the last ``alive`` line
     "opened": False,
     "continued": False,  # the last line says that another part follows
+    "ended": False,  # the last line says that no process writes another one
     "closed": None,  # the ``close`` line, when it is the last
     "torn": False,
     "problems": [],
@@ -188,14 +189,14 @@ class LedgerReader:
                     self.events.append((self._hashes[:n].copy(), self._created[:n].copy()))
                 if reader.lines:
                     number += reader.lines
-                    facts.update(closed=None, continued=False)
+                    facts.update(closed=None, continued=False, ended=False)
                     continue
             number += 1
             begin = lines.at
             line = lines.take()
             if line == b"\n":
                 continue
-            facts.update(closed=None, continued=False)
+            facts.update(closed=None, continued=False, ended=False)
             try:
                 if not line:
                     raise ValueError(f"longer than {MAX_LINE} bytes")
@@ -279,8 +280,8 @@ class LedgerReader:
             self.facts["closed"] = close
         elif kind == "alive":
             self.facts["waiting"] = _read_integer(fields["waiting"], "waiting", 0, LAST_SEQUENCE)
-        elif kind == "continued":
-            self.facts["continued"] = True
+        elif kind in ("continued", "ended"):
+            self.facts[kind] = True
         # Ignore other kinds, which a later version may add.
         self._note_time(fields)
         if kind in ("batch", "outcome", "dropped", "close"):

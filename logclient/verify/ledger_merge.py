@@ -164,7 +164,8 @@ class _Merger:
         names = bytes.fromhex("".join(x.producer for x in producers))
         table["prefix"] = np.frombuffer(names, np.uint8).reshape(-1, 10)
         # By column: a row at a time takes as long as reading the ledger.
-        for name in ("last", "pending_after", "spoke_us", "waiting", "goes_on", "evidence", "closed"):
+        own = ("last", "pending_after", "spoke_us", "waiting", "goes_on", "ended", "evidence", "closed")
+        for name in own:
             table[name] = [getattr(x, name) for x in producers]
         table["listed"] = checked.listed
         table["one_way"] = [x.mode == "async" for x in producers]
@@ -355,6 +356,7 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
     problems = [f"{name}: {why}" for why in found]
     problems += [problem for fact in facts for problem in fact["problems"]]
     evidence = HOLES if holes else STOPPED if stopped else UNCLOSED if close is None else WHOLE
+    more = evidence == UNCLOSED and not facts[-1]["ended"]  # it may list later events
     first = next((fact for fact in facts if fact["opened"]), facts[0])
     texts = ("protocol", "url", "mode", "host", "service", "service_version")
     about: dict[str, Any] = {key: sys.intern(first[key]) for key in texts}
@@ -366,7 +368,8 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
         spoke_us=spoke_us,
         waiting=waiting,
         goes_on=facts[-1]["continued"],
-        pending_after=int(outside.settled[p]) if outside and evidence == UNCLOSED else LAST_SEQUENCE,
+        ended=facts[-1]["ended"],
+        pending_after=int(outside.settled[p]) if outside and more else LAST_SEQUENCE,
         closed=close is not None,
         events=checked.listed[p],
         evidence=evidence,
@@ -380,6 +383,8 @@ def _open_words(name: str, facts: list[dict[str, Any]], spoke_us: int, waiting: 
     """Say what a ledger lacks that was not closed."""
     if facts[-1]["continued"]:
         return f"goes on in {name}-{facts[-1]['part'] + 1:04d}.ledger, which is not here"
+    if facts[-1]["ended"]:
+        return "was not closed: its process was killed"
     since = f"; its last line is of {time_text(spoke_us)}" if spoke_us else ""
     left = f", when {waiting:,} events waited" if waiting else ""
     return f"has no end: it was not closed{since}{left}"

@@ -486,12 +486,12 @@ class Summary:
     def _spoke(self) -> npt.NDArray[np.bool_]:
         """Return which ledgers have a line from the end of the selected time on, when no event waited.
 
-        Without such an end: which have all their parts.
+        One that no process writes any more has all its lines. Without an end: which have all their parts.
         """
         rows, until_us = self.ledger.rows, self.selection.until_us
         if until_us is None:
             return np.asarray(~rows["goes_on"])
-        return np.asarray((rows["spoke_us"] >= until_us) & (rows["waiting"] == 0))
+        return np.asarray(rows["ended"] | ((rows["spoke_us"] >= until_us) & (rows["waiting"] == 0)))
 
     def _ledger_faults(self, evidence: npt.NDArray[Any], wrong: npt.NDArray[np.bool_]) -> list[str]:
         """Return the faults of the ledgers that are `wrong`, the worst first."""

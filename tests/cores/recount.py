@@ -108,7 +108,7 @@ def recount(directory: Path, producer: str) -> Books:
                 stopped = True
             elif kind == "alive":
                 assert line["at_us"] > 0 and line["waiting"] >= 0
-            elif kind == "continued":
+            elif kind in ("continued", "ended"):
                 assert text is lines[-2], "it is not the last line of its part"
             else:
                 raise AssertionError(f"no such line: {kind}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,10 @@ class Fleet:
         self.urls = [self._collector(n, lose_at) for n in range(4)]
         self.hosts = [self._producers(n) for n in range(HOSTS)]
         self.idle = self._start(IDLE, root / "idle" / "ledger", 99, self.urls[:1])
+        folders = [f"host{n}" for n in range(HOSTS)] + [f"collector{n}" for n in range(4)] + ["idle"]
+        self.threads = [threading.Thread(target=self.push_forever, args=(folder,)) for folder in folders]
+        for thread in self.threads:
+            thread.start()
 
     def _collector(self, number: int, lose_at: float) -> str:
         folder = self.root / f"collector{number}"
@@ -96,7 +102,11 @@ class Fleet:
 
     def _start(self, program: str, folder: Path, seed: int, urls: list[str]) -> subprocess.Popen[str]:
         folder.mkdir(parents=True, exist_ok=True)
-        process = subprocess.Popen([sys.executable, "-c", program, str(folder), str(seed), *urls], text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(folder), str(seed), *urls],
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         self.processes.append(process)
         return process
 
@@ -105,12 +115,14 @@ class Fleet:
         return self._start(PRODUCERS, self.root / f"host{host}" / "ledger", host, urls)
 
     def restart(self, host: int) -> None:
-        self.hosts[host].terminate()
+        """Restart the producers of a host; every third one is killed."""
+        self.hosts[host].send_signal(signal.SIGKILL if host % 3 == 2 else signal.SIGTERM)
         self.hosts[host].wait()
         self.hosts[host] = self._producers(host)
 
     def push_forever(self, folder: str) -> None:
-        """Push a host's files each half minute, as cron does each minute."""
+        """Push a host's files each minute."""
+        self.stop.wait(random.uniform(0.0, 60.0))
         while not self.stop.is_set():
             if folder != f"host{SILENT}" or time.time() < self.silent_from:
                 command = [
@@ -124,10 +136,12 @@ class Fleet:
                 done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
                 if done.returncode:
                     print(f"push {folder}: {done.returncode}: {done.stderr[-300:]}", flush=True)
-            self.stop.wait(30.0)
+            self.stop.wait(60.0)
 
     def close(self) -> None:
         self.stop.set()
+        for thread in self.threads:
+            thread.join()
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
@@ -186,6 +200,29 @@ def check(fleet: Fleet, verdict: dict[str, Any], since: int, until: int) -> list
     return wrong
 
 
+def watch(fleet: Fleet, first: int, every: int, end: int, runners: Sequence[str]) -> tuple[int, Counter[int]]:
+    """Judge each interval in its time, and return how many verdicts are wrong, and how often a code came."""
+    bad, codes = 0, Counter[int]()
+    waiting: list[tuple[str, int, Future[dict[str, Any]]]] = []
+    turn, due, host = first, first + every + 180, 0
+    with ThreadPoolExecutor(1) as pool:
+        while turn + every <= end or waiting:
+            time.sleep(every / 10)
+            if time.time() < end:
+                fleet.restart(host)
+                host = (host + 1) % HOSTS
+            if time.time() >= due and turn + every <= end:
+                for runner in runners:
+                    given = fleet, fleet.root / runner, turn, turn + every, runner
+                    waiting.append((runner, turn, pool.submit(judge, *given)))
+                turn, due = turn + every, due + every
+            for one in [one for one in waiting if one[2].done()]:
+                waiting.remove(one)
+                runner, at, future = one
+                bad += report(fleet, runner, at, at + every, future.result(), codes)
+    return bad, codes
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fleet", description=__doc__)
     parser.add_argument("--minutes", type=int, default=30)
@@ -196,40 +233,14 @@ def main() -> int:
     every = 60 * given.every
     first = -(-int(time.time() + 10) // every) * every
     end = first + 60 * given.minutes
-    bad = 0
     with tempfile.TemporaryDirectory(prefix="fleet-") as temporary, serve() as endpoint:
         root = Path(temporary)
         lose_at, silent_from = first + 0.35 * (end - first), first + 0.65 * (end - first)
         fleet = Fleet(root, Bucket(endpoint), end, lose_at, silent_from)
-        folders = [f"host{n}" for n in range(HOSTS)] + [f"collector{n}" for n in range(4)] + ["idle"]
-        threads = [threading.Thread(target=fleet.push_forever, args=(folder,)) for folder in folders]
-        for i, thread in enumerate(threads):
-            thread.start()
-            time.sleep(30.0 / len(folders) if i else 0)
-        codes: Counter[int] = Counter()
-        with ThreadPoolExecutor(1) as pool:
-            waiting = []
-            turn, due, host = first, first + every + 180, 0
-            while turn + every <= end:
-                time.sleep(max(0.0, min(due - time.time(), every / 10)))
-                if time.time() < end:
-                    fleet.restart(host)
-                    host = (host + 1) % HOSTS
-                if time.time() >= due:
-                    for runner in runners:
-                        at = turn
-                        waiting.append(
-                            (runner, at, pool.submit(judge, fleet, root / runner, at, at + every, runner))
-                        )
-                    turn, due = turn + every, due + every
-                for runner, at, future in [one for one in waiting if one[2].done()]:
-                    waiting.remove((runner, at, future))
-                    bad += report(fleet, runner, at, at + every, future.result(), codes)
-            for runner, at, future in waiting:
-                bad += report(fleet, runner, at, at + every, future.result(), codes)
-        fleet.close()
-        for thread in threads:
-            thread.join()
+        try:
+            bad, codes = watch(fleet, first, every, end, runners)
+        finally:
+            fleet.close()
         missed = len(fleet.lost()) != LOST
         print(f"{dict(codes)}: {bad} verdicts are wrong; {len(fleet.lost())} events were lost", flush=True)
     return int(bool(bad or missed))

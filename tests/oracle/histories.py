@@ -62,6 +62,7 @@ class Ledger:
     spoke_us: int = 0  # the time of the last line that has one
     waiting: int = 0
     goes_on: bool = False  # in a part that is not here
+    ended: bool = False  # no process writes it any more
     begun_us: int | None = None
     ended_us: int | None = None
     closed: bool = False
@@ -220,7 +221,7 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
     close: tuple[dict[str, Any], int] | None = None
     for part, data in sorted(parts.items()):
         *lines, torn = data.split(b"\n")
-        close, ledger.goes_on = None, False
+        close, ledger.goes_on, ledger.ended = None, False, False
         complete = [line for line in lines if line]
         if torn and part != final:
             ledger.holes = True
@@ -257,7 +258,7 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
             if _is_open(text):
                 ledger.holes = ended = True
                 break
-            close, ledger.goes_on = None, False
+            close, ledger.goes_on, ledger.ended = None, False, False
             try:
                 line = check_line(text)
             except Damaged:
@@ -265,7 +266,7 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
                 continue
             _take(ledger, line)
             ledger.spoke_us = _time_of(line) or ledger.spoke_us
-            ledger.goes_on = line.kind == "continued"
+            ledger.goes_on, ledger.ended = line.kind == "continued", line.kind == "ended"
             if line.kind == "close":
                 close = line.content, before + begin
         if torn and not ended:
@@ -1116,7 +1117,7 @@ class Judge:
 
     def is_pending(self, ledger: Ledger, seq: int) -> bool:
         until = self.options.until_us
-        if until is None or ledger.state != "unclosed":
+        if until is None or ledger.state != "unclosed" or ledger.ended:
             return False
         return seq > max((s for s in ledger.listed if ledger.created[s] < until), default=0)
 
@@ -1179,7 +1180,7 @@ class Judge:
 
     def told_us(self, ledger: Ledger) -> int:
         """Return until when an event that arrived must be listed."""
-        if ledger.state == "whole":
+        if ledger.state == "whole" or (ledger.state == "unclosed" and ledger.ended):
             return NEVER
         known = ledger.state == "unclosed" and ledger.spoke_us > 0
         return ledger.spoke_us - CLOCKS_US if known else -NEVER
@@ -1354,7 +1355,7 @@ class Judge:
             goes_on = until is not None and bool(listed) and ledger.created[listed[-1]] >= until
             heard = not ledger.goes_on
             if until is not None:
-                heard = ledger.spoke_us >= until and not ledger.waiting
+                heard = ledger.ended or (ledger.spoke_us >= until and not ledger.waiting)
             return not goes_on and not (heard and (self.options.allow_open or until is not None))
         return ledger.state != "whole"
 

@@ -76,6 +76,7 @@ class Facts:
         self.spoke_us = 0  # the time of the last line that has one
         self.waiting = 0
         self.goes_on = False  # in a part that is not here
+        self.ended = False  # no process writes it any more
         self.lines: Counter[int] = Counter()  # sequence -> batch lines that have it
         self.own: set[int] = set()
         numbers = sorted(parts)
@@ -83,7 +84,7 @@ class Facts:
         first: dict[str, Any] | None = None
         for number in numbers:
             part = parts[number]
-            self.end, self.goes_on = None, False
+            self.end, self.goes_on, self.ended = None, False, False
             if not part.lines and number == numbers[-1]:
                 continue
             head = part.lines[0] if part.lines else None
@@ -104,7 +105,7 @@ class Facts:
             self._spoke(head)
             self.holes |= part.torn and number != numbers[-1]
             for i, line in enumerate(part.lines[1:], 1):
-                self.end, self.goes_on = None, False
+                self.end, self.goes_on, self.ended = None, False, False
                 if line is None:
                     self.holes = True
                 elif line["t"] == "open":
@@ -113,7 +114,7 @@ class Facts:
                 else:
                     self._line(line)
                     self._spoke(line)
-                    self.goes_on = line["t"] == "continued"
+                    self.goes_on, self.ended = line["t"] == "continued", line["t"] == "ended"
                     if line["t"] == "close":
                         self.end = line
                         self.start = self.before + sum(part.sizes[:i])
@@ -189,7 +190,8 @@ class Facts:
         self.whole = self.closed and not self.stopped and not self.holes
         merely_open = not (self.closed or self.stopped or self.holes)
         old = [seq for seq, at in self.created.items() if self.until is not None and at < self.until]
-        self.settled = max(old, default=0) if merely_open and self.until is not None else FOREVER
+        waits = merely_open and not self.ended and self.until is not None
+        self.settled = max(old, default=0) if waits else FOREVER
         self.listed = sorted(self.created)
         # All sequences above the last one have the same neighbours.
         self.selected = True
@@ -211,7 +213,7 @@ class Facts:
     @property
     def told_us(self) -> int:
         """Until when an event that arrived must be listed."""
-        if self.whole:
+        if self.whole or (self.kind == "unclosed" and self.ended):
             return FOREVER
         return self.spoke_us - CLOCKS_US if self.kind == "unclosed" and self.spoke_us > 0 else -FOREVER
 
@@ -220,7 +222,7 @@ class Facts:
         """Whether an open ledger says all that matters here."""
         if self.until is None:
             return not self.goes_on
-        return self.spoke_us >= self.until and not self.waiting
+        return self.ended or (self.spoke_us >= self.until and not self.waiting)
 
     def leave_out(self) -> None:
         """Select nothing: all its events are of other runs."""

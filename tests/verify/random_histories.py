@@ -589,8 +589,8 @@ class Maker:
                 parts[-1].append(line(t="close", at_us=at, **counts))
         if state == "open" and other.random() < 0.7:
             parts[-1].append(line(t="alive", at_us=late(), waiting=other.choice((0, 0, 2))))
-        if state == "open" and other.random() < 0.1:
-            parts[-1].append(line(t="continued", at_us=late()))
+        if state == "open" and other.random() < 0.3:
+            parts[-1].append(line(t=other.choice(("continued", "ended", "ended")), at_us=late()))
         if state != "closed":
             self.told.append(f"{producer.name[:4]} {state}")
         return parts

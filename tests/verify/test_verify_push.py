@@ -16,7 +16,7 @@ from logclient import cli
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
 from tests.support import verify_files as files
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.s3 import Bucket
 from tests.support.verify_scene import P, Q, Scene
 
@@ -53,6 +53,48 @@ def test_everything_is_copied_once(host: Scene, bucket: Bucket) -> None:
     verdict = inprocess.run(bucket.url("run"), bucket.url("run"))
     assert verdict.exit_code == ExitCode.OK
     assert verdict.counts.ok == 20
+
+
+PRODUCER = """
+import sys, logclient
+client = logclient.connect("lumberjack://127.0.0.1:9", ledger=sys.argv[1])
+client.send("hello")
+while not (client.stats().failed or any(__import__("os").scandir(sys.argv[1]))):
+    pass
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_push_says_that_a_process_was_killed(tmp_path: Path, bucket: Bucket) -> None:
+    """It sees that by the lock of the ledger, which a process has as long as it lives."""
+    folder = tmp_path / "ledger"
+    with subprocess.Popen(
+        [sys.executable, "-c", PRODUCER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        [path] = folder.glob("*.ledger")
+        wait_until(lambda: path.read_bytes().endswith(b"\n"))
+
+        def kinds() -> list[str]:
+            evidence.push(tmp_path, bucket.url("run"))
+            data = bucket.get(f"run/ledger/{path.name}")
+            return [json.loads(line)["t"] for line in data.splitlines()]
+
+        assert "ended" not in kinds()
+        process.kill()
+        process.wait()
+        assert kinds()[-1] == "ended"
+        assert kinds().count("ended") == 1
+        with open(path, "ab") as file:
+            file.write(b'{"t":"outc')  # torn
+        assert kinds().count("ended") == 1
+
+
+def test_ledgers_with_an_end_stay_as_they_are(host: Scene, bucket: Bucket) -> None:
+    before = (host.ledger / f"{P}-0001.ledger").read_bytes()
+    push(host, bucket)
+    assert (host.ledger / f"{P}-0001.ledger").read_bytes() == before
 
 
 def test_open_files_wait_or_are_copied_as_they_are(host: Scene, bucket: Bucket) -> None:

@@ -321,6 +321,23 @@ class TestTime:
         verdict = verify(until=1.0, allow_open=True)
         assert verdict.exit_code == 3 and "when 3 events waited" in verdict.sentence
 
+    def test_ledger_of_a_killed_process_has_all_its_lines(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """So later times need no line of it, and nothing that it does not list is an event of it."""
+        raw = files.body(files.event_id(P, 21), "never made")
+        scene.write_ledger(tail=[alive(999_999, waiting=3), {"t": "ended", "at_us": 1_000_000}])
+        scene.write_capture()
+        assert verify(until=9000.0).exit_code == verify(allow_open=True).exit_code == 0
+        verdict = verify()
+        assert verdict.exit_code == 3 and "its process was killed" in verdict.sentence
+        scene.write_capture([*ALL, raw])
+        assert verify(until=1.0).counts.unexpected == 1
+        scene.write_ledger(outcomes={"acked": range(1, 20)}, tail=[{"t": "ended", "at_us": 1_000_000}])
+        scene.write_capture(range(1, 20))
+        assert counts(verify(until=0.0195)) == {"events": 19, "ok": 19}
+        assert counts(verify(until=1.0)) == {"events": 20, "ok": 19, "unknown": 1}
+
     def test_part_that_follows_is_missing(self, scene: Scene, verify: Callable[..., Any]) -> None:
         """The last line of a part says that another one follows, which may list any later event."""
         scene.write_ledger(tail=[{"t": "continued", "at_us": 1_000_000}]).write_capture()
