@@ -545,6 +545,10 @@ class Summary:
             *[devices] * any(report.devices_left_out for report in self.tally.reports),
             *of_captures[False],
             *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
+            *(
+                f"ledger: {name}-0001.ledger is not here, and events with ids of this producer arrived"
+                for name in self.tally.producers_without_ledger()
+            ),
         ]
         first = list(itertools.islice(itertools.chain(others, of_ledgers(wrong)), MAX_NAMED))
         named = tuple(itertools.islice(itertools.chain(first, harmless, of_ledgers(~wrong)), MAX_NAMED))

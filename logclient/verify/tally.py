@@ -125,6 +125,11 @@ class Tally:
         self.longest_us = max(self.longest_us, head.get("longest_us", 0))
         self.elsewhere += head.get("elsewhere", 0)
 
+    def producers_without_ledger(self) -> list[str]:
+        """Return some producers of unknown events that have no ledger here."""
+        found = self._found.get("unknown", {})
+        return sorted(name for name in found if name and self.ledger.find(name) < 0)
+
     def doubts(self) -> tuple[list[Problem], set[str], set[str], dict[str, int]]:
         """Find what makes the captures incomplete, see `captures.find_doubts`."""
         reports = self.reports, self.foreign, self.other_runs

@@ -16,6 +16,7 @@ from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import Row, result_row
 
+FEW = 1 << 40  # a client has made fewer events; ids at random seldom end with a lower number
 NAMED = 1 << 16  # ids that become text at a time
 
 
@@ -123,13 +124,17 @@ class UnlistedReducer:
 def unknown_result(task: Task, key: int, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
     """Return the row of ids or bodies that are in no ledger.
 
-    They are unexpected if all ledgers list what they must, and unknown if missing lines may list them.
+    They are unexpected if all ledgers list what they must, and unknown if missing lines may list them. Where
+    events are selected up to a time, an id as clients make it is unknown, too.
     `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`. The time of arrival is known of ids alone.
     """
     plan, facts, writer, *_ = task
     told = np.full(len(rows), facts.all_told_us == schema.NEVER)
     if p != schema.WITHOUT_ID or not plan.anonymous_shares:
         told |= -rows["age"] & rules.TOLD != 0
+    if p == schema.UNKNOWN_PRODUCER and plan.selection[1] is not None:
+        # The ledger of a producer that has just begun may not be copied yet.
+        told &= rows["b"] & np.uint64(LAST_SEQUENCE) >= np.uint64(FEW)
     counts: dict[str, int] = {}
     examples: dict[str, list[list[Any]]] = {}
     for code, of_word in ((schema.UNEXPECTED, rows[told]), (schema.UNKNOWN, rows[~told])):

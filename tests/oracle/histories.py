@@ -1236,7 +1236,9 @@ class Judge:
                 at = a.received_us if self.has_time(a) else NEVER
                 first[self.ident_of(a)] = min(at, first.get(self.ident_of(a), NEVER))
             for a in chosen:
-                early[first[self.ident_of(a)] <= told_us].append(a)
+                ours = a.name is not None and a.digits and a.name[1] % (1 << 48) < 1 << 40
+                new = ours and options.until_us is not None  # its ledger may not be copied yet
+                early[first[self.ident_of(a)] <= told_us and not new].append(a)
             self.add_each("unexpected", early[True])
             self.add_each("unknown", early[False])
         foreign = [a for a in self.foreign if self.in_selected_run(a) and self.is_received(a)]

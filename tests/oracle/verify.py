@@ -424,7 +424,12 @@ def judge(
     told_us = min([FOREVER, *(mine.told_us for mine in facts.values() if mine.selected)])
     if any(mine.kind in ("stopped", "holes") for mine in facts.values()):
         told_us = -FOREVER
-    without_producer = Counter("unexpected" if at <= told_us else "unknown" for at in unknown_ids.values())
+    without_producer = Counter(
+        "unknown"
+        if at > told_us or (until is not None and key[0] == "id" and key[2] < 1 << 40)
+        else "unexpected"
+        for key, at in unknown_ids.items()
+    )
     code = 0
     for producer, tell in [*counts.items(), ("", Counter(without_producer))]:
         owner = facts.get(producer)
