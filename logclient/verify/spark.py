@@ -175,6 +175,8 @@ def _launch(settings: Mapping[str, str], connector: str) -> None:
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
 
+    # The JVM runs sources of DataFrames, which it finds by name, in a Python of the driver's machine.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     gateways: Any = importlib.import_module("pyspark.java_gateway")
     java = _find_java()
     defaults = {**_LAUNCH_DEFAULTS}
@@ -318,8 +320,8 @@ def quiet() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("py4j", "SQLQueryContextLogger")]
     before = [logger.disabled for logger in loggers]
     loggers[1].disabled = True
-    # py4j logs a broken connection with `logging.debug` and the like, which add a handler to the root logger.
-    # Its own logger has one that prints nothing, and still reaches handlers that a user has set.
+    # py4j logs a Ctrl-C and a broken connection with `logging.exception` and the like to the root logger. Its
+    # own logger has a handler that prints nothing, and still reaches handlers that a user has set.
     gateway: Any = importlib.import_module("py4j.java_gateway")
     gateway.logging = loggers[0]
     try:
