@@ -393,8 +393,8 @@ def main() -> None:
             with Used() as used:
                 found = once()
             answer(used, found)
-    if start := sys.modules.get("logclient.verify.start"):
-        start.end()  # else the JVM stays until this process ends
+    if (spark := sys.modules.get("pyspark")) and (gateway := spark.SparkContext._gateway):
+        gateway.proc.stdin.close()  # else the JVM stays until this process ends
     reap()
 
 

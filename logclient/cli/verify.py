@@ -5,23 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import socketserver
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from logclient.cli.exits import Stopped, TerminationSignals
+from logclient.cli.exits import Stopped, signals_handled
 from logclient.cli.parser import argument_type
 from logclient.cli.progress import ProgressLine
 from logclient.config.readers import parse_duration
-from logclient.errors import ConfigError
+from logclient.errors import ConfigError, VerifyError
 from logclient.readable import escape
 
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
-
-_SIGNALS_S = 0.25  # seconds between two checks for signals
-_PATIENCE_S = 5.0  # seconds after a signal for Spark to cancel its jobs, before its JVM is ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,15 +131,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def print_verdict(
-    arguments: argparse.Namespace,
-    progress: Callable[[str], None] | None = None,
-    stop: threading.Event | None = None,
-) -> int:
-    """Verify, print the verdict and return its exit code; `progress` and `stop` are those of `job.run`."""
+def run(arguments: argparse.Namespace) -> int:
+    """Print the verdict and return its exit code."""
+    stop = threading.Event()
+    numbers: list[int] = []
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        # Python loses what a handler raises while a process is forked: the event ends that verification.
+        numbers.append(number)
+        stop.set()
+        raise Stopped(number)
+
+    try:
+        with signals_handled(interrupt):
+            return print_verdict(arguments, stop)
+    except VerifyError:
+        if numbers:
+            raise Stopped(numbers[0]) from None
+        raise
+
+
+def print_verdict(arguments: argparse.Namespace, stop: threading.Event | None = None) -> int:
+    """Verify, print the verdict and return its exit code; `stop` is that of `job.run`."""
     from logclient.evidence import storage
     from logclient.verify import hourly, job, output, report
 
+    progress = ProgressLine()
     given = vars(arguments)
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
     limits = ("max_missing", "max_duplicated", "max_dropped", "max_lost", "max_unexpected", "max_latency")
@@ -157,7 +169,7 @@ def print_verdict(
         "others": given.get("others") or "break",
         "match": given.get("match") or "body",
         "runner": "local" if given.get("local") else "spark",
-        "progress": progress,
+        "progress": progress.show if progress.terminal else None,
         "stop": stop,
     }
 
@@ -182,42 +194,6 @@ def print_verdict(
         raise
     show(verdict)
     return verdict.exit_code
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print the verdict and return its exit code."""
-    from logclient.verify import start
-
-    start.ends_process = True
-    # PySpark's server for accumulators prints a traceback when the JVM ends before it.
-    socketserver.BaseServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-    progress = ProgressLine()
-    stop = threading.Event()
-    ended: list[int | BaseException] = []
-
-    def work() -> None:
-        try:
-            ended.append(print_verdict(arguments, progress.show if progress.terminal else None, stop))
-        except BaseException as error:
-            ended.append(error)
-
-    # Python runs signal handlers in the main thread, so they do not interrupt the verification in its thread.
-    with TerminationSignals() as signals:
-        thread = threading.Thread(target=work, name="logclient-verify-main", daemon=True)
-        thread.start()
-        while thread.is_alive() and not signals.first:
-            thread.join(_SIGNALS_S)
-        if signals.first:
-            stop.set()
-            thread.join(_PATIENCE_S)
-            start.end(0)
-        thread.join()
-    [end] = ended
-    if not isinstance(end, BaseException):
-        return end
-    if not signals.first:
-        raise end
-    raise Stopped(signals.first) from None
 
 
 def _limit(text: str) -> str | None:

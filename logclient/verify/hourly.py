@@ -123,7 +123,7 @@ def _one_session(options: dict[str, Any]) -> Iterator[None]:
         return
     given = {name: options.pop(name, None) for name in ("master", "heap", "packages", "conf")}
     connector = job.connector() if options.get("kafka") is not None else ""
-    with job.Session(**given, connector=connector, stop=options.get("stop")) as session:
+    with job.Session(**given, connector=connector) as session:
         options["spark"] = session.spark
         yield
 

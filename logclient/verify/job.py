@@ -200,9 +200,7 @@ def run(
             if not local:
                 own = spark if arrived is None else arrived.sparkSession
                 jar = connector() if kafka is not None else ""
-                session = Session(
-                    master, heap=heap, packages=packages, conf=conf, spark=own, connector=jar, stop=watch.stop
-                )
+                session = Session(master, heap=heap, packages=packages, conf=conf, spark=own, connector=jar)
                 watch.use(session)
             watch.check()
             ready = time.monotonic()
@@ -223,9 +221,11 @@ def run(
             verdict = comparison.run(limits, allow_open)
             watch.step("writing the report")
         except Exception as error:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None  # PySpark failed while it handled a Ctrl-C
             watch.check()
             known = isinstance(error, LogclientError) or type(error).__name__ in _MISTAKES
-            if session is None or known:
+            if local or known:
                 raise
             raise _error(error, folders) from error
         finally:

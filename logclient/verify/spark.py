@@ -12,25 +12,34 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
-import time
+import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
-from logclient.verify import start
 
 ANSWER_S = 10.0  # seconds for a server of Spark Connect to accept a connection
 STOP_S = 10.0  # seconds for Spark to stop
 
 _DEFAULTS = {
-    "spark.app.name": "logclient verify",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32",  # a row may be large
+}
+
+# Defaults for a JVM that is started here: once it runs, it has values of its own for these.
+_LAUNCH_DEFAULTS = {
+    "spark.app.name": "logclient verify",
+    "spark.ui.showConsoleProgress": "false",
+    # Most of a short run is code that runs once: the second compiler takes more time than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 # Settings that only take effect at the start of a JVM.
@@ -61,27 +70,20 @@ def _active_session() -> Any:
     return None
 
 
-def _connected() -> bool:
-    if "pyspark" not in sys.modules:
-        return False
-    from pyspark import SparkConf
-
-    return bool(SparkConf().getAll())  # a JVM has some, such as the name of the application
-
-
 def _jvm_runs() -> bool:
     """Return whether this process is connected to a JVM, or was started by one."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ or _connected()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return True
+    return "pyspark" in sys.modules and sys.modules["pyspark"].SparkContext._gateway is not None
 
 
 class Session:
     """A Spark session: `spark`, the active one, or a new one. A context manager.
 
-    A new session prints nothing and runs on this Python. Its JVM and files stay until this process ends. An
-    active session is not stopped.
+    A new session runs on this Python. Its JVM prints nothing and stays until this process ends. An active
+    session is not stopped.
 
-    The options are those of `job.run`. A new JVM loads the packages of `connector` when none are configured;
-    once `stop` is set, its start ends with an error.
+    The options are those of `job.run`. A new JVM loads the packages of `connector` when none are configured.
     """
 
     def __init__(
@@ -93,102 +95,147 @@ class Session:
         connector: str = "",
         spark: Any = None,
         conf: Mapping[str, str] | None = None,
-        stop: threading.Event | None = None,
     ) -> None:
         require_spark()
         given = {"spark.master": master, "spark.driver.memory": heap}
         settings = {**(conf or {}), **{name: value for name, value in given.items() if value}}
         for name, value in _packages(packages or "").items():
             settings[name] = ",".join(filter(None, (settings.get(name), value)))
-        self.context: Any = None  # there is none with Spark Connect
-        self._spark = spark or _active_session()
-        self.stops = self._spark is None  # whether `stop` ends the session
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.spark = spark or _active_session()
+        self.stops = self.spark is None  # whether `stop` ends the session
         url = master or os.environ.get("SPARK_REMOTE", "")
-        if self._spark is not None:
+        if self.spark is not None:
             _refuse(settings, "a session is active already: too late to set {}")
-            self.context = getattr(self._spark, "sparkContext", None)  # not with Spark Connect
         elif url.startswith("sc://"):
-            self._spark = _connect(url, settings)
+            self.spark = _connect(url, settings)
         else:
-            self._start(settings, connector, stop or threading.Event())
+            self.spark = self._start(settings, connector)
+        self.context: Any = getattr(self.spark, "sparkContext", None)  # there is none with Spark Connect
 
-    @property
-    def spark(self) -> Any:
-        """The SparkSession. It is made at its first use: that takes longer than a small comparison."""
-        if self._spark is None:
-            from pyspark.sql import SparkSession
+    def _start(self, settings: dict[str, str], connector: str) -> Any:
+        """Make a session, in a new JVM unless this process has one."""
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
 
-            self._spark = SparkSession.builder.getOrCreate()
-        return self._spark
-
-    def _start(self, settings: dict[str, str], connector: str, stop: threading.Event) -> None:
-        """Make a context, in a new JVM unless this process has one."""
-        gateway: Any = None
         if _jvm_runs():
             late = _AT_START & settings.keys()
             _refuse(late, "its JVM runs already: set {} where it is started (spark-submit)")
-            if not _connected():
-                gateway = importlib.import_module("pyspark.java_gateway").launch_gateway()  # only connects
+            SparkContext._ensure_initialized()
         else:
-            configured = {*start.spark_defaults(), *settings}
-            submitted = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-            jars = configured & {"spark.jars", "spark.jars.packages"}
-            if connector and not jars and "packages" not in submitted:
-                settings = {**settings, **_packages(connector)}
-            elsewhere = "spark.master" in configured or "MASTER" in os.environ or "master" in submitted
-            local = is_local(settings.get("spark.master", "" if elsewhere else "local"))
-            gateway = start.launch(settings, local, stop)
-        from pyspark import SparkConf, SparkContext
-
-        conf = SparkConf().setAll([*settings.items()])
-        known = conf if gateway is None else gateway.jvm.SparkConf()  # what the JVM was started with
-        missing = {**_DEFAULTS}
-        if folder := start.folder():
-            missing["spark.sql.warehouse.dir"] = os.path.join(folder, "warehouse")
-        for name, value in missing.items():
-            if not known.contains(name):
-                conf.setIfMissing(name, value)
+            _launch(settings, connector)
+        configured = SparkConf()  # with what the JVM was started with
+        defaults = {**_DEFAULTS}
+        if is_local(settings.get("spark.master", configured.get("spark.master", ""))):
+            defaults["spark.driver.host"] = "127.0.0.1"
+        if not configured.contains("spark.sql.warehouse.dir"):  # Spark makes it where it looks for a table
+            self._folder = tempfile.TemporaryDirectory(prefix="logclient-spark-")
+            defaults["spark.sql.warehouse.dir"] = self._folder.name
+        missing = {name: value for name, value in defaults.items() if not configured.contains(name)}
         # The setting alone does nothing. Without the variable, workers run the first `python3` on PATH.
-        python = known.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON") or sys.executable)
+        python = {**dict(configured.getAll()), **settings}.get("spark.pyspark.python", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", python)
         main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGINT) if main else None
-        began = time.time()
         try:
-            with start.environment({"PYSPARK_PYTHON": python}):
-                if gateway is not None:
-                    self.context = SparkContext(conf=conf, gateway=gateway)
-                else:
-                    self.context = SparkContext.getOrCreate(conf)
-        except Exception as error:
-            raise VerifyError(start.explain(error)) from error
-        if before is not None:
-            # PySpark's handler calls the JVM in the middle of another call to it.
-            signal.signal(signal.SIGINT, before)
-        self.stops = self.context.startTime >= began * 1000 - 1
+            return SparkSession.builder.config(map={**missing, **settings}).getOrCreate()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            if before is not None:
+                # PySpark's handler calls the JVM in the middle of another call to it.
+                signal.signal(signal.SIGINT, before)
 
     def stop(self) -> None:
         """End the session if it was made here. Idempotent."""
-        if not self.stops:
-            return
+        if self.stops and self.spark is not None:
+            # An interrupted call leaves its thread's connection out of step; a new thread gets its own.
+            thread = threading.Thread(target=self._end, daemon=True)
+            thread.start()
+            thread.join(STOP_S)
+        if self._folder is not None:
+            self._folder.cleanup()
         self.stops = False
-        if start.ends_process and start.folder():
-            start.end()
-            return
-        # An interrupted call leaves its thread's connection out of step; a new thread gets its own.
-        thread = threading.Thread(target=self._end, daemon=True)
-        thread.start()
-        thread.join(STOP_S)
 
     def _end(self) -> None:
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            (self._spark or self.context).stop()
+            self.spark.stop()
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _launch(settings: Mapping[str, str], connector: str) -> None:
+    """Start the JVM of this process. It prints into a file, of which an error quotes the last one."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+
+    # The JVM runs sources of DataFrames, which it finds by name, in a Python of the driver's machine.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    gateways: Any = importlib.import_module("pyspark.java_gateway")
+    java = _find_java()
+    defaults = {**_LAUNCH_DEFAULTS}
+    if connector and not {"spark.jars", "spark.jars.packages"} & settings.keys():
+        defaults["spark.jars.packages"] = connector
+    # Arguments win over the files of Spark.
+    configured = _spark_defaults() + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    missing = {name: value for name, value in defaults.items() if name not in configured}
+    conf = SparkConf(loadDefaults=False).setAll([*{**missing, **settings}.items()])
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        try:
+            gateway = gateways.launch_gateway(conf, {"stdout": output, "stderr": output})
+        except BaseException as error:
+            # PySpark's own variable is the only place with the process, which may not end by itself.
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                if (process := frame.f_locals.get("proc")) is not None:
+                    process.kill()
+                    process.communicate()
+            if not isinstance(error, PySparkException):
+                raise
+            _check_version(java)
+            output.seek(0)
+            lines = [line.strip() for line in output if re.search("ERROR|Exception|Error", line)]
+            why = lines[-1][:500] if lines else str(error).splitlines()[0]
+            raise VerifyError(f"spark: it does not start: {why}") from error
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _find_java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not java or not os.path.exists(java):
+        where = f"JAVA_HOME={home}" if home else "PATH"
+        raise VerifyError(
+            f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE "
+            "(Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+    return java
+
+
+def _check_version(java: str) -> None:
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', text)
+    if version is None or int(version[1]) < 17:
+        is_ = f"version {version[1]}" if version else "of no version"
+        raise VerifyError(f"java: Spark needs Java 17 or newer, and {java} is {is_}: set JAVA_HOME")
+
+
+def _spark_defaults() -> str:
+    """Return the text of Spark's file of settings."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+    place = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+    try:
+        with open(os.path.join(place, "spark-defaults.conf"), errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _refuse(settings: Collection[str], why: str) -> None:
@@ -273,8 +320,8 @@ def quiet() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("py4j", "SQLQueryContextLogger")]
     before = [logger.disabled for logger in loggers]
     loggers[1].disabled = True
-    # py4j logs a broken connection with `logging.debug` and the like, which add a handler to the root logger.
-    # Its own logger has one that prints nothing, and still reaches handlers that a user has set.
+    # py4j logs a Ctrl-C and a broken connection with `logging.exception` and the like to the root logger. Its
+    # own logger has a handler that prints nothing, and still reaches handlers that a user has set.
     gateway: Any = importlib.import_module("py4j.java_gateway")
     gateway.logging = loggers[0]
     try:

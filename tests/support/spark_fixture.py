@@ -16,11 +16,11 @@ from tests.support.kafka_fixture import connector
 def _session() -> Any:
     for module in ("pyspark", "pyarrow", "numpy"):
         support.need(module)
-    from logclient.verify import job, start
+    from logclient.verify import job
 
     context = support.need("pyspark").SparkContext
     if context._gateway is not None:  # an earlier test has started a JVM, without these jars
-        start.end()
+        context._gateway.proc.communicate()  # it ends with its input
         context._gateway = context._jvm = None
     jars, _ = connector()
     try:

@@ -38,10 +38,13 @@ def verify_command(scene: Scene) -> list[str]:
 
 
 def silent_java(tmp_path: Path) -> dict[str, str]:
-    """Make a Java that never answers but makes a file ``started``; return its environment."""
+    """Make a Java that makes a file ``started``, never answers and ends with its input, as Spark's does.
+
+    Returns its environment.
+    """
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\necho > {tmp_path}/started\nexec sleep 1000\n")
+    java.write_text(f"#!/bin/sh\necho > {tmp_path}/started\nexec cat\n")
     java.chmod(0o755)
     return environment(tmp_path, JAVA_HOME=str(tmp_path / "java"))
 

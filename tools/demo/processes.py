@@ -81,9 +81,8 @@ class Verifier:
         from logclient.verify import job
 
         self._job = job
-        self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, "demo-spark")
-        self._session = self._thread.submit(job.Session, packages=packages, stop=self._stop)
+        self._session = self._thread.submit(job.Session, packages=packages)
 
     def verify(self, ledger: Path, out: Path, options: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Judge one run by `logclient.verify.job.run`; return the exit code, and the counts by word."""
@@ -110,7 +109,6 @@ class Verifier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
         self._thread.shutdown()
         if self._session.exception() is None:
             self._session.result().stop()

@@ -314,7 +314,6 @@ class CaptureReader:
             decode.wire(self.protocol)
         self.partition_bytes = bytes_of("maxPartitionBytes", options)
         self.trigger_bytes = bytes_of("maxBytesPerTrigger", options)
-        self.push = choice_of("pushFilters", options, "false", "true")
 
     def find(self, known: dict[str, Header]) -> tuple[list[Series], list[captures.LeftOut]]:
         """Find the segments, and the files that cannot be read, see `find_series`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import itertools
 import json
 import re
@@ -194,7 +193,8 @@ class LogSource(_Table):
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
         """Return the reader of a batch."""
-        return _BatchReader(self, schema)
+        pushes = choice_of("pushFilters", self.options, "false", "true")
+        return _FilteredReader(self, schema) if pushes else _BatchReader(self, schema)
 
     def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
         """Return the reader of a stream."""
@@ -213,32 +213,26 @@ class CaptureSource(LogSource):
 
 
 class _BatchReader(CaptureReader, DataSourceReader):
-    def __init__(self, source: LogSource, schema: StructType | None) -> None:
-        super().__init__(source, schema)
-        # PySpark refuses a reader that overrides `pushFilters` while
-        # ``spark.sql.python.filterPushdown.enabled`` is false, which is the default. It looks at the function
-        # of the method, and this one shows the inherited one.
-        push: Any = functools.partial(self._push)
-        push.__func__ = DataSourceReader.pushFilters
-        self.pushFilters = push  # type: ignore[method-assign]
-
-    def _push(self, filters: Iterable[Any]) -> Iterable[Any]:
-        """Keep what filters tell about the rows. Spark applies all of them again.
-
-        Only if the option ``pushFilters`` is set: PySpark 4.1 to 4.3 keep the partitions of a filtered query
-        in its DataFrame, and use them for the next query of it without a filter, too.
-        """
-        given = list(filters)
-        if self.push:
-            self.wanted = _narrow(self.wanted, given)
-        return given
-
     def partitions(self) -> list[InputPartition]:
         series, left_out = self.find({})
         if (only := self.wanted.listeners) is not None:
             series = [one for one in series if one.listener in only]
         parts = [Part(part) for part in pieces.share(series, self.columns, self.partition_bytes)]
         return [*parts, Part([], left_out)] if left_out and not self.columns.of_units else [*parts]
+
+
+class _FilteredReader(_BatchReader):
+    """The reader with the option ``pushFilters``.
+
+    PySpark refuses it while ``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
+    PySpark 4.1 to 4.3 keep the partitions of a filtered query in its DataFrame, and use them for the next
+    query of it without a filter, too.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Keep what filters tell about the rows. Spark applies all of them again."""
+        self.wanted = _narrow(self.wanted, filters)
+        return filters
 
 
 def _narrow(wanted: pieces.Wanted, filters: Iterable[Any]) -> pieces.Wanted:
