@@ -22,6 +22,7 @@ _COMMANDS = (
     ("decode", "show captured bytes as frames, with their errors", "run/capture --limit 20"),
     ("verify", "compare a ledger with the events that arrived",
      "--ledger run/ledger --capture run/capture --out run"),
+    ("report", "show the hours of a table of verify as a page", "run/hours --out hours.html"),
     ("push", "copy ledgers and closed segments to a bucket, for verify", "/var/lib/shop s3://logs/run/host1"),
     ("spool", "list, send, remove or test what ended processes left", "ls /var/lib/shop/spool"),
     ("stat", "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"),

@@ -106,7 +106,7 @@ def append(
             data = _encode(rows[0], hour, hour + step, verdict)
             try:
                 with output.errors_named(place, "append"):
-                    _replace(place, f"{name}.parquet", data)
+                    output.replace(storage.join(place, f"{name}.parquet"), data, "append")
             except LedgerError as error:
                 raise output.UnwrittenVerdict(str(error), verdict) from error
             codes.add(verdict.exit_code)
@@ -138,6 +138,10 @@ def _encode(rows: pa.Table, hour: int, until: int, verdict: Verdict) -> bytes:
         "until": pa.scalar(until, time),
         "exit_code": pa.scalar(int(verdict.exit_code), pa.int32()),
         "sentence": pa.scalar(encodable(verdict.sentence)),
+        **{
+            f"latency_{name}": pa.scalar(getattr(verdict.latency, name, None), pa.float64())
+            for name in ("p50", "p99", "max")
+        },
         "judged": pa.scalar(verdict.made_us, time),
     }
     for name, value in more.items():
@@ -146,18 +150,3 @@ def _encode(rows: pa.Table, hour: int, until: int, verdict: Verdict) -> bytes:
     first = ["hour", "until"]
     parquet.write_table(rows.select([*first, *(x for x in rows.column_names if x not in first)]), sink)
     return bytes(sink.getvalue())
-
-
-def _replace(folder: str, name: str, data: bytes) -> None:
-    """Write a file that readers see whole, in place of an older one."""
-    place = storage.join(folder, name)
-    if storage.is_url(place):
-        with storage.open_new(place, "append") as file:  # the object changes when it is closed
-            file.write(data)
-        return
-    fresh = storage.join(folder, f".{name}-{os.urandom(8).hex()}")  # readers of tables skip such names
-    with storage.create(fresh, "append") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(fresh, place)

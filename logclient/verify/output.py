@@ -113,3 +113,18 @@ def write_text(place: str, text: str) -> None:
     """Write a whole file, as UTF-8."""
     with errors_named(place), create_file(place) as file:
         file.write(text.encode())
+
+
+def replace(place: str, data: bytes, what: str) -> None:
+    """Write a file that readers see whole, in place of an older one."""
+    if storage.is_url(place):
+        with storage.open_new(place, what) as file:  # the object changes when it is closed
+            file.write(data)
+        return
+    folder, name = os.path.split(place)
+    fresh = os.path.join(folder, f".{name}-{os.urandom(8).hex()}")  # readers of tables skip such names
+    with storage.create(fresh, what) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(fresh, place)

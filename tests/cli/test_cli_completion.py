@@ -18,7 +18,7 @@ from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 
-COMMANDS = "send collect check decode verify push spool stat completion"
+COMMANDS = "send collect check decode verify report push spool stat completion"
 URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"
 
 LINES = {

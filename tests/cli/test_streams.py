@@ -28,6 +28,7 @@ COMMANDS = {
     "decode": ["decode", "--protocol", "lumberjack", "lines"],
     "decode standard input": ["decode", "--protocol", "plog", "-"],
     "verify": ["verify", "--local", "--ledger", "no-ledger", "--capture", "no-capture"],
+    "report": ["report", "no-table", "--out", "page.html"],
     "push": ["push", ".", "no-url"],
     "spool ls": ["spool", "ls", "."],
     "spool purge": ["spool", "purge", "."],

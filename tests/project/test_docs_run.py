@@ -76,6 +76,8 @@ INSTEAD = {
     "logclient verify --local --ledger run/ledger --capture run/capture --append run/hours"
     " --since 2026-05-01T12:00:00Z --until 2026-05-01T14:00:00Z": ""
     "needs evidence of these hours: tests/verify/test_verify_hourly.py::test_command_prints_each_hour",
+    "logclient report run/hours --out hours.html": ""
+    "needs such a table: tests/verify/test_report_hours.py::test_command_replaces_the_page",
     "logclient verify --ledger evidence --capture evidence --run 5f0c2a9e": ""
     "needs evidence of that run: tests/verify/test_verify_selection.py::test_other_runs_are_left_out",
     "python -m bench verify-producers --events 100M": ""

@@ -68,6 +68,7 @@ ATTRIBUTES = frozenset(
         "role",
         "tabindex",
         "scope",
+        "colspan",
         "open",
         "aria-label",
         "aria-hidden",
@@ -120,7 +121,7 @@ class Page(html.parser.HTMLParser):
         assert len(values) == len(attrs)
         for name, value in attrs:
             assert name in ATTRIBUTES, (tag, name)
-            assert name != "href" or re.fullmatch("#[a-z]+", value or ""), value
+            assert name != "href" or re.fullmatch("#[a-z]+[0-9]*", value or ""), value
         if values.get("http-equiv") == "Content-Security-Policy":
             self.policy = values["content"] or ""
         if tag in self.content:

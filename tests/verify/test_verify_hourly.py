@@ -79,7 +79,8 @@ def test_row_of_a_producer_and_hour(scene: Scene, table: Path) -> None:
     nobody, noon, _, later = rows(table)
     assert list(parquet.read_schema(table / "2026-05-01T12.parquet").names) == [
         "hour", "until", "producer", "protocol", "url", "host", "service", "service_version", "pid", *WORDS,
-        "breaks", "ledger", "capture_complete", "exit_code", "sentence", "judged",
+        "breaks", "ledger", "capture_complete", "exit_code", "sentence", "latency_p50", "latency_p99",
+        "latency_max", "judged",
     ]  # fmt: skip
     assert (nobody["producer"], numbers(nobody), nobody["breaks"]) == ("", {"unexpected": 1}, ["unexpected"])
     assert (noon["producer"], numbers(noon), noon["breaks"]) == (P, {"events": 9, "ok": 9}, [])

@@ -9,13 +9,14 @@ from logclient.readable import escape
 from logclient.verify.report import words
 
 if TYPE_CHECKING:
+    from logclient.verify.report.hours import hours_page
     from logclient.verify.report.pages import index, page
     from logclient.verify.verdict import Verdict
 
-__all__ = ["index", "page", "text"]
+__all__ = ["hours_page", "index", "page", "text"]
 
 # Only pages need Jinja.
-__getattr__, __dir__ = lazy_names(__name__, {"index": "pages", "page": "pages"})
+__getattr__, __dir__ = lazy_names(__name__, {"hours_page": "hours", "index": "pages", "page": "pages"})
 
 
 def text(verdict: Verdict) -> str:

@@ -81,7 +81,8 @@ def _stacked(timeline: Timeline, heading: str, words: Sequence[str]) -> Chart:
     return _chart(timeline, what, titles, bars)._replace(heading=heading, words=words, levels=levels)
 
 
-def _latency(timeline: Timeline) -> Chart:
+def latency(timeline: Timeline) -> Chart:
+    """Return the chart of the latency."""
     rows = {word: timeline.latency[word] for word in LATENCIES}
     values = [value for row in rows.values() for value in row if value is not None]
     low = math.floor(math.log10(max(min(values), 1.0)))
@@ -113,7 +114,7 @@ def over_time(timeline: Timeline, breaking: Collection[str]) -> Iterator[Chart]:
         if own := [word for word in words if (word in breaking) == breaks]:
             yield _stacked(timeline, heading, own)
     if any(value is not None for value in timeline.latency["max"]):
-        yield _latency(timeline)
+        yield latency(timeline)
 
 
 def share(counts: Counts) -> Chart:

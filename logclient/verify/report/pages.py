@@ -1,4 +1,4 @@
-"""The HTML pages: the report of a verdict, and a list of several reports.
+"""The HTML pages: the report of a verdict, that of many hours, and a list of several reports.
 
 All data on a page is text, never markup: Jinja escapes it, and unprintable characters are shown as escapes.
 """
@@ -41,6 +41,11 @@ def page(verdict: Verdict) -> str:
 def index(title: str, reports: Sequence[tuple[str, int, str, str]]) -> str:
     """Return a page that lists reports: the name, exit code, verdict and URL of each."""
     return _environment().get_template("index.html.j2").render(title=title, reports=reports)
+
+
+def hours(tone: str, **shown: Any) -> str:
+    """Return the page of `report.hours`."""
+    return _environment().get_template("hours.html.j2").render(tone=tone, icon=ICONS[tone], **shown)
 
 
 @functools.cache

@@ -34,6 +34,7 @@ class Table(NamedTuple):
     breaks: Sequence[Collection[str]] = ()  # for each row the columns whose numbers break the promise
     titles: Sequence[str] = ()  # what a pointer on each row shows
     zeros: str = ""  # which columns of numbers are left out
+    ids: Sequence[str] = ()  # the anchor of each row
 
     def folded(self) -> Table:
         """Return the table without columns in which everything is zero or empty."""
