@@ -7,10 +7,10 @@ written is reported and never stops delivery.
 
 from __future__ import annotations
 
-import fcntl
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from typing import Any, NamedTuple
 
 from logclient.descriptors import File
@@ -124,7 +124,7 @@ class Ledger:
         if not self._locked:
             # By this lock ``push`` sees that the process lives. It has the lock itself for a moment.
             with suppress(OSError):
-                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                flock(self.fd, LOCK_EX | LOCK_NB)
                 self._locked = True
         self._spoke = time.monotonic()
         made = {"t": kind, "at_us": time.time_ns() // 1000, **fields}

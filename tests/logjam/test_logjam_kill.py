@@ -68,7 +68,7 @@ class TestDeviceKilled:
         self, folder: Path, spark: Any, figures: Figures, show: Callable[[str], None]
     ) -> int:
         """Return how many events the capture has twice: a kill between the write and its answer is rare."""
-        verdict = verify(folder / "ledger", folder / "capture", spark=spark)
+        verdict = verify(folder / "ledger", folder / "capture", spark=spark, max_missing=None)
         counts = verdict.counts
         show(
             f"device killed {figures.kills} times: {figures.sent:,} requests, {figures.acked:,} with a 202, "
@@ -121,7 +121,7 @@ class TestDeviceKilled:
         figures = ship_through_kills(
             tmp_path, devices(tmp_path), event, monkeypatch, take_back=forget, clients=3
         )
-        verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
+        verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, max_missing=None)
         assert figures.resent == 0
         assert verdict.counts.lost > 0
         assert verdict.exit_code == 1
@@ -135,7 +135,7 @@ class TestDeviceKilled:
         figures = ship_through_kills(
             tmp_path, devices(tmp_path, scheme=scheme), event, monkeypatch, mode="async"
         )
-        verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
+        verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, max_missing=None)
         counts = verdict.counts
         show(
             f"device killed {figures.kills} times: {figures.handed:,} handed over ({scheme}), "
@@ -158,7 +158,9 @@ def test_killed_logjam_producer_loses_nothing(
     (device,) = devices(tmp_path)
     with device:
         kill_producers(device, tmp_path / "ledger")
-    verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, allow_open=True)
+    verdict = verify(
+        tmp_path / "ledger", tmp_path / "capture", spark=spark, max_missing=None, allow_open=True
+    )
     counts = verdict.counts
     show(f"producer killed {KILLS} times: {counts}")
     assert (counts.lost, counts.unexpected, counts.corrupted, counts.reordered) == (0,) * 4
@@ -200,7 +202,7 @@ def count_false_credits(folder: Path, spark: Any, event: Callable[[int], Any]) -
         device.start()
         # With replies taken for other requests, the last requests never get one.
         fleet.stop(2.0)
-    verdict = verify(folder / "ledger", folder / "capture", spark=spark)
+    verdict = verify(folder / "ledger", folder / "capture", spark=spark, max_missing=None)
     assert verdict.exit_code == (1 if verdict.counts.lost else 0)
     return int(verdict.counts.lost)
 
