@@ -7,6 +7,21 @@ import re
 
 from tests.support.verify_scene import Scene
 
+# Texts that must not become markup.
+EVIL = [
+    "<script>alert(1)</script>",
+    "</pre></td></table></div><h1>owned</h1>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></style></svg><style>*{display:none}</style>",
+    "<!-- <![CDATA[ ]]> --> &lt;script&gt; &#x3c;",
+    "{{7*7}} ${jndi:ldap://x} javascript:alert(1)",
+    "\x1b[31mred\x1b]0;title\x07\x9b2J",
+    "\u202egnp.exe \u2066x\u2069 \u200e\u200b\ufeff",
+    "nul \x00 del \x7f line \n\r\u2028 tab \t",
+    "lone \ud800 surrogate",
+]
+
 # A report is made of these tags and attributes. Others came from a log line.
 TAGS = frozenset(
     [

@@ -16,8 +16,7 @@ from logclient.errors import ExitCode, LedgerError
 from tests import support
 from tests.support.s3 import Bucket
 from tests.support.verify_scene import Scene
-from tests.verify.page import Page
-from tests.verify.test_verify_report import EVIL
+from tests.verify.page import EVIL, Page
 
 pytestmark = pytest.mark.slow
 

@@ -71,6 +71,7 @@ def cluster(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def run_verify(cluster: Cluster, folder: Path, *arguments: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "logclient", "verify", "--master", cluster.url]
+    command += ["--max-missing", "none", "--max-dropped", "none"]
     conf = [word for setting in SETTINGS.items() for word in ("--conf", "=".join(setting))]
     return subprocess.run(
         [str(word) for word in (*command, *conf, *arguments)],

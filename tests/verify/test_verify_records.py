@@ -40,7 +40,9 @@ pytestmark = pytest.mark.spark
 
 def verify_topic(spark: Any, scene: Scene, broker: str, some: Iterable[Record], partitions: int = 1) -> Any:
     name = create_topic(broker, partitions, some)
-    return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, tuning=Tuning(3))
+    return job.run(
+        scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, tuning=Tuning(3), max_missing=None
+    )
 
 
 def records_of(scene: Scene, seqs: Iterable[int]) -> list[Record]:

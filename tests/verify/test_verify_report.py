@@ -23,7 +23,7 @@ from tests import support
 from tests.support import verify_files as files
 from tests.support.patience import PATIENCE
 from tests.support.verify_scene import P, Scene
-from tests.verify.page import HIDDEN, Page, read_page
+from tests.verify.page import EVIL, HIDDEN, Page, read_page
 
 support.need("numpy")
 support.need("pyarrow")
@@ -33,21 +33,6 @@ charts = pytest.importorskip("logclient.verify.report.charts")
 verdicts = pytest.importorskip("logclient.verify.verdict")
 
 Run = Callable[..., Any]
-
-
-EVIL = [
-    "<script>alert(1)</script>",
-    "</pre></td></table></div><h1>owned</h1>",
-    '"><img src=x onerror=alert(1)>',
-    "' onmouseover='alert(1)",
-    "</title></style></svg><style>*{display:none}</style>",
-    "<!-- <![CDATA[ ]]> --> &lt;script&gt; &#x3c;",
-    "{{7*7}} ${jndi:ldap://x} javascript:alert(1)",
-    "\x1b[31mred\x1b]0;title\x07\x9b2J",
-    "\u202egnp.exe \u2066x\u2069 \u200e\u200b\ufeff",
-    "nul \x00 del \x7f line \n\r\u2028 tab \t",
-    "lone \ud800 surrogate",
-]
 
 
 def test_no_log_line_becomes_markup(scene: Scene, run: Run) -> None:
