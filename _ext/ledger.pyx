@@ -177,7 +177,7 @@ cdef class LineReader:
     cdef public int64_t last_us
     cdef public int64_t end_us        # outcomes from then on are late, in this file
     # The time of the last line in this file that has one from 1970 to 2255; 0: none has.
-    cdef public int64_t spoke_us
+    cdef public int64_t last_line_us
     cdef bint timed
     cdef int64_t since, until
     cdef lc_table ranges              # of the line
@@ -208,7 +208,7 @@ cdef class LineReader:
         self.lines = self.events = 0
         self.last = 0
         self.end_us = INT64_MAX
-        self.spoke_us = 0
+        self.last_line_us = 0
 
     def know(self, bytes reason not None, int64_t number):
         """Let lines with this reason be read, in this file and all later ones.
@@ -352,12 +352,12 @@ cdef class LineReader:
             return 0
         cdef int64_t got = self._decided(at, end, outcome + _LATE if time_us >= self.end_us else outcome)
         if got > 0:
-            self._spoke(time_us)
+            self._note_time(time_us)
         return got
 
-    cdef void _spoke(self, int64_t time_us) noexcept nogil:
+    cdef void _note_time(self, int64_t time_us) noexcept nogil:
         if 0 < time_us < _YEAR_2255:
-            self.spoke_us = time_us
+            self.last_line_us = time_us
 
     cdef int64_t _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t row[3]
@@ -366,7 +366,7 @@ cdef class LineReader:
             return 0
         row[2] = self._decided(at, end, _DROPPED)
         if row[2] > 0:
-            self._spoke(row[1])
+            self._note_time(row[1])
         if row[2] > 0 and self._when(row[1]) == 0 and _append(&self.drops.t, row) < 0:
             return -1
         return row[2]

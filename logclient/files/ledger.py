@@ -68,7 +68,7 @@ class Ledger:
         self._part = parts
         self._size = 0
         self._earlier = size
-        self._spoke = 0.0
+        self._line_at = 0.0
         self._locked = False
 
     @property
@@ -126,7 +126,7 @@ class Ledger:
             with suppress(OSError):
                 flock(self.fd, LOCK_EX | LOCK_NB)
                 self._locked = True
-        self._spoke = time.monotonic()
+        self._line_at = time.monotonic()
         made = {"t": kind, "at_us": time.time_ns() // 1000, **fields}
         view = memoryview(self._dumps(made, separators=(",", ":")).encode() + b"\n")
         try:
@@ -165,9 +165,9 @@ class Ledger:
         """
         if self.fd < 0:
             return until
-        if time.monotonic() >= self._spoke + SILENCE:
+        if time.monotonic() >= self._line_at + SILENCE:
             self.write("alive", waiting=waiting)
-        return min(until, self._spoke + SILENCE)
+        return min(until, self._line_at + SILENCE)
 
     def write_outcomes(self, outcomes: dict[tuple[str, str], Ranges]) -> None:
         """Write the lines of outcomes, by status and reason."""

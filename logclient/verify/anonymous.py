@@ -119,7 +119,8 @@ class AnonymousReducer:
         yield from tables.rows(self.key)
         unknown = np.delete(arrived, matched)
         if len(unknown):
-            yield unknown_result(self.task, self.key, schema.WITHOUT_ID, unknown)
+            overdue = np.zeros(len(unknown), bool)  # their time of arrival is not known here
+            yield unknown_result(self.task, self.key, schema.WITHOUT_ID, unknown, overdue)
 
     def _segments_of(self, rows: npt.NDArray[Any]) -> I64:
         """Return the segments of some arrivals, as indices of `Plan.segments`; -1: they are records."""

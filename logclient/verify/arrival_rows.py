@@ -309,9 +309,9 @@ class BucketWriter:
         if outside is not None:
             unlisted &= ~outside
         if len(which := np.flatnonzero(unlisted)):
-            age = self._ages(producer[which], received[which])
-            for code in np.unique(age).tolist():
-                some = which[age == code]
+            marks = self._unlisted_marks(producer[which], received[which])
+            for code in np.unique(marks).tolist():
+                some = which[marks == code]
                 yield self._unlisted_rows(events, producer, sequence, some, positions, listener, code)
 
     def _outside(self, producer: I64, sequence: I64, received: I64) -> Bools:
@@ -429,9 +429,9 @@ class BucketWriter:
         which: I64,
         positions: I64,
         listener: int,
-        age: int,
+        marks: int,
     ) -> pa.RecordBatch:
-        """Return rows of ids that are not in a bucket: owner and 128 bits each, and as base their age."""
+        """Return rows of ids that are not in a bucket: owner and 128 bits each, and as base their marks."""
         strange = producer[which] < 0
         owner = np.where(strange, schema.UNKNOWN_PRODUCER, producer[which]).astype(np.int32)
         high, low = _halves(events, which)
@@ -444,10 +444,11 @@ class BucketWriter:
         mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
         keys = schema.UNLISTED - (mixed >> np.uint64(58)).astype(np.int64)
         given = self.plan.partition, keys, listener, positions[which]
-        return rows_of_keys(*given, age, places=owner, hashes=a, times=b)
+        return rows_of_keys(*given, marks, places=owner, hashes=a, times=b)
 
-    def _ages(self, producer: I64, received: I64) -> I64:
-        """Return the marks `rules.TOLD` and `rules.OLD` of some events that no ledger lists."""
+    def _unlisted_marks(self, producer: I64, received: I64) -> I64:
+        """Return the marks `rules.OVERDUE` and `rules.BEFORE_END` of some events that no ledger lists."""
         known = producer >= 0
-        told_us = np.where(known, self.ledger.told_us[np.where(known, producer, 0)], self.ledger.all_told_us)
-        return (received <= told_us) * rules.TOLD | self.plan.is_old(received) * rules.OLD
+        complete_us = self.ledger.complete_us[np.where(known, producer, 0)]
+        overdue = received <= np.where(known, complete_us, self.ledger.all_complete_us)
+        return overdue * rules.OVERDUE | self.plan.is_before_end(received) * rules.BEFORE_END

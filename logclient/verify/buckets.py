@@ -169,7 +169,7 @@ class BucketReducer:
         ):
             if places is not None:
                 self.marks[places] |= mark
-        self._mark_strays()
+        self._mark_unlisted()
         common = np.where(self.ledger.whole[producers], 0, rules.NOT_WHOLE).astype(np.uint16)
         maybe_pending = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
         counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
@@ -178,14 +178,14 @@ class BucketReducer:
         sizes = judge(*given, self.judgements, counts, not_ok, repeated)
         return counts, not_ok[: sizes[0]], repeated[: sizes[1]]
 
-    def _mark_strays(self) -> None:
+    def _mark_unlisted(self) -> None:
         """Mark the events that arrived and are not listed by when they arrived."""
         if self.ledger.whole[self.producers].all():
             return
         places = np.flatnonzero((self.copies > 0) & ~self.bucket.listed)
         received = self.received[places]
-        self.marks[places[received <= self.ledger.told_us[self._ids(places)[0]]]] |= rules.TOLD
-        self.marks[places[self.plan.is_old(received)]] |= rules.OLD
+        self.marks[places[received <= self.ledger.complete_us[self._ids(places)[0]]]] |= rules.OVERDUE
+        self.marks[places[self.plan.is_before_end(received)]] |= rules.BEFORE_END
 
     def _states(self, places: I64) -> tuple[U8, npt.NDArray[np.bool_]]:
         """Return the states of some events, and which of them were sent and are judged here."""

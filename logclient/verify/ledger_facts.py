@@ -19,7 +19,7 @@ NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
 LATE = 8  # added to an outcome that a capture which goes on may not have yet
 OUTCOMES = ("undecided", "dropped", "failed", "handed", "acked")  # their names
 LAST_SEQUENCE = (1 << 48) - 1
-NOT_TOLD = int(np.iinfo(np.int64).min)  # in place of a time: a ledger may lack any event
+NEVER_COMPLETE = int(np.iinfo(np.int64).min)  # in place of a time: a ledger may lack any event
 
 # The completeness of a ledger. The last value that applies counts.
 WHOLE, UNCLOSED, STOPPED, HOLES = range(4)
@@ -35,7 +35,7 @@ class Producer(NamedTuple):
     identity: str  # "id" or "none"
     last: int  # the highest known sequence
     pending_after: int  # undecided sequences above this one are pending, not unknown
-    spoke_us: int  # the time of its last line that has one; 0: none has
+    last_line_us: int  # the time of its last line that has one; 0: none has
     waiting: int  # events without an outcome, by its last ``alive`` line
     goes_on: bool  # in a part that is not here
     ended: bool  # no process writes it any more, although it has no ``close`` line
@@ -82,7 +82,7 @@ PRODUCER_ROW = np.dtype(
         ("prefix", "u1", 10),
         ("last", "<i8"),
         ("pending_after", "<i8"),
-        ("spoke_us", "<i8"),
+        ("last_line_us", "<i8"),
         ("waiting", "<i8"),
         ("goes_on", "?"),
         ("ended", "?"),
@@ -147,10 +147,10 @@ class LedgerFacts:
         self.whole: npt.NDArray[np.bool_] = rows["evidence"] == WHOLE
         # An event that arrived by then is in the producer's ledger, or is not an event of it. Lines that an
         # unclosed ledger still lacks list events that were sent after its last line was written.
-        told_us = np.where(rows["spoke_us"] > 0, rows["spoke_us"] - CLOCKS_US, NOT_TOLD)
-        told_us[rows["ended"]] = NEVER
-        told_us[rows["evidence"] >= STOPPED] = NOT_TOLD
-        self.told_us: I64 = np.where(self.whole, NEVER, told_us)
+        complete_us = np.where(rows["last_line_us"] > 0, rows["last_line_us"] - CLOCKS_US, NEVER_COMPLETE)
+        complete_us[rows["ended"]] = NEVER
+        complete_us[rows["evidence"] >= STOPPED] = NEVER_COMPLETE
+        self.complete_us: I64 = np.where(self.whole, NEVER, complete_us)
         self.addressed: npt.NDArray[np.bool_] = rows["addressed"]
         self.family = rows["family"]
         # The first bucket of each producer, and the number of all buckets: see ``ledger_buckets.py``.
@@ -183,7 +183,8 @@ class LedgerFacts:
         # missing from a ledger may list it, also if that ledger is left out. What an unclosed one still has
         # to list is left out with it.
         damaged = bool(self.unread) or bool((self.rows["evidence"] >= STOPPED).any())
-        self.all_told_us = NOT_TOLD if damaged else int(self.told_us[self.selected].min(initial=NEVER))
+        complete_us = int(self.complete_us[self.selected].min(initial=NEVER))
+        self.all_complete_us = NEVER_COMPLETE if damaged else complete_us
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"producers": []}

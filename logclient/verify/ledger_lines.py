@@ -46,11 +46,10 @@ _TEXTS = ("protocol", "url", "identity", "mode", "stopped", *_SHOWN)
 UNSTATED: dict[str, Any] = {
     **dict.fromkeys(_TEXTS, ""),
     **dict.fromkeys(("pid", "started_us", "holes", "last"), 0),
-    "spoke_us": 0,  # the time of the last line that has one; 0: none has
+    "last_line_us": 0,  # the time of the last line that has one; 0: none has
     "waiting": 0,  # events without an outcome, by the last ``alive`` line
     "opened": False,
-    "continued": False,  # the last line says that another part follows
-    "ended": False,  # the last line says that no process writes another one
+    "end": "",  # the last line, if it is "continued" (in another part) or "ended" (no process writes another)
     "closed": None,  # the ``close`` line, when it is the last
     "torn": False,
     "problems": [],
@@ -169,7 +168,7 @@ class LedgerReader:
             self.files.append(self.facts)
             self.lines.begin_file(index)
             yield from self._read_lines(_Lines(file, part.size, self._buffer))
-            self.facts.update(last=self.lines.last, spoke_us=self.lines.spoke_us)
+            self.facts.update(last=self.lines.last, last_line_us=self.lines.last_line_us)
 
     def _add_hole(self, line: int, why: str) -> None:
         self.facts["holes"] += 1
@@ -189,14 +188,14 @@ class LedgerReader:
                     self.events.append((self._hashes[:n].copy(), self._created[:n].copy()))
                 if reader.lines:
                     number += reader.lines
-                    facts.update(closed=None, continued=False, ended=False)
+                    facts.update(closed=None, end="")
                     continue
             number += 1
             begin = lines.at
             line = lines.take()
             if line == b"\n":
                 continue
-            facts.update(closed=None, continued=False, ended=False)
+            facts.update(closed=None, end="")
             try:
                 if not line:
                     raise ValueError(f"longer than {MAX_LINE} bytes")
@@ -281,7 +280,7 @@ class LedgerReader:
         elif kind == "alive":
             self.facts["waiting"] = _read_integer(fields["waiting"], "waiting", 0, LAST_SEQUENCE)
         elif kind in ("continued", "ended"):
-            self.facts[kind] = True
+            self.facts["end"] = kind
         # Ignore other kinds, which a later version may add.
         self._note_time(fields)
         if kind in ("batch", "outcome", "dropped", "close"):
@@ -291,7 +290,7 @@ class LedgerReader:
     def _note_time(self, fields: dict[str, Any]) -> None:
         at = _read_time(fields) or 0
         if 0 < at < YEAR_2255:
-            self.lines.spoke_us = at
+            self.lines.last_line_us = at
 
     def _add(self, table: str, seqs: list[tuple[int, int]]) -> None:
         for first, last in seqs:

@@ -164,7 +164,7 @@ class _Merger:
         names = bytes.fromhex("".join(x.producer for x in producers))
         table["prefix"] = np.frombuffer(names, np.uint8).reshape(-1, 10)
         # By column: a row at a time takes as long as reading the ledger.
-        own = ("last", "pending_after", "spoke_us", "waiting", "goes_on", "ended", "evidence", "closed")
+        own = ("last", "pending_after", "last_line_us", "waiting", "goes_on", "ended", "evidence", "closed")
         for name in own:
             table[name] = [getattr(x, name) for x in producers]
         table["listed"] = checked.listed
@@ -349,14 +349,14 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
     stopped = next((fact["stopped"] for fact in facts if fact["stopped"]), "")
     if stopped:
         found.append(f"was stopped ({stopped})")
-    spoke_us = next((fact["spoke_us"] for fact in reversed(facts) if fact["spoke_us"]), 0)
+    last_line_us = next((fact["last_line_us"] for fact in reversed(facts) if fact["last_line_us"]), 0)
     waiting = facts[-1]["waiting"]
     if close is None:
-        found.append(_open_words(name, facts, spoke_us, waiting))
+        found.append(_open_words(name, facts, last_line_us, waiting))
     problems = [f"{name}: {why}" for why in found]
     problems += [problem for fact in facts for problem in fact["problems"]]
     evidence = HOLES if holes else STOPPED if stopped else UNCLOSED if close is None else WHOLE
-    more = evidence == UNCLOSED and not facts[-1]["ended"]  # it may list later events
+    more = evidence == UNCLOSED and facts[-1]["end"] != "ended"  # it may list later events
     first = next((fact for fact in facts if fact["opened"]), facts[0])
     texts = ("protocol", "url", "mode", "host", "service", "service_version")
     about: dict[str, Any] = {key: sys.intern(first[key]) for key in texts}
@@ -365,10 +365,10 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
         **about,
         identity=sys.intern(first["identity"] or "id"),
         last=last,
-        spoke_us=spoke_us,
+        last_line_us=last_line_us,
         waiting=waiting,
-        goes_on=facts[-1]["continued"],
-        ended=facts[-1]["ended"],
+        goes_on=facts[-1]["end"] == "continued",
+        ended=facts[-1]["end"] == "ended",
         pending_after=int(outside.settled[p]) if outside and more else LAST_SEQUENCE,
         closed=close is not None,
         events=checked.listed[p],
@@ -379,13 +379,13 @@ def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: O
     )
 
 
-def _open_words(name: str, facts: list[dict[str, Any]], spoke_us: int, waiting: int) -> str:
+def _open_words(name: str, facts: list[dict[str, Any]], last_line_us: int, waiting: int) -> str:
     """Say what a ledger lacks that was not closed."""
-    if facts[-1]["continued"]:
+    if facts[-1]["end"] == "continued":
         return f"goes on in {name}-{facts[-1]['part'] + 1:04d}.ledger, which is not here"
-    if facts[-1]["ended"]:
+    if facts[-1]["end"] == "ended":
         return "was not closed: its process was killed"
-    since = f"; its last line is of {time_text(spoke_us)}" if spoke_us else ""
+    since = f"; its last line is of {time_text(last_line_us)}" if last_line_us else ""
     left = f", when {waiting:,} events waited" if waiting else ""
     return f"has no end: it was not closed{since}{left}"
 

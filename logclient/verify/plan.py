@@ -81,7 +81,7 @@ class Plan(NamedTuple):
         useless = {name for name in names & present.keys() if not present[name].present}
         return self.without_segments(useless), true_runs(left_out).tolist()
 
-    def is_old(self, received: I64) -> npt.NDArray[np.bool_]:
+    def is_before_end(self, received: I64) -> npt.NDArray[np.bool_]:
         """Return which events arrived before the end of the selected time, so that they were made before."""
         until_us = self.selection[1]
         return received < (NEVER if until_us is None else until_us - CLOCKS_US)

@@ -24,8 +24,8 @@ SEEN = 1 << 9
 NOT_WHOLE = 1 << 10  # its ledger is not complete
 NEW = 1 << 11  # it may have been made after the selected time
 UNSETTLED = 1 << 12  # a capture that goes on may not have it yet
-OLD = 1 << 13  # it arrived before the end of the selected time
-TOLD = 1 << 14  # it arrived before the last line of its ledger was written
+BEFORE_END = 1 << 13  # it arrived before the end of the selected time
+OVERDUE = 1 << 14  # its ledger has a later line, and so must list it
 MARKS = 1 << 15
 
 # Judgements: a state, and
@@ -45,7 +45,7 @@ def _judgements() -> U8:
     listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole = (
         marks & bit != 0 for bit in bits
     )
-    new, unsettled, old, told = (marks & bit != 0 for bit in (NEW, UNSETTLED, OLD, TOLD))
+    new, unsettled, before_end, overdue = (marks & bit != 0 for bit in (NEW, UNSETTLED, BEFORE_END, OVERDUE))
     state = np.where(
         seen,
         np.where(corrupt, schema.CORRUPTED, np.where(outcome >= HANDED, schema.OK, schema.RECOVERED)),
@@ -56,11 +56,11 @@ def _judgements() -> U8:
     dropped = outcome == DROPPED
     unlisted = np.where(
         seen,
-        np.where(dropped | (told & (outcome == NONE)), schema.UNEXPECTED, schema.UNKNOWN),
+        np.where(dropped | (overdue & (outcome == NONE)), schema.UNEXPECTED, schema.UNKNOWN),
         np.where(dropped, schema.DROPPED_STATE, np.where(outcome == FAILED, schema.MISSING, schema.UNKNOWN)),
     )
     state = np.where(listed, state, unlisted)
-    state[(state == schema.UNKNOWN) & ~(seen & (listed | old)) & new] = schema.PENDING
+    state[(state == schema.UNKNOWN) & ~(seen & (listed | before_end)) & new] = schema.PENDING
     state[listed & ((state == schema.LOST) | (state == schema.MISSING)) & unsettled] = schema.UNKNOWN
     state[not_judged] = schema.EXCLUDED
     counted = listed & ~not_judged

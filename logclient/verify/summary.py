@@ -96,7 +96,7 @@ class Summary:
                 self._others["events"] = self._unassigned.unexpected + self._unassigned.unknown
             self._unassigned, self._uncompared = Counts(), 0
             self.problems = [problem for problem in self.problems if problem.kind != "other run"]
-        self._allowed: set[str] = set()  # words that break nothing, because of a limit
+        self._allowed: dict[str, bool] = {}  # word with a limit -> whether the counts are within it
         urls = np.unique(self.ledger.rows["url"][self.ledger.selected], return_counts=True)
         # Of URLs with selected producers the index, and the number of these.
         self._used_urls: dict[int, int] = dict(zip(*(column.tolist() for column in urls), strict=True))
@@ -124,12 +124,7 @@ class Summary:
         total = assigned.plus(unknown)
         cells = self.tally.cells
         latency = _latency(np.flatnonzero(cells), cells[cells > 0], self.tally.longest_us)
-        exceeded = limits.broken(total, latency)
-        self._allowed = {
-            word
-            for word in BREAKING
-            if getattr(limits, word, None) is not None and not any(f" {word}," in x for x in exceeded)
-        }
+        self._allowed = limits.allowed(total)
         named = sorted(worst)
         self._read_numbers([*named, *mapped])
         verdicts = [self._producer(*row) for row in self._counted(named)]
@@ -142,13 +137,12 @@ class Summary:
             breaks = self._breaks(unknown, ordered=False)
             verdicts.append(ProducerVerdict("", "", "", "", "not checked", False, unknown, 0, None, breaks))
         breaking["unexpected"] += unknown.unexpected
-        limited = limits._asdict()
-        broken = [f"{n:,} {word}" for word, n in breaking.items() if n and limited.get(word) is None]
-        broken += exceeded
+        broken = [f"{n:,} {word}" for word, n in breaking.items() if n and word not in self._allowed]
+        broken += limits.broken(total, latency)
         evidence = self._evidence()
         wrong = evidence != WHOLE
         if allow_open:
-            wrong &= ~((evidence == UNCLOSED) & self._spoke())
+            wrong &= ~((evidence == UNCLOSED) & self._has_later_lines())
         still_open = int(np.count_nonzero((evidence != WHOLE) & ~wrong))
         faults = self._ledger_faults(evidence, wrong)
         empty = self.selection != EVERYTHING and not total.events
@@ -238,12 +232,12 @@ class Summary:
         chosen = np.flatnonzero(self.ledger.selected).tolist()
         breaks = self._breaks(self._unassigned, ordered=False)
         complete = not (self.doubtful or self._ends)
-        nobody = [""] * PRODUCERS.get_field_index("pid")
-        rows: list[list[Any]] = [[*nobody, 0, *self._unassigned, breaks, "", complete]]
+        names = [""] * PRODUCERS.get_field_index("pid")
+        rows: list[list[Any]] = [[*names, 0, *self._unassigned, breaks, "", complete]]
         for p, numbers, doubt, ordered in self._counted(chosen):
             x, counts = self.ledger.producers[p], Counts(*numbers)
             about = (getattr(x, name) for name in ABOUT)
-            names = map(encodable, (x.producer, x.protocol, redact_url(x.url), *about))
+            names = [*map(encodable, (x.producer, x.protocol, redact_url(x.url), *about))]
             breaks = self._breaks(counts, ordered)
             complete = not doubt and protocol_of(x.protocol) not in self._ends
             rows.append([*names, x.pid, *counts, breaks, EVIDENCE[x.evidence], complete])
@@ -328,8 +322,8 @@ class Summary:
         return {word: [-first, last] for word, (first, last) in sorted(zip(words, pairs, strict=True))}
 
     def _breaks(self, counts: Counts, ordered: bool) -> tuple[str, ...]:
-        allowed = self._allowed if ordered else {*self._allowed, "reordered"}
-        return tuple(word for word in BREAKING if getattr(counts, word) and word not in allowed)
+        allowed = self._allowed if ordered else {**self._allowed, "reordered": True}
+        return tuple(word for word in BREAKING if getattr(counts, word) and not allowed.get(word))
 
     def _counted(self, some: list[int]) -> Iterable[tuple[int, list[int], bool, bool]]:
         """Return producers with their counts, whether captures are in doubt, and whether order is proven."""
@@ -477,13 +471,15 @@ class Summary:
     def _evidence(self) -> npt.NDArray[Any]:
         """Return the completeness of each ledger, as far as what is judged depends on it."""
         evidence = np.where(self.ledger.selected, self.ledger.rows["evidence"], WHOLE)
-        heard = self._spoke() if self.selection.until_us is not None else False
-        evidence[(self.ledger.continued | heard) & (evidence == UNCLOSED)] = WHOLE
+        complete = self.ledger.continued
+        if self.selection.until_us is not None:
+            complete = complete | self._has_later_lines()
+        evidence[complete & (evidence == UNCLOSED)] = WHOLE
         ended = np.flatnonzero(self.ledger.continued & (evidence != WHOLE))
         evidence[ended[~self.sums[ended].any(axis=1)]] = WHOLE  # nothing of it is judged
         return np.asarray(evidence)
 
-    def _spoke(self) -> npt.NDArray[np.bool_]:
+    def _has_later_lines(self) -> npt.NDArray[np.bool_]:
         """Return which ledgers have a line from the end of the selected time on, when no event waited.
 
         One that no process writes any more has all its lines. Without an end: which have all their parts.
@@ -491,7 +487,7 @@ class Summary:
         rows, until_us = self.ledger.rows, self.selection.until_us
         if until_us is None:
             return np.asarray(~rows["goes_on"])
-        return np.asarray(rows["ended"] | ((rows["spoke_us"] >= until_us) & (rows["waiting"] == 0)))
+        return np.asarray(rows["ended"] | ((rows["last_line_us"] >= until_us) & (rows["waiting"] == 0)))
 
     def _ledger_faults(self, evidence: npt.NDArray[Any], wrong: npt.NDArray[np.bool_]) -> list[str]:
         """Return the faults of the ledgers that are `wrong`, the worst first."""

@@ -16,7 +16,7 @@ from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import Row, result_row
 
-FEW = 1 << 40  # a client has made fewer events; ids at random seldom end with a lower number
+RANDOM = 1 << 40  # a client has made fewer events; ids at random seldom end with a lower number
 NAMED = 1 << 16  # ids that become text at a time
 
 
@@ -73,9 +73,9 @@ class UnlistedReducer:
         self.plan, self.ledger, self.writer, *_ = task
         self.key = key
         self.tables = ProducerTables(self.ledger.last)
-        # By id, those that arrived early first.
-        id_, age = (("owner", np.int32), ("a", np.uint64), ("b", np.uint64)), ("age", np.int64)
-        self.arrivals = FirstArrivals(*id_, age)
+        # By id, those with the most marks first: they are stored as negative numbers.
+        id_, marks = (("owner", np.int32), ("a", np.uint64), ("b", np.uint64)), ("marks", np.int64)
+        self.arrivals = FirstArrivals(*id_, marks)
 
     def add(self, row: Row) -> None:
         """Add one row: producer, or a substitute for one, and two halves of an id, the first a sequence."""
@@ -86,9 +86,12 @@ class UnlistedReducer:
         """Return the rows of `RESULTS`, one for each producer."""
         rows = self.arrivals.merge()
         rows = sum_rows(rows, rows["owner"], rows["a"], rows["b"])
+        rows["marks"] *= -1
+        overdue = rows["marks"] & rules.OVERDUE != 0
         owners, starts = np.unique(rows["owner"], return_index=True)
-        for p, own in zip(owners.tolist(), np.split(rows, starts[1:]), strict=True):
-            yield self._known(p, own) if p >= 0 else unknown_result(self.task, self.key, p, own)
+        parts = np.split(rows, starts[1:]), np.split(overdue, starts[1:])
+        for p, own, late in zip(owners.tolist(), *parts, strict=True):
+            yield self._known(p, own) if p >= 0 else unknown_result(self.task, self.key, p, own, late)
         yield from self.tables.rows(self.key)
 
     def _known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
@@ -97,7 +100,7 @@ class UnlistedReducer:
         inside = (sequences >= 1) & (sequences <= packed.last[p])
         beyond = ~inside & ((sequences < 1) | packed.whole[p])
         marks = packed.outcomes_at(p, sequences) | (sequences > packed.pending_after[p]) * rules.NEW
-        state = rules.RULES[marks | -rows["age"] | rules.SEEN] & rules.STATE
+        state = rules.RULES[marks | rows["marks"] | rules.SEEN] & rules.STATE
         state[beyond] = schema.UNEXPECTED
         # The columns of `tally.BEYOND` follow each other as the states do.
         columns = state + ~inside * (Column.UNEXPECTED_BEYOND - schema.UNEXPECTED)
@@ -121,23 +124,23 @@ class UnlistedReducer:
         return result_row("unlisted", self.key, text=json.dumps(head), values=never)
 
 
-def unknown_result(task: Task, key: int, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
+def unknown_result(
+    task: Task, key: int, p: int, rows: npt.NDArray[Any], overdue: npt.NDArray[np.bool_]
+) -> dict[str, Any]:
     """Return the row of ids or bodies that are in no ledger.
 
-    They are unexpected if all ledgers list what they must, and unknown if missing lines may list them. Where
-    events are selected up to a time, an id as clients make it is unknown, too.
-    `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`. The time of arrival is known of ids alone.
+    They are unexpected if all ledgers list what they must, or if they are `overdue`, and unknown if missing
+    lines may list them. Where events are selected up to a time, an id as clients make it is unknown, too.
+    `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
     """
     plan, facts, writer, *_ = task
-    told = np.full(len(rows), facts.all_told_us == schema.NEVER)
-    if p != schema.WITHOUT_ID or not plan.anonymous_shares:
-        told |= -rows["age"] & rules.TOLD != 0
+    unexpected = overdue | (facts.all_complete_us == schema.NEVER)
     if p == schema.UNKNOWN_PRODUCER and plan.selection[1] is not None:
         # The ledger of a producer that has just begun may not be copied yet.
-        told &= rows["b"] & np.uint64(LAST_SEQUENCE) >= np.uint64(FEW)
+        unexpected &= rows["b"] & np.uint64(LAST_SEQUENCE) >= np.uint64(RANDOM)
     counts: dict[str, int] = {}
     examples: dict[str, list[list[Any]]] = {}
-    for code, of_word in ((schema.UNEXPECTED, rows[told]), (schema.UNKNOWN, rows[~told])):
+    for code, of_word in ((schema.UNEXPECTED, rows[unexpected]), (schema.UNKNOWN, rows[~unexpected])):
         word = schema.STATES[code]
         counts[word] = len(of_word)
         found = examples[word] = []

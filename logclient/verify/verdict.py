@@ -56,9 +56,6 @@ class Latency(NamedTuple):
     max: int  # exact
 
 
-QUANTILES = Latency._fields[1:]
-
-
 class ProducerVerdict(NamedTuple):
     """The verdict on one producer; an empty ``producer``: on events that belong to none."""
 
@@ -195,9 +192,10 @@ class Limits(NamedTuple):
     def read(cls, latency: str | None = None, **given: int | str | None) -> Limits:
         """Check limits such as ``100`` and ``"0.1%"``, and ``"p99=5s"`` on latency."""
         limits: dict[str, str | None] = {"latency": latency}
+        _, *quantiles = Latency._fields
         for name, time in _latencies(latency):
-            if name not in QUANTILES:
-                known = ", ".join(QUANTILES)
+            if name not in quantiles:
+                known = ", ".join(quantiles)
                 raise ConfigError(f"max_latency: {name[:40]!r} is none of {known}, as in p99=5s")
             try:
                 parse_duration(time)
@@ -213,15 +211,23 @@ class Limits(NamedTuple):
                 raise ConfigError(f"max_{word}: {text[:40]!r} {what}")
         return cls(**limits)
 
-    def broken(self, counts: Counts, latency: Latency | None = None) -> list[str]:
-        """Return a phrase for each limit that these numbers exceed."""
-        out = []
+    def allowed(self, counts: Counts) -> dict[str, bool]:
+        """Return for each word with a limit whether these numbers are within it."""
+        allowed = {}
         for word, text in self._asdict().items():
             if text is not None and word != "latency":
                 n = getattr(counts, word)
                 share = text.endswith("%")
-                if 100 * n > Fraction(text[:-1]) * counts.events if share else n > int(text):
-                    out.append(f"{n:,} {word}, more than {text}")
+                allowed[word] = 100 * n <= Fraction(text[:-1]) * counts.events if share else n <= int(text)
+        return allowed
+
+    def broken(self, counts: Counts, latency: Latency | None = None) -> list[str]:
+        """Return a phrase for each limit that these numbers exceed."""
+        out = [
+            f"{getattr(counts, word):,} {word}, more than {getattr(self, word)}"
+            for word, allowed in self.allowed(counts).items()
+            if not allowed
+        ]
         for name, time in _latencies(self.latency if latency else None):
             if (us := getattr(latency, name)) > 1e6 * parse_duration(time):
                 out.append(f"latency {name} {us / 1e6:,.3g} s, more than {time}")
@@ -230,7 +236,9 @@ class Limits(NamedTuple):
 
 def _latencies(limit: str | None) -> list[tuple[str, str]]:
     """Return the quantiles and times of a limit on latency."""
-    pairs = (pair.partition("=") for pair in (limit or "").split(",") if limit is not None)
+    if limit is None:
+        return []
+    pairs = (pair.partition("=") for pair in limit.split(","))
     return [(name.strip(), time.strip()) for name, _, time in pairs]
 
 

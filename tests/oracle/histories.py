@@ -59,7 +59,7 @@ class Ledger:
     decided_us: dict[int, int] = field(default_factory=dict)  # when the first line about it was written
     deferred: set[int] = field(default_factory=set)
     last: int = 0
-    spoke_us: int = 0  # the time of the last line that has one
+    last_line_us: int = 0  # the time of the last line that has one
     waiting: int = 0
     goes_on: bool = False  # in a part that is not here
     ended: bool = False  # no process writes it any more
@@ -246,7 +246,7 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
             ledger.mode = head.get("mode", "")
         if part == 1 and type(first.content.get("at_us")) is int:
             ledger.begun_us = first.content["at_us"]
-        ledger.spoke_us = _time_of(first) or ledger.spoke_us
+        ledger.last_line_us = _time_of(first) or ledger.last_line_us
         at, begun, ended = 0, False, False
         for text in lines:
             begin, at = at, at + len(text) + 1
@@ -265,7 +265,7 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
                 ledger.holes = True
                 continue
             _take(ledger, line)
-            ledger.spoke_us = _time_of(line) or ledger.spoke_us
+            ledger.last_line_us = _time_of(line) or ledger.last_line_us
             ledger.goes_on, ledger.ended = line.kind == "continued", line.kind == "ended"
             if line.kind == "close":
                 close = line.content, before + begin
@@ -1151,7 +1151,7 @@ class Judge:
                 continue
             word = "unexpected"
             if seq != 0 and ledger.state != "whole":
-                word = self.stray(ledger, seq, self.seen[producer, seq])
+                word = self.unlisted_word(ledger, seq, self.seen[producer, seq])
             self.add(word, f"{producer}{seq:012x}")
 
     def word(self, ledger: Ledger, seq: int, listed: bool, own: bool, copies: list[Arrival]) -> str:
@@ -1164,26 +1164,26 @@ class Judge:
         if listed:
             return self.unseen(ledger, seq)
         if copies:
-            return self.stray(ledger, seq, copies)
+            return self.unlisted_word(ledger, seq, copies)
         return {"dropped": "dropped", "failed": "missing"}.get(fate, doubtful)
 
-    def stray(self, ledger: Ledger, seq: int, copies: list[Arrival]) -> str:
+    def unlisted_word(self, ledger: Ledger, seq: int, copies: list[Arrival]) -> str:
         """Return the word of an event that arrived, and is not listed."""
         fate = ledger.fate(seq)
         received = min((a.received_us for a in copies if self.has_time(a)), default=NEVER)
-        if fate == "dropped" or (fate == "undecided" and received <= self.told_us(ledger)):
+        if fate == "dropped" or (fate == "undecided" and received <= self.complete_us(ledger)):
             return "unexpected"
         until = self.options.until_us
         if until is not None and received < until - CLOCKS_US:
             return "unknown"
         return "pending" if self.is_pending(ledger, seq) else "unknown"
 
-    def told_us(self, ledger: Ledger) -> int:
+    def complete_us(self, ledger: Ledger) -> int:
         """Return until when an event that arrived must be listed."""
         if ledger.state == "whole" or (ledger.state == "unclosed" and ledger.ended):
             return NEVER
-        known = ledger.state == "unclosed" and ledger.spoke_us > 0
-        return ledger.spoke_us - CLOCKS_US if known else -NEVER
+        known = ledger.state == "unclosed" and ledger.last_line_us > 0
+        return ledger.last_line_us - CLOCKS_US if known else -NEVER
 
     def unseen(self, ledger: Ledger, seq: int) -> str:
         """Return the word of a listed event that did not arrive."""
@@ -1221,10 +1221,10 @@ class Judge:
 
     def judge_unassigned(self) -> None:
         options = self.options
-        told_us = min((self.told_us(one) for one in self.judged.values()), default=NEVER)
+        complete_us = min((self.complete_us(one) for one in self.judged.values()), default=NEVER)
         if self.result.unread or any(one.state in ("stopped", "holes") for one in self.ledgers.values()):
-            told_us = -NEVER
-        word = "unexpected" if told_us == NEVER else "unknown"
+            complete_us = -NEVER
+        word = "unexpected" if complete_us == NEVER else "unknown"
         if self.by_hash and not options.selects:
             for value in self.left:
                 self.add(word, f"~{value:016x}")
@@ -1238,7 +1238,7 @@ class Judge:
             for a in chosen:
                 ours = a.name is not None and a.digits and a.name[1] % (1 << 48) < 1 << 40
                 new = ours and options.until_us is not None  # its ledger may not be copied yet
-                early[first[self.ident_of(a)] <= told_us and not new].append(a)
+                early[first[self.ident_of(a)] <= complete_us and not new].append(a)
             self.add_each("unexpected", early[True])
             self.add_each("unknown", early[False])
         foreign = [a for a in self.foreign if self.in_selected_run(a) and self.is_received(a)]
@@ -1357,7 +1357,7 @@ class Judge:
             goes_on = until is not None and bool(listed) and ledger.created[listed[-1]] >= until
             heard = not ledger.goes_on
             if until is not None:
-                heard = ledger.ended or (ledger.spoke_us >= until and not ledger.waiting)
+                heard = ledger.ended or (ledger.last_line_us >= until and not ledger.waiting)
             return not goes_on and not (heard and (self.options.allow_open or until is not None))
         return ledger.state != "whole"
 

@@ -75,14 +75,14 @@ class LineReader:
         self.selected: list[int] = []
         self.position = 0
         self.end_us: int | None = None
-        self.spoke_us = 0
+        self.last_line_us = 0
         self.reasons: dict[bytes, int] = {}
 
     def begin_file(self, index: int) -> None:
         self.index = index
         self.last = 0
         self.end_us = None
-        self.spoke_us = 0
+        self.last_line_us = 0
 
     def know(self, reason: bytes, number: int) -> None:
         self.reasons[reason] = number
@@ -104,9 +104,9 @@ class LineReader:
             return -1
         return 1 if self.until_us is not None and time_us >= self.until_us else 0
 
-    def _spoke(self, time_us: int) -> None:
+    def _note_time(self, time_us: int) -> None:
         if 0 < time_us < 9_000_000_000_000_000:
-            self.spoke_us = time_us
+            self.last_line_us = time_us
 
     def _line(self, line: bytes, room: int) -> bool:
         if found := _BATCH.fullmatch(line):
@@ -116,14 +116,14 @@ class LineReader:
             late = self.end_us is not None and int(at) >= self.end_us
             if self._outcome(CODES[status] + 8 * late, reason, seqs) is None:
                 return False
-            self._spoke(int(at))
+            self._note_time(int(at))
             return True
         if found := _DROPPED.fullmatch(line):
             at, reason, seqs = found.groups()
             ranges = self._outcome(CODES[b"dropped"], reason, seqs)
             if ranges is None:
                 return False
-            self._spoke(int(at))
+            self._note_time(int(at))
             if self._when(int(at)) == 0:
                 self.drops.append([self.index, int(at), sum(last - first + 1 for first, last in ranges)])
             return True

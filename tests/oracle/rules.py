@@ -26,10 +26,10 @@ class Event(NamedTuple):
     """It may have been made after the selected time."""
     unsettled: bool
     """A capture that goes on may not have it yet."""
-    old: bool
+    before_end: bool
     """It arrived before the end of the selected time."""
-    told: bool
-    """It arrived before the last line of its ledger was written."""
+    overdue: bool
+    """Its ledger has a later line, and so must list it."""
 
 
 class Judgement(NamedTuple):
@@ -62,7 +62,7 @@ def _word(event: Event) -> str:
             return "unknown"
         return "lost" if event.outcome == "acked" else "missing"
     if event.seen:
-        if event.outcome == "dropped" or (event.told and not event.outcome):
+        if event.outcome == "dropped" or (event.overdue and not event.outcome):
             return "unexpected"
-        return "unknown" if event.old else unknown
+        return "unknown" if event.before_end else unknown
     return {"dropped": "dropped", "failed": "missing"}.get(event.outcome, unknown)

@@ -73,7 +73,7 @@ class Facts:
         self.end: dict[str, Any] | None = None  # the close line, when it is the last
         self.before = 0  # bytes before it
         self.stopped = False
-        self.spoke_us = 0  # the time of the last line that has one
+        self.last_line_us = 0  # the time of the last line that has one
         self.waiting = 0
         self.goes_on = False  # in a part that is not here
         self.ended = False  # no process writes it any more
@@ -102,7 +102,7 @@ class Facts:
                 self.identity, self.protocol = head["identity"], head["protocol"]
                 self.mode = head.get("mode", "")
                 self.began = (head.get("at_us") or None) if number == 1 else None
-            self._spoke(head)
+            self._note_time(head)
             self.holes |= part.torn and number != numbers[-1]
             for i, line in enumerate(part.lines[1:], 1):
                 self.end, self.goes_on, self.ended = None, False, False
@@ -113,7 +113,7 @@ class Facts:
                     break
                 else:
                     self._line(line)
-                    self._spoke(line)
+                    self._note_time(line)
                     self.goes_on, self.ended = line["t"] == "continued", line["t"] == "ended"
                     if line["t"] == "close":
                         self.end = line
@@ -123,10 +123,10 @@ class Facts:
             self.before += sum(part.sizes)
         self._check()
 
-    def _spoke(self, line: dict[str, Any] | None) -> None:
+    def _note_time(self, line: dict[str, Any] | None) -> None:
         at = line.get("at_us", 0) if line is not None else 0
         if 0 < at < 9_000_000_000_000_000:
-            self.spoke_us = at
+            self.last_line_us = at
 
     def _line(self, line: dict[str, Any]) -> None:
         seqs = _seqs(line)
@@ -202,27 +202,28 @@ class Facts:
         """What a sequence is of which the ledger does not say enough."""
         return "pending" if seq > self.settled else "unknown"
 
-    def stray(self, seq: int, received: int) -> str:
+    def unlisted_word(self, seq: int, received: int) -> str:
         """What an event is that arrived, and is not listed."""
         outcome = self.outcome.get(seq, "")
-        if outcome == "dropped" or (not outcome and received <= self.told_us):
+        if outcome == "dropped" or (not outcome and received <= self.complete_us):
             return "unexpected"
-        old = self.until is not None and received < self.until - CLOCKS_US
-        return "unknown" if old else self.undecided(seq)
+        before_end = self.until is not None and received < self.until - CLOCKS_US
+        return "unknown" if before_end else self.undecided(seq)
 
     @property
-    def told_us(self) -> int:
+    def complete_us(self) -> int:
         """Until when an event that arrived must be listed."""
         if self.whole or (self.kind == "unclosed" and self.ended):
             return FOREVER
-        return self.spoke_us - CLOCKS_US if self.kind == "unclosed" and self.spoke_us > 0 else -FOREVER
+        known = self.kind == "unclosed" and self.last_line_us > 0
+        return self.last_line_us - CLOCKS_US if known else -FOREVER
 
     @property
-    def is_heard(self) -> bool:
+    def has_later_lines(self) -> bool:
         """Whether an open ledger says all that matters here."""
         if self.until is None:
             return not self.goes_on
-        return self.ended or (self.spoke_us >= self.until and not self.waiting)
+        return self.ended or (self.last_line_us >= self.until and not self.waiting)
 
     def leave_out(self) -> None:
         """Select nothing: all its events are of other runs."""
@@ -408,7 +409,7 @@ def judge(
         for seq, copies in seen.items():
             if not 1 <= seq <= mine.last and not mine.is_outside(seq):
                 received = min(arrival.received_us for _, arrival in copies)
-                word = "unexpected" if mine.whole or seq == 0 else mine.stray(seq, received)
+                word = "unexpected" if mine.whole or seq == 0 else mine.unlisted_word(seq, received)
                 tell[word] += 1
                 ids[word].add((producer, seq))
         judged = {
@@ -421,12 +422,12 @@ def judge(
     if not selecting:
         left = _compare_by_hash(facts, hashed, by_hash, may_arrive, counts, ids, extra)
         unknown_ids |= dict.fromkeys(left, FOREVER)
-    told_us = min([FOREVER, *(mine.told_us for mine in facts.values() if mine.selected)])
+    complete_us = min([FOREVER, *(mine.complete_us for mine in facts.values() if mine.selected)])
     if any(mine.kind in ("stopped", "holes") for mine in facts.values()):
-        told_us = -FOREVER
+        complete_us = -FOREVER
     without_producer = Counter(
         "unknown"
-        if at > told_us or (until is not None and key[0] == "id" and key[2] < 1 << 40)
+        if at > complete_us or (until is not None and key[0] == "id" and key[2] < 1 << 40)
         else "unexpected"
         for key, at in unknown_ids.items()
     )
@@ -437,7 +438,7 @@ def judge(
             owner is not None
             and owner.selected
             and not owner.whole
-            and not (owner.kind == "unclosed" and owner.is_heard and (allow_open or until is not None))
+            and not (owner.kind == "unclosed" and owner.has_later_lines and (allow_open or until is not None))
             and not (owner.kind == "unclosed" and owner.is_outside(owner.last + 1))
         ):
             code = max(code, 1)
@@ -482,7 +483,7 @@ def _word(mine: Facts, seq: int, copies: list[Arrival], all_whole: bool) -> tupl
             return "lost", True
         return (mine.undecided(seq) if outcome == "" and not mine.whole else "missing"), True
     if hashes:
-        return mine.stray(seq, min(arrival.received_us for arrival in copies)), False
+        return mine.unlisted_word(seq, min(arrival.received_us for arrival in copies)), False
     return ({"dropped": "dropped", "failed": "missing"}.get(outcome) or mine.undecided(seq)), False
 
 

@@ -18,7 +18,7 @@ schema = pytest.importorskip("logclient.verify.schema")
 OUTCOMES = ("", "dropped", "failed", "handed", "acked")
 BITS = (
     rules.LISTED, rules.NOT_JUDGED, rules.DEFERRED, rules.HAS_ID, rules.CORRUPT, rules.IN_OTHER_RUN,
-    rules.SEEN, rules.NOT_WHOLE, rules.NEW, rules.UNSETTLED, rules.OLD, rules.TOLD,
+    rules.SEEN, rules.NOT_WHOLE, rules.NEW, rules.UNSETTLED, rules.BEFORE_END, rules.OVERDUE,
 )  # fmt: skip
 WORDS = (*schema.STATES, "excluded", "elsewhere")
 
@@ -32,7 +32,7 @@ def combinations() -> Iterator[tuple[int, oracle.Event]]:
                 continue  # only listed events are compared with a hash
             if event.new and not event.open:
                 continue  # a whole ledger lists all of its events
-            if (event.old or event.told) and (event.listed or not event.seen):
+            if (event.before_end or event.overdue) and (event.listed or not event.seen):
                 continue  # these are of events that arrived and are not listed
             yield OUTCOMES.index(outcome) | sum(b for b, on in zip(BITS, flags, strict=True) if on), event
 
