@@ -106,10 +106,9 @@ def _note_end(path: str) -> None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = os.fstat(fd).st_size
             data = os.pread(fd, _COPY_BYTES, max(size - _COPY_BYTES, 0))
-            last = data.rstrip(b"\n").rpartition(b"\n")[2]
             # A torn line stays what it is, and is ignored.
             locked = b'"locked":true' in os.pread(fd, _HEAD_BYTES, 0).partition(b"\n")[0]
-            if locked and data.endswith(b"\n") and not last.startswith(_LAST_LINES):
+            if locked and data.endswith(b"\n") and not _last_line(data).startswith(_LAST_LINES):
                 line = json.dumps({"t": "ended", "at_us": time.time_ns() // 1000}, separators=(",", ":"))
                 os.write(fd, line.encode() + b"\n")
         finally:
@@ -170,7 +169,11 @@ def _whole_lines(file: _File) -> int:
 
 def _has_close(file: _File, size: int) -> bool:
     data = file.read(max(size - _COPY_BYTES, 0), size)
-    return data.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"t":"close"')
+    return _last_line(data).startswith(b'{"t":"close"')
+
+
+def _last_line(data: bytes) -> bytes:
+    return data.rstrip(b"\n").rpartition(b"\n")[2]
 
 
 def _is_closed(file: _File) -> bool:

@@ -390,9 +390,9 @@ class CaptureWriter:
             self._announced.clear()
             raise
         self._written_next = self._next
-        if self._segment_seconds < math.inf:
-            self.due = min(self.due, time.monotonic() + self._segment_seconds)
-        if self._size >= self._segment_bytes or time.monotonic() >= self.due:
+        now = time.monotonic() if self._segment_seconds < math.inf else 0.0
+        self.due = min(self.due, now + self._segment_seconds)
+        if self._size >= self._segment_bytes or now >= self.due:
             self._rotate()
 
     def rotate(self) -> None:

@@ -12,6 +12,7 @@ import json
 import operator
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ class Edges(NamedTuple):
     wrong: str | None  # a text that is not a timestamp
 
 
-class Source:
+class Source(ABC):
     """The records that a verification reads instead of a capture, from any kind of table.
 
     They are `numbered` if they have a number that rises with the order of arrival at a listener, and `timed`
@@ -75,21 +76,21 @@ class Source:
         self.numbered, self.timed = "arrival" in columns, "received" in columns
         self.places = [Place("")]  # by number of the listener
 
+    @abstractmethod
     def _kind(self, what: str, name: str) -> str:
         """Return the type of a column."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _edges(self) -> Iterable[Edges]:
         """Return what there is at each listener; beyond the most listeners not all."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _repeated(self, place: str) -> int | None:
         """Return an arrival number that two records of a listener have; None: there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
         """Fetch records by listener and number, in one more pass over all; of equal bodies one."""
-        raise NotImplementedError
 
     def _missing(self, name: str, known: Iterable[str]) -> ConfigError:
         return ConfigError(f"columns: {self.title} has no column {name} ({', '.join(known)})"[:400])
