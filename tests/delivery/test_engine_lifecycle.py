@@ -634,10 +634,11 @@ def test_several_waits_for_results_each_end_in_time(build: Make) -> None:
     rig.server.script = silent
     deliveries = [submit_event(rig) for _ in range(3)]
     told: list[Outcome | None] = []
-    threads = [
-        threading.Thread(target=lambda d=d: told.append(d.result(PATIENCE)))  # type: ignore[misc]
-        for d in reversed(deliveries)
-    ]
+
+    def wait(delivery: Delivery) -> None:
+        told.append(delivery.result(PATIENCE))
+
+    threads = [threading.Thread(target=wait, args=(d,)) for d in reversed(deliveries)]
     for thread in threads:
         thread.start()
     rig.server.events(3)

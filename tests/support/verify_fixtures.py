@@ -23,6 +23,12 @@ def scene(tmp_path: Path) -> Scene:
 
 
 @pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Where `hourly.append` writes."""
+    return tmp_path / "hours"
+
+
+@pytest.fixture
 def run(scene: Scene) -> Callable[..., Any]:
     """The verdict on the scene, without Spark."""
     inprocess = pytest.importorskip("tests.support.verify_inprocess")

@@ -102,16 +102,6 @@ def column(page: Found, head: str) -> list[str]:
     return [text for classes, text in page.cells if classes == head]
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "hours"
-
-
 def test_hours_of_a_run(scene: Scene, table: Path) -> None:
     assert append(scene, table, [*range(1, 13), *range(14, 21)]) == ExitCode.BROKEN
     page = read(table)

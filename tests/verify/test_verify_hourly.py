@@ -62,16 +62,6 @@ def numbers(row: dict[str, Any]) -> dict[str, int]:
     return {word: row[word] for word in WORDS if row[word]}
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "hours"
-
-
 def test_row_of_a_producer_and_hour(scene: Scene, table: Path) -> None:
     write(scene, [*range(1, 13), 12, *range(14, 21), files.body("0d" * 16, "never sent")])
     assert append(scene, table) == ExitCode.BROKEN
