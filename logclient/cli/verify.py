@@ -67,11 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --append: judge such intervals in place of hours, as in 5m",
     )
     for word in ("missing", "duplicated", "dropped", "lost", "unexpected"):
+        always = word in ("lost", "unexpected")  # without a limit one of them breaks the promise
         add(
             f"--max-{word}",
-            type=argument_type(_limit, "limit"),
+            type=argument_type(_limit if always else _limit_or_none, "limit"),
             default=argparse.SUPPRESS,
-            metavar="N|N%|none",
+            metavar="N|N%" if always else "N|N%|none",
             help=f"exit with 1 when more than N events are {word}"
             f" (default: {'none' if word == 'duplicated' else 0})",
         )
@@ -196,9 +197,11 @@ def print_verdict(arguments: argparse.Namespace, stop: threading.Event | None = 
     return verdict.exit_code
 
 
-def _limit(text: str) -> str | None:
-    if text == "none":
-        return None
+def _limit_or_none(text: str) -> str | None:
+    return None if text == "none" else _limit(text)
+
+
+def _limit(text: str) -> str:
     number = text.removesuffix("%")
     if not (number.isascii() and number.replace(".", "", 1).isdigit() and len(number) < 16):
         raise ValueError(f"must be a count such as 100 or a share such as 0.1%, got {text[:40]!r}")

@@ -76,6 +76,10 @@ class TestUsage:
                 ["verify", "--ledger", "x", "--capture", "y", "--max-missing", "0.5"],
                 "must be whole, or a share",
             ),
+            (
+                ["verify", "--ledger", "x", "--capture", "y", "--max-lost", "none"],
+                "must be a count such as 100",
+            ),
             (["decode", "run", "--limit", "-1"], "--limit"),
         ],
     )
