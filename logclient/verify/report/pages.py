@@ -95,7 +95,11 @@ def _facts(verdict: Verdict) -> dict[str, tuple[str, str]]:
     note = "in the order of devices: reordered events are reported and do not break the promise"
     took = duration(1e6 * verdict.seconds.get("total", 0.0))
     verified = f"{clock(verdict.made_us, 1_000_000)}, in {took}; exit code {int(verdict.exit_code)}"
-    limits = [f"at most {n} {word}" for word, n in verdict.limits._asdict().items() if n is not None]
+    limits = (
+        f"latency at most {limit}" if word == "latency" else f"at most {limit} {word}"
+        for word, limit in verdict.limits._asdict().items()
+        if limit is not None
+    )
     return {
         "Selected": (words.selected_line(verdict) if verdict.selection else "", ""),
         "Sent, by the ledgers": (sent, ledger.get("folder", "")),
