@@ -1,5 +1,5 @@
-"""Arrivals of a verification: sorted into buckets (gather.py in logclient/verify), joined with the ledger's
-events there, and judged (buckets.py). NumPy needs dozens of passes over the same columns.
+"""Arrivals of a verification: sorted into buckets (arrival_rows.py in logclient/verify), joined with the
+events of the ledgers there, and judged (buckets.py). NumPy needs dozens of passes over the same columns.
 
 All functions run without the GIL. They raise ValueError for columns of other lengths, for an index outside
 of a column, for starts out of order, and for a number out of its range. Columns may then be changed in part.
@@ -36,7 +36,8 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
          int64_t received_us,
          const uint64_t[::1] expected not None, const uint8_t[::1] listed not None: npt.NDArray[np.uint8],
          int32_t[::1] copies not None, int64_t[::1] first not None, int64_t[::1] received not None,
-         int32_t[::1] wrong not None) -> tuple[int, int]:
+         int32_t[::1] wrong not None, int32_t[::1] touched not None, Py_ssize_t several
+         ) -> tuple[int, int, int]:
     """Join arrivals with the events of a bucket.
 
     Args:
@@ -46,9 +47,11 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
         listed: whether the ledger lists the event.
         copies: how often each event arrived; counted up. `first` and `received` are lowered.
         wrong: with room for all arrivals; filled with the indices of those whose hash differs.
+        touched: of `several` events that arrived before; filled up with those that `first` has now.
 
     Returns:
-        How many arrivals belong to listed events, and how many have another hash.
+        How many arrivals belong to listed events, how many have another hash, and how many events `touched`
+        has.
     """
     cdef Py_ssize_t n = places.shape[0], size = expected.shape[0], i
     cdef Py_ssize_t of_listed = 0, differing = 0
@@ -57,8 +60,10 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
     if hashes.shape[0] != n or positions.shape[0] != n or after.shape[0] != n or wrong.shape[0] < n:
         raise ValueError("hashes, positions, after and wrong: they must be as long as places")
     if (listed.shape[0] != size or copies.shape[0] != size or first.shape[0] != size
-            or received.shape[0] != size):
-        raise ValueError("listed, copies, first and received: they must be as long as expected")
+            or received.shape[0] != size or touched.shape[0] != size):
+        raise ValueError("listed, copies, first, received and touched: they must be as long as expected")
+    if not 0 <= several <= size:
+        raise ValueError(f"several: {several} is not from 0 to {size}")
     with nogil:
         for i in range(n):
             place = places[i]
@@ -68,6 +73,12 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
             copies[place] += 1
             of_listed += listed[place] != 0
             if positions[i] < first[place]:
+                if first[place] == INT64_MAX:
+                    if several == size:
+                        with gil:
+                            raise ValueError("touched: it has no room")
+                    touched[several] = place
+                    several += 1
                 first[place] = positions[i]
             if after[i] != <uint32_t>NO_TIME:
                 at = received_us + <int64_t>after[i]
@@ -76,38 +87,42 @@ def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None
             if hashes[i] != expected[place]:
                 wrong[differing] = <int32_t>i
                 differing += 1
-    return of_listed, differing
+    return of_listed, differing, several
 
 
 def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences not None,
-           const int64_t[::1] last not None, const int64_t[::1] bases not None,
+           const int64_t[::1] before not None, const int64_t[::1] size not None,
+           const int64_t[::1] bases not None,
            const int32_t[::1] starts not None, int bits,
            int64_t[::1] buckets not None, int32_t[::1] places not None) -> int:
     """Find the bucket of each event and its place there.
 
     Args:
         producers: of each event its producer; none where it is no row of the tables.
-        last: of each producer, its highest sequence; `bases` and `starts`: bucket and place of its first.
+        before: of each producer, how many sequences before its first place have none.
+        size: how many places it has; `bases` and `starts`: bucket and place of the first.
         bits: a bucket has ``2**bits`` sequences of a producer; from 0 to 30.
-        buckets: filled, as `places`; -1 where the producer has no such sequence.
+        buckets: filled, as `places`; -1 where the sequence has no place.
 
     Returns:
         How many events have a bucket.
     """
     cdef Py_ssize_t n = producers.shape[0], known = 0, i
-    cdef int64_t size = last.shape[0], p, s
+    cdef int64_t m = size.shape[0], p, s
     if sequences.shape[0] != n or buckets.shape[0] != n or places.shape[0] != n:
         raise ValueError("sequences, buckets and places: they must be as long as producers")
-    if bases.shape[0] != size or starts.shape[0] != size:
-        raise ValueError("bases and starts: they must be as long as last")
+    if before.shape[0] != m or bases.shape[0] != m or starts.shape[0] != m:
+        raise ValueError("before, bases and starts: they must be as long as size")
     if not 0 <= bits <= 30:
         raise ValueError(f"bits: {bits} is not from 0 to 30")
     cdef int64_t mask = (<int64_t>1 << bits) - 1
     with nogil:
         for i in range(n):
             p = producers[i]
-            s = sequences[i]
-            if 0 <= p < size and 1 <= s <= last[p]:
+            s = 0
+            if 0 <= p < m:
+                s = <int64_t>(<uint64_t>sequences[i] - <uint64_t>before[p])
+            if 1 <= s and s <= size[p]:
                 buckets[i] = bases[p] + ((s - 1) >> bits)
                 places[i] = <int32_t>((s - 1) & mask) + starts[p]
                 known += 1
@@ -257,7 +272,7 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
         common: of each producer, marks of all its events.
         newer: of each producer, the place from which on its events have the mark ``NEW``.
         rules: for each combination of marks the judgement.
-        judgements: of each event; filled.
+        judgements: of each event; filled, but for ``LATE``, which stays.
         counts: of each producer a row, with the number of its events in each state; counted up. State 0 has
             no fault, and the last two states are not judged.
         odd: with room for all events; filled with the indices of those in other states.
@@ -287,7 +302,7 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
                 bits = common[o] | NEW if i >= newer[o] else common[o]
                 mark = marks[i] | bits | (SEEN if copies[i] > 0 else 0)
                 judgement = rules[mark & (MARKS - 1)]
-                judgements[i] = judgement
+                judgements[i] = judgement | (judgements[i] & LATE)
                 if copies[i] > 1 and judgement & COUNTED:
                     repeated[several] = i
                     several += 1
@@ -306,85 +321,88 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
     return odds, several
 
 
-def find_late(const int64_t[::1] first not None, uint8_t[::1] judgements not None: npt.NDArray[np.uint8],
-              const int64_t[::1] starts not None) -> tuple[int, int, int]:
-    """Find the events that arrived after a later event of their producer.
+def judge_order(const int32_t[::1] touched not None, const int64_t[::1] first not None,
+                uint8_t[::1] judgements not None: npt.NDArray[np.uint8],
+                const int64_t[::1] starts not None, int64_t limit) -> tuple[int, int, int]:
+    """Find the events that arrived at a listener after a later event of their producer.
 
     Args:
+        touched: the events that arrived there, ascending.
         judgements: those with ``ORDERED`` are compared, and late ones get ``LATE``.
+        limit: the position of an event that is later than all of these; ``2**63 - 1``: there is none.
 
     Returns:
-        How many of the compared events arrived, how many of these are late, and the lowest position.
+        How many are late, the lowest position of those that are compared, and that of the last of them;
+        ``2**63 - 1``: none is compared.
     """
-    cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high = n
-    cdef Py_ssize_t arrived = 0, late = 0
-    cdef int64_t earliest, minimum = INT64_MAX
-    if judgements.shape[0] != n:
+    cdef Py_ssize_t n = touched.shape[0], size = first.shape[0], i, o = starts.shape[0] - 1
+    cdef Py_ssize_t late = 0
+    cdef int64_t earliest = limit, lowest = INT64_MAX, last = INT64_MAX, before = size, place
+    if judgements.shape[0] != size:
         raise ValueError("judgements: it must be as long as first")
-    check_starts(starts, n)
-    with nogil:
-        for o in range(m - 1, -1, -1):
-            earliest = INT64_MAX
-            for i in range(high - 1, starts[o] - 1, -1):
-                if first[i] == INT64_MAX or not judgements[i] & ORDERED:
-                    continue
-                arrived += 1
-                if first[i] < earliest:
-                    earliest = first[i]
-                else:
-                    judgements[i] |= LATE
-                    late += 1
-            if earliest < minimum:
-                minimum = earliest
-            high = starts[o]
-    return arrived, late, minimum
-
-
-def find_last(const int64_t[::1] first not None,
-              const uint8_t[::1] judgements not None: npt.NDArray[np.uint8], int64_t[::1] places not None,
-              int64_t[::1] positions not None) -> int:
-    """Find the last events of a producer that arrived before all later ones.
-
-    Returns:
-        How many there are. The ends of `places` and `positions`, which have room for the most events, are
-        filled with their indices, ascending, and with their positions.
-    """
-    cdef Py_ssize_t n = first.shape[0], room = places.shape[0], at = room, i
-    cdef int64_t earliest = INT64_MAX
-    if judgements.shape[0] != n:
-        raise ValueError("judgements: it must be as long as first")
-    if positions.shape[0] != room:
-        raise ValueError("positions: it must be as long as places")
+    check_starts(starts, size)
     with nogil:
         for i in range(n - 1, -1, -1):
-            if at == 0:
-                break
-            if first[i] < earliest and judgements[i] & ORDERED:
-                earliest = first[i]
-                at -= 1
-                places[at] = i
-                positions[at] = first[i]
-    return room - at
+            place = touched[i]
+            if not 0 <= place < before:
+                with gil:
+                    raise ValueError(f"touched: {place} is not below {before}")
+            before = place
+            if not judgements[place] & ORDERED:
+                continue
+            if place < starts[o]:
+                earliest = limit
+                while place < starts[o]:
+                    o -= 1
+            if last == INT64_MAX:
+                last = first[place]
+            if first[place] < lowest:
+                lowest = first[place]
+            if first[place] < earliest:
+                earliest = first[place]
+            else:
+                judgements[place] |= LATE
+                late += 1
+    return late, lowest, last
 
 
-def count_arrived(const int64_t[::1] first not None,
+def count_arrived(const int32_t[::1] touched not None, const int64_t[::1] first not None,
                   const uint8_t[::1] judgements not None: npt.NDArray[np.uint8],
-                  const int64_t[::1] starts not None, int64_t[::1] counts not None):
-    """Count up the events of each producer that arrived at a listener and have ``COUNTED``."""
-    cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high
-    cdef int64_t arrived
-    if judgements.shape[0] != n:
-        raise ValueError("judgements: it must be as long as first")
+                  const int64_t[::1] starts not None, int64_t arrival, int32_t listener,
+                  int64_t[::1] counts not None, int64_t[::1] arrivals not None,
+                  int64_t[::1] positions not None, int32_t[::1] listeners not None):
+    """Count up the events of each producer that arrived at a listener, and keep where each was first seen.
+
+    Args:
+        touched: the events that arrived there, ascending; through one device, if there are several.
+        arrival: the listener with the device.
+        counts: of each producer; counted up for events with ``COUNTED``, once for all devices.
+        arrivals: of each event the first `arrival` it had, -1: none; `positions` has its position there.
+        listeners: of each event the last `listener` that it was counted at.
+    """
+    cdef Py_ssize_t n = touched.shape[0], size = first.shape[0], i, o = 0, m = starts.shape[0]
+    cdef int64_t before = -1, place
+    if (judgements.shape[0] != size or arrivals.shape[0] != size or positions.shape[0] != size
+            or listeners.shape[0] != size):
+        raise ValueError("judgements, arrivals, positions and listeners: they must be as long as first")
     if counts.shape[0] != m:
         raise ValueError("counts: it must be as long as starts")
-    check_starts(starts, n)
+    check_starts(starts, size)
     with nogil:
-        for o in range(m):
-            high = starts[o + 1] if o + 1 < m else n
-            arrived = 0
-            for i in range(starts[o], high):
-                arrived += (first[i] != INT64_MAX) & (judgements[i] >> 4)
-            counts[o] += arrived
+        for i in range(n):
+            place = touched[i]
+            if not before < place < size:
+                with gil:
+                    raise ValueError(f"touched: {place} is not above {before} and below {size}")
+            before = place
+            while o + 1 < m and starts[o + 1] <= place:
+                o += 1
+            if arrivals[place] < 0:
+                arrivals[place] = arrival
+                positions[place] = first[place]
+            if listeners[place] != listener:
+                listeners[place] = listener
+                counts[o] += judgements[place] & COUNTED != 0
 
 
 cdef inline int cell_of(int64_t took) noexcept nogil:

@@ -22,7 +22,7 @@ cdef extern from "ledger/base64.h":
                           int wide) noexcept nogil
 
 cdef enum:
-    _DROPPED = 1             # outcomes, as in logclient/verify/packed_ledger.py
+    _DROPPED = 1             # outcomes, as in logclient/verify/ledger_facts.py
     _FAILED = 2
     _HANDED = 3
     _ACKED = 4

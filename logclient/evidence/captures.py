@@ -10,18 +10,19 @@ from typing import Any, NamedTuple
 
 from logclient.config import registry
 from logclient.errors import ConfigError, LedgerError
-from logclient.evidence import segments, storage
+from logclient.evidence import decode, segments, storage
 from logclient.evidence.decode import protocol_of
+from logclient.evidence.libraries import np
 from logclient.evidence.reports import SegmentReport
-from logclient.evidence.segments import MIN_UNIT, SOURCES, Header, Problem, Segment
-from logclient.evidence.selection import CLOCKS_US
+from logclient.evidence.segments import MIN_UNIT, SOURCES, YEAR_2255, Header, Problem, Segment
+from logclient.evidence.selection import CLOCKS_US, Selection
 
-LISTENER_BITS = 16
-LISTENER = (1 << LISTENER_BITS) - 1  # the most listeners, less one
+MOST_LISTENERS = (1 << 16) - 1
 UNIT_BITS = 40  # units of a listener are numbered with so many bits
 
 CONTINUED = ("rotated", "recovered", "resumed")  # reasons in end records after which another segment follows
 _MAX_RUNS = 10  # the most runs that an error names
+_AGAIN_US = 60_000_000  # after which a client has sent again what was not acknowledged
 _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: its end record
 
 
@@ -52,11 +53,11 @@ class Survey(NamedTuple):
     entries: list[list[Any]]  # see `Plan.segments`
     listeners: list[dict[str, Any]]  # name, protocol, urls, source
     left_out: list[list[Any]]
-    runs: list[tuple[str, str]] = []  # run and host of each entry; empty: no readable header
+    headers: list[Header | None] = []  # of each entry; None: it cannot be read
 
     def find_other_runs(self, runs: Sequence[str]) -> list[int]:
         """Find the segments of runs that are not selected, as indices of `entries`."""
-        there = Counter(key for key in self.runs if key[0])
+        there = Counter((one.run, one.host) for one in self.headers if one and one.run)
         for run in runs:
             if not any(run == known for known, _ in there):
                 named = [
@@ -66,7 +67,40 @@ class Survey(NamedTuple):
                 some = ", ".join(named[:_MAX_RUNS]) or "no run"
                 more = f" and {len(named) - _MAX_RUNS:,} more" if len(named) > _MAX_RUNS else ""
                 raise ConfigError(f"run: no segment is of {run[:100]!r}: the capture has {some}{more}")
-        return [i for i, (run, _) in enumerate(self.runs) if runs and run and run not in runs]
+        found = [i for i, one in enumerate(self.headers) if one and one.run and one.run not in runs]
+        return found if runs else []
+
+    def find_outside(self, selection: Selection) -> list[SegmentReport]:
+        """Find the segments that were received before or after all selected events and their copies.
+
+        A segment lasts until the next one of its listener begins.
+        """
+        since, until = selection.since_us, selection.until_us
+        low = since - CLOCKS_US if since is not None else 0
+        high = until + _AGAIN_US if until is not None else YEAR_2255
+        found: list[SegmentReport] = []
+        if not selection.timed or selection.runs:
+            return found
+        for _, group in groupby(zip(self.entries, self.headers, strict=True), lambda one: one[0][1]):
+            some = list(group)
+            heads = [header or Header("", "", "", "", 0, 0) for _, header in some]
+            begins = np.array([header.first_us for header in heads], np.int64)
+            # When the latest of the segments so far began, and the earliest of those from here on.
+            latest = np.maximum.accumulate(begins)
+            earliest = np.minimum.accumulate(np.where(begins, begins, YEAR_2255)[::-1])[::-1]
+            before = np.append((latest[1:] < low) & (begins[1:] > 0), False)
+            carries = any(protocol and decode.carries(protocol) for (*_, protocol), _ in some)
+            if carries:  # an event may have units in two segments
+                before[:-1] &= before[1:]
+            after = (earliest > high) & (begins > 0)
+            for i in np.flatnonzero(before | after).tolist():
+                (fields, listener, _, protocol), header = some[i][0], heads[i]
+                segment = Segment(*fields)
+                given = segment.listener, segment.name, listener, segment.number, segment.size, protocol
+                report = SegmentReport(*given, True, header.run, header.host, header.url, header.source)
+                report.skipped, report.first_us = True, header.first_us
+                found.append(report)
+        return found
 
 
 def choose(
@@ -187,8 +221,8 @@ def survey(places: str | Sequence[str]) -> Survey:
     """Read the folders of captures, for a plan."""
     chosen, left_out = choose(places)
     names = sorted({one.segment.listener for one in chosen})
-    if len(names) > LISTENER:
-        raise LedgerError(f"capture: more than {LISTENER} listeners")
+    if len(names) > MOST_LISTENERS:
+        raise LedgerError(f"capture: more than {MOST_LISTENERS} listeners")
     index = {name: i for i, name in enumerate(names)}
     listeners: list[dict[str, Any]]
     listeners = [{"name": name, "protocol": "", "urls": [], "source": ""} for name in names]
@@ -213,8 +247,7 @@ def survey(places: str | Sequence[str]) -> Survey:
                 f"capture: {segment.listener} has too many bytes: all segments of a listener may have"
                 f" {(MIN_UNIT << UNIT_BITS) // 10**12} TB, because units are numbered with {UNIT_BITS} bits"
             )
-    runs = [(header.run, header.host) if header else ("", "") for _, header in chosen]
-    return Survey(entries, listeners, [list(one) for one in left_out], runs)
+    return Survey(entries, listeners, [list(one) for one in left_out], [one.header for one in chosen])
 
 
 def decodable(protocol: str) -> bool:
@@ -310,7 +343,8 @@ def find_doubts(
                     own.append(Problem(kind, report.name, -1, f"{n - listed[kind]:,} more of this kind"))
             if not report.header and not listed["unread"] and not listed["damage"]:
                 own.append(Problem("damage", report.name, 0, "no header that can be read"))
-            own += continuity(report, some[i - 1] if i else None, i == len(some) - 1)
+            if not (report.skipped or (i and some[i - 1].skipped)):
+                own += continuity(report, some[i - 1] if i else None, i == len(some) - 1)
             problems += own
             if since_us is not None and i + 1 < len(some) and 0 < some[i + 1].first_us < since_us:
                 continue  # whatever is missing arrived before any event that is judged was made

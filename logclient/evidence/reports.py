@@ -8,9 +8,8 @@ from typing import Any
 from logclient.evidence import decode
 from logclient.evidence.arrays import I64
 from logclient.evidence.libraries import np
+from logclient.evidence.segments import YEAR_2255
 from logclient.evidence.selection import Selection
-
-YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970, is taken as unknown
 
 
 @dataclass
@@ -32,6 +31,7 @@ class SegmentReport:
     acks: int = 0
     first_arrival: int = 1
     next_arrival: int = 1
+    skipped: bool = False  # not read, because it is of another time
     first_us: int = 0  # received, microseconds since 1970; 0: not known
     last_us: int = 0
     end_us: int = 0  # when the last unit in the file was received; 0: not known

@@ -21,6 +21,7 @@ from logclient.evidence.libraries import np, npt
 from logclient.evidence.storage import display_name
 
 VERSION = 1
+YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970, is taken as unknown
 MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
 SOURCES = ("producers", "devices")
 MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest is counted
@@ -58,6 +59,7 @@ class Header(NamedTuple):
     first_arrival: int
     host: str = ""  # of the collector; empty: not known
     source: str = ""  # one of `SOURCES`, whose order it has; empty: not known
+    first_us: int = 0  # when the first unit was received; 0: not known. The record does not have it
 
 
 class Problem(NamedTuple):
@@ -123,12 +125,15 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
 
 
 def read_header(segment: Segment) -> Header | None:
-    """Read the header of a segment."""
+    """Read the header of a segment, and when its first unit was received."""
     data = storage.read_at(segment.path, "capture", 0, min(segment.size, _RECORD_HEAD + 65536))
-    for kind, offset, length in walker.walk(data, limit=1).others[:1]:
+    walk = walker.walk(data, limit=1)
+    for kind, offset, length in walk.others[:1]:
         if kind == walker.SEGMENT:
             header = _header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length])
-            return header if isinstance(header, Header) else None
+            first_us = int.from_bytes(walk.received_us[:8], "little", signed=True)
+            known = 0 < first_us < YEAR_2255
+            return header._replace(first_us=first_us * known) if isinstance(header, Header) else None
     return None
 
 
@@ -151,7 +156,13 @@ def _header(payload: bytes) -> Header | str:
         return "the header is not JSON"
     if not isinstance(given, dict):
         return "the header is not a JSON object"
-    fields: dict[str, Any] = {"host": "", "source": "", **given, "number": given.get("segment")}
+    fields: dict[str, Any] = {
+        "host": "",
+        "source": "",
+        **given,
+        "number": given.get("segment"),
+        "first_us": 0,
+    }
     for name in ("run", "protocol", "listener", "url", "host", "source"):
         if not isinstance(fields.get(name), str):
             return f"{name} of the header is no text" if name in fields else f"the header has no {name}"

@@ -126,7 +126,7 @@ class AnonymousReducer:
         """Return the segments of some arrivals, as indices of `Plan.segments`; -1: they are records."""
         found = np.full(len(rows), -1, np.int64)
         if self.plan.segments:
-            listeners = rows["listener"] & schema.LISTENER
+            listeners = rows["listener"] >> schema.DEVICE_BITS
             for listener in np.unique(listeners).tolist():
                 own = listeners == listener
                 found[own] = self.plan.segments_of(listener, rows["position"][own])

@@ -15,8 +15,8 @@ from logclient._ext.arrivals import locate, measure, spread
 from logclient.errors import LedgerError
 from logclient.evidence import decode, storage
 from logclient.evidence.arrays import I32, I64, U64, true_runs
-from logclient.evidence.reports import YEAR_2255, SegmentReport
-from logclient.evidence.segments import Batch, Segment, SegmentReader
+from logclient.evidence.reports import SegmentReport
+from logclient.evidence.segments import YEAR_2255, Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify import rules, schema
 from logclient.verify.devices import DeviceStretches
@@ -122,7 +122,7 @@ class BucketWriter:
         self.density = 0.05  # events per byte; a first guess
         self.report = SegmentReport("", "", "")  # of the segment that is read
         # Producers whose events have no ids have no places.
-        self.last = np.append(np.where(facts.addressed, facts.last, 0), 0)
+        self.before, self.places = np.append(facts.before, 0), np.append(facts.places, 0)
         self.bases = np.append(facts.bases[:-1], 0)
         self.starts = np.append(facts.starts, 0).astype(np.int32)
         self.selection = Selection.load(plan.selection)
@@ -220,9 +220,12 @@ class BucketWriter:
         """Return the number of buckets of the first of some events."""
         which = np.flatnonzero(events.status[:SAMPLE] == decode.OK)
         bucket, places = np.empty(len(which), np.int64), np.empty(len(which), np.int32)
-        given = events.producer[which].astype(np.int64), events.sequence[which]
-        locate(*given, self.last, self.bases, self.starts, self.plan.bits, bucket, places)
+        self._locate(events.producer[which].astype(np.int64), events.sequence[which], bucket, places)
         return len(np.unique(bucket))
+
+    def _locate(self, producer: I64, sequence: I64, bucket: I64, places: I32) -> int:
+        tables = self.before, self.places, self.bases, self.starts
+        return locate(producer, sequence, *tables, self.plan.bits, bucket, places)
 
     def batch(self, events: decode.Events, positions: I64, received: I64, listener: int) -> Rows:
         """Yield the rows of some events of a listener, in the order of arrival."""
@@ -238,7 +241,7 @@ class BucketWriter:
         for number in numbers.tolist():
             which: Any = np.flatnonzero(device == number) if len(numbers) > 1 else slice(None)
             part = events._replace(**{name: getattr(events, name)[which] for name in _IDENTITY})
-            own = listener + (number << schema.LISTENER_BITS)
+            own = (listener << schema.DEVICE_BITS) + number
             yield from self._one_order(part, positions[which], received[which], own)
 
     def marked(self, events: decode.Events) -> decode.Events:
@@ -282,7 +285,7 @@ class BucketWriter:
             rest = of_several if rest is None else rest | of_several
         n = len(producer)
         bucket, places = np.empty(n, np.int64), np.empty(n, np.int32)
-        known = locate(producer, sequence, self.last, self.bases, self.starts, self.plan.bits, bucket, places)
+        known = self._locate(producer, sequence, bucket, places)
         outside = None
         if self.selection != EVERYTHING:
             outside = self._outside(producer, sequence, received)

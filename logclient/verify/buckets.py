@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.arrivals import copy_ranges, count_arrived, find_last, find_late, join, judge
+from logclient._ext.arrivals import copy_ranges, count_arrived, join, judge, judge_order
 from logclient.evidence.arrays import I32, I64, U8, expand, starts_of
 from logclient.verify import rules, schema
 from logclient.verify.ledger_buckets import lay_out
@@ -24,7 +24,7 @@ class BucketReducer:
     """The judgement of one bucket from the rows of its arrivals; in a second pass of their order alone."""
 
     def __init__(self, task: Task, key: int) -> None:
-        self.plan, self.ledger, self.writer, self.times, self.space, self.later = task
+        self.plan, self.ledger, self.writer, self.times, self.space, self.later, runs = task
         self.key = key
         space = self.space
         self.bucket = bucket = lay_out(self.ledger, key, space)
@@ -41,14 +41,44 @@ class BucketReducer:
                 self.marks[not_judged] |= rules.NOT_JUDGED
                 self.left_out = self.listed & not_judged  # by the last of these alone
                 self.listed = self.listed & ~not_judged
+        for places, mark in (
+            (bucket.deferred, rules.DEFERRED),
+            (bucket.has_id, rules.HAS_ID),
+            (bucket.unsettled, rules.UNSETTLED),
+        ):
+            if places is not None:
+                self.marks[places] |= mark
+        self._common = np.where(self.ledger.whole[self.producers], 0, rules.NOT_WHOLE).astype(np.uint16)
+        self.judgements: U8 = space.take("judgements", n, np.uint8)
+        # What an event counts for if it arrives: its order is judged before all arrivals are known.
+        sizes = np.diff(bucket.starts, append=n)
+        seen = self.marks | np.repeat(self._common | rules.SEEN, sizes)
+        np.take(rules.RULES, seen, out=self.judgements)
         self.tables = ProducerTables(self.ledger.last)
         self.copies = space.filled("copies", n, np.int32, 0)
+        self.received = space.filled("received", n, np.int64, schema.NEVER)  # the first copy
         self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first bad copy
-        self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
-        self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
-        # Of the first copy at any listener:
-        self.received = space.filled("received", n, np.int64, schema.NEVER)
-        self.judgements: U8 = space.take("judgements", n, np.uint8)
+        # Where the first copy arrived, at the lowest listener of all: the listener, and the position.
+        self.arrived_at = (
+            space.filled("listeners", n, np.int64, -1),
+            space.take("positions", n, np.int64),
+        )
+        # Of the listener whose rows are added:
+        self._listener = -1  # with its device
+        self._first = space.filled("first", n, np.int64, schema.NEVER)  # of each event its first position
+        self._touched = space.take("touched", n, np.int32)  # the events with a position
+        self._several = 0  # of these
+        # Copies of listed events, those with another hash, and late events.
+        self._copies_here = self._wrong = self._late = 0
+        self._distinct = np.zeros(len(self.producers), np.int64)  # events of each producer
+        self._counted_at = space.filled("counted at", n, np.int32, -1)
+        self._at: list[list[int]] = []  # of all listeners
+        self._run = runs.begin(int(self.producers[0]), key)
+        # In a second pass, with what is known of later runs, the events that are late then.
+        self._again: U8 | None = None
+        if self.later is not None:
+            self._again = space.take("judgements of the second pass", n, np.uint8)
+            self._again[:] = self.judgements
 
     def _owners(self, places: npt.NDArray[Any]) -> I64:
         """Return the producer of each place, as an index of `producers`."""
@@ -74,21 +104,52 @@ class BucketReducer:
         if row.listener >= schema.OTHER_RUN:
             self.marks[places] |= rules.IN_OTHER_RUN
             return
-        positions = row.positions(len(places))
-        listener, n, space = row.listener, len(self.first), self.space
-        if listener not in self.first and n >= schema.DEVICES and listener >> schema.LISTENER_BITS:
-            listener = (listener & schema.LISTENER) + (schema.OTHERS << schema.LISTENER_BITS)
-        if listener not in self.first:
-            self.first[listener] = space.filled(f"first {n}", len(self.copies), np.int64, schema.NEVER)
+        if row.listener != self._listener:
+            self._leave_device(row.listener)
+        positions, space = row.positions(len(places)), self.space
         times = row.array("times", np.uint32), row.value("base")
         given = places, row.array("hashes", np.uint64), positions, *times
         sent = self.bucket.hashes, self.listed.view(np.uint8)
         wrong = space.take("wrong", len(places), np.int32)
-        of_listed, differing = join(*given, *sent, self.copies, self.first[listener], self.received, wrong)
-        arrivals = self.arrivals.setdefault(listener & schema.LISTENER, [0, 0])
-        arrivals[0] += of_listed
+        out = self.copies, self._first, self.received, wrong, self._touched
+        of_listed, differing, self._several = join(*given, *sent, *out, self._several)
+        self._copies_here += of_listed
         if differing and not self.plan.by_id:
-            self._add_wrong(listener, places, positions, wrong[:differing])
+            self._add_wrong(row.listener, places, positions, wrong[:differing])
+
+    def _leave_device(self, listener: int) -> None:
+        """Judge the order of what arrived at a listener through one device, and begin with another one."""
+        before, self._listener = self._listener, listener
+        place, device = before >> schema.DEVICE_BITS, before & schema.DEVICE
+        if self._several:
+            touched = self._touched[: self._several]
+            touched.sort()
+            given = touched, self._first, self.judgements, self.bucket.starts
+            counted = self._distinct, *self.arrived_at, self._counted_at
+            count_arrived(*given, before, place, *counted)
+            if self.plan.ordered and device != schema.OTHERS and place not in self.plan.unjudged:
+                run = self._run
+                if self._again is not None:
+                    again = touched, self._first, self._again, self.bucket.starts
+                    self._late += judge_order(*again, run.later_limit(before))[0]
+                late, lowest, last = judge_order(*given, run.limit(before))
+                self._late += late if self._again is None else -late
+                run.add(before, lowest, last)
+            self._first[touched] = schema.NEVER
+            self._several = 0
+        if place >= 0 and listener >> schema.DEVICE_BITS != place:
+            self._leave_listener(place)
+
+    def _leave_listener(self, place: int) -> None:
+        """Count what arrived at a listener, see `Tally.at`."""
+        total = int(self._distinct.sum())
+        if self._again is None:
+            self.tables.add("listeners", self.producers, place, self._distinct)
+            self._at.append([place, total, self._copies_here - total, self._wrong, self._late])
+        elif self._late:
+            self._at.append([place, 0, 0, 0, self._late])
+        self._copies_here = self._wrong = self._late = 0
+        self._distinct[:] = 0
 
     def _add_events(self, row: Row) -> None:
         ranges, hashes = row.array("places", np.int64).reshape(-1, 2), row.array("hashes", np.int64)
@@ -103,7 +164,7 @@ class BucketReducer:
     def _add_wrong(self, listener: int, places: I32, positions: I64, which: I32) -> None:
         which = which[self.listed[places[which]]]  # without a hash, there is nothing to compare with
         places, positions = places[which], positions[which]
-        self.arrivals[listener & schema.LISTENER][1] += len(places)
+        self._wrong += len(places)
         self.marks[places] |= rules.CORRUPT
         if self.corrupt_at is None:
             n, space = len(self.copies), self.space
@@ -117,12 +178,13 @@ class BucketReducer:
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the bucket, and return its rows of `RESULTS`."""
         tables, producers = self.tables, self.producers
-        counts, not_ok, repeated = self._judge()
-        late_at, earliest = self._find_late()
-        if self.later is not None:
-            yield from self._second_pass(earliest)
+        self._leave_device(-1)
+        if self._again is not None:
+            yield from self._second_pass(np.flatnonzero((self._again ^ self.judgements) & rules.LATE))
             return
-        late_places = np.flatnonzero(self.judgements & rules.LATE) if any(late_at.values()) else not_ok[:0]
+        counts, not_ok, repeated = self._judge()
+        any_late = any(late for *_, late in self._at)
+        late_places = np.flatnonzero(self.judgements & rules.LATE) if any_late else not_ok[:0]
         for code in range(len(schema.STATES)):
             tables.add("sums", producers, code, counts[:, code])
         state, sent = self._states(not_ok)
@@ -148,7 +210,7 @@ class BucketReducer:
             places = places[self.bucket.listed[places]]
             tables.add_times(self._ids(places)[0], word, self.bucket.created_us[places])
         head: dict[str, Any] = {
-            "at": self._by_listener(late_at),
+            "at": self._at,
             "gaps": self._gaps(not_ok[sent & self._lacking(not_ok, state)]),
             "elsewhere": int(counts[:, rules.ELSEWHERE].sum()),
             "longest_us": self._count_latencies(),
@@ -157,24 +219,15 @@ class BucketReducer:
         self._write_violations(faults, repeated, late_places)
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from tables.rows(self.key)
-        yield from self._edges(earliest)
 
     def _judge(self) -> tuple[I64, I64, I64]:
         """Judge all but the order: events by producer and state, places of faults, and of repeated events."""
         bucket, producers, n = self.bucket, self.producers, len(self.copies)
-        for places, mark in (
-            (bucket.deferred, rules.DEFERRED),
-            (bucket.has_id, rules.HAS_ID),
-            (bucket.unsettled, rules.UNSETTLED),
-        ):
-            if places is not None:
-                self.marks[places] |= mark
         self._mark_unlisted()
-        common = np.where(self.ledger.whole[producers], 0, rules.NOT_WHOLE).astype(np.uint16)
         maybe_pending = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
         counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
         not_ok, repeated = (self.space.take(name, n, np.int64) for name in ("not_ok", "repeated"))
-        given = self.copies, self.marks, bucket.starts, common, maybe_pending, rules.RULES
+        given = self.copies, self.marks, bucket.starts, self._common, maybe_pending, rules.RULES
         sizes = judge(*given, self.judgements, counts, not_ok, repeated)
         return counts, not_ok[: sizes[0]], repeated[: sizes[1]]
 
@@ -192,97 +245,12 @@ class BucketReducer:
         judgements: U8 = self.judgements[places]
         return judgements & np.uint8(rules.STATE), judgements & np.uint8(rules.COUNTED) != 0
 
-    def _by_listener(self, late: dict[int, int]) -> list[list[int]]:
-        """Return for each listener: listed events, copies beyond the first, wrong hashes, and late ones."""
-        out = []
-        for listener, (n, wrong) in sorted(self.arrivals.items()):
-            some = [first for key, first in self.first.items() if key & schema.LISTENER == listener]
-            first = some[0] if len(some) == 1 else np.minimum.reduce(some)
-            distinct = np.zeros(len(self.producers), np.int64)
-            count_arrived(first, self.judgements, self.bucket.starts, distinct)
-            self.tables.add("listeners", self.producers, listener, distinct)
-            total = int(distinct.sum())
-            out.append([listener, total, n - total, wrong, late.get(listener, 0)])
-        return out
-
-    def _find_late(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Mark the events that are late inside the bucket, and return how many each listener has.
-
-        Return also for each listener and device whose order is judged the earliest first copy's position.
-        """
-        late: dict[int, int] = {}
-        earliest: dict[int, int] = {}
-        if not self.plan.ordered:
-            return late, earliest
-        for key, first in self.first.items():
-            listener = key & schema.LISTENER
-            if key >> schema.LISTENER_BITS == schema.OTHERS or listener in self.plan.unjudged:
-                continue
-            arrived, n, minimum = find_late(first, self.judgements, self.bucket.starts)
-            if arrived:
-                late[listener] = late.get(listener, 0) + n
-                earliest[key] = minimum
-        return late, earliest
-
-    def _last_in_order(self, listener: int, limit: int) -> tuple[I64, I64]:
-        """Return places and positions of the last events in order so far at a listener with its device."""
-        places, positions = np.empty(limit, np.int64), np.empty(limit, np.int64)
-        n = find_last(self.first[listener], self.judgements, places, positions)
-        return places[limit - n :], positions[limit - n :]
-
-    def _edges(self, earliest: dict[int, int]) -> Iterator[dict[str, Any]]:
-        """Yield the rows for the order across buckets, see ``judge.py``.
-
-        The only bucket of a producer needs no row, and the last one needs no tail.
-        """
-        p = int(self.producers[0])
-        low = int(self.ledger.bases[p])
-        edges = self.key, low, low + self.ledger.own_buckets(p)
-        at, low, high = np.searchsorted(self.ledger.live, edges).tolist()
-        if high - low < 2:
-            return
-        tail = self.plan.tail
-        for listener, minimum in earliest.items():
-            head = {"min": minimum, "cut": False}
-            rest = b""
-            if at < high - 1:
-                offsets, positions = self._last_in_order(listener, tail + 1)
-                head["cut"] = len(positions) > tail
-                offsets, positions = offsets[-tail:], positions[-tail:]
-                made, hashes = self.bucket.created_us[offsets], self.bucket.hashes[offsets].view(np.int64)
-                counted = self.judgements[offsets] & rules.LATE != 0  # late inside the bucket
-                offsets = np.where(counted, ~offsets, offsets)
-                rest = np.concatenate((offsets, positions, made, hashes)).tobytes()
-            yield result_row("order", self.key, listener, json.dumps(head), values=rest)
-
-    def _second_pass(self, listeners: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the events that arrived after events of later buckets."""
-        assert self.later is not None
-        n = len(self.copies)
-        more = np.zeros(n, bool)
-        at: dict[int, tuple[int, int]] = {}
-        late: dict[int, int] = {}
-        for listener in listeners:
-            places, positions = self._last_in_order(listener, n)
-            late_places = np.flatnonzero(positions > self.later.get((self.key, listener), schema.NEVER))
-            place = listener & schema.LISTENER
-            late[place] = late.get(place, 0) + len(late_places)
-            # Those that are late inside the bucket, at any listener, are counted.
-            late_places = late_places[self.judgements[places[late_places]] & rules.LATE == 0]
-            more[places[late_places]] = True
-            for i in late_places[: self.plan.examples].tolist():
-                at.setdefault(int(places[i]), (listener, int(positions[i])))
-        which = np.flatnonzero(more)
-        self._write_runs("reordered", which, np.ones(n, np.int64), True)
-        self._count(which, Column.REORDERED, REORDERED)
-        self.tables.add_times(self._ids(which)[0], "reordered", self.bucket.created_us[which])
-        some = sorted(at)[: self.plan.examples]
-        arrived = np.array([at[i] for i in some], np.int64).reshape(-1, 2).T
-        shown = self._describe(np.array(some, np.int64), arrived, np.ones(len(some), np.int64))
-        head = {
-            "at": [[listener, 0, 0, 0, n] for listener, n in late.items() if n],
-            "examples": {"reordered": shown},
-        }
+    def _second_pass(self, late: I64) -> Iterator[dict[str, Any]]:
+        """Yield the events that arrived after events of later runs, and were not late without these."""
+        self._write_runs("reordered", late, self.copies, True)
+        self._count(late, Column.REORDERED, REORDERED)
+        self.tables.add_times(self._ids(late)[0], "reordered", self.bucket.created_us[late])
+        head = {"at": self._at, "examples": self._examples({}, late[:0], late)}
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from self.tables.rows(self.key)
 
@@ -350,12 +318,8 @@ class BucketReducer:
         """
         if word == "corrupted" and self.corrupt_at is not None:
             return self.corrupt_at[0][places], self.corrupt_at[1][places]
-        found, at = np.full(len(places), -1, np.int64), np.zeros(len(places), np.int64)
-        for listener in sorted(self.first, reverse=True):
-            positions = self.first[listener][places]
-            arrived = positions != schema.NEVER
-            found[arrived], at[arrived] = listener, positions[arrived]
-        return found, at
+        listeners = self.arrived_at[0][places]
+        return listeners, np.where(listeners < 0, 0, self.arrived_at[1][places])
 
     def _few(self, places: I64, word: str) -> I64:
         """Choose some ascending places for examples: of as many producers as possible, and the first of each.

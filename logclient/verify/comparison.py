@@ -56,6 +56,8 @@ class Comparison:
     others: str  # one of `verdict.OTHERS`
     summary: Summary = field(init=False)  # the counts, after `run`
     present: dict[str, SegmentReport] = field(default_factory=dict)  # by name, where there are other runs
+    skipped: list[SegmentReport] = field(default_factory=list)  # of segments that are not read
+    second_passes: int = 0
     unwritten: LedgerError | None = None  # why the files of violations could not be written
 
     def run(self, limits: Limits, allow_open: bool) -> Verdict:
@@ -73,11 +75,48 @@ class Comparison:
             plan, left_out = plan.find_other_runs(self.present, len(facts))
             facts.leave_out(left_out)
         packed = time.monotonic()
+        self.skipped = self.survey.find_outside(self.selection)
+        some = plan.without_segments({report.name for report in self.skipped})
+        tally = self._compare(some, facts, left_out)
+        summary = Summary(tally)
+        verdict = summary.verdict(limits, allow_open)
+        counts = verdict.counts
+        if self.skipped and counts.lost + counts.missing + counts.unknown + counts.pending:
+            self.watch.step("comparing with all segments")
+            self.skipped = []
+            tally = self._compare(plan, facts, left_out)
+            summary = Summary(tally)
+            verdict = summary.verdict(limits, allow_open)
+        self.summary, facts, plan = summary, tally.ledger, tally.plan
+        if plan.violations:
+            try:
+                with output.errors_named(self.out):
+                    faults = storage.join(self.out, "violations")
+                    publish(faults, filter(None, tally.files), facts, summary.doubtful)
+            except LedgerError as error:
+                self.unwritten = error
+        self.watch.step("reading examples")
+        pick = self.source.pick if self.source is not None else None
+        shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
+        examples.explain_undecoded(verdict.undecoded, plan, pick)
+        problems = verdict.problems
+        if self.by_id and 2 * min(counts.lost + counts.missing, counts.unexpected) > counts.events:
+            problems = (*examples.explain_ids(shown.get("unexpected", []), facts), *problems)
+        seconds = {
+            "pack": round(packed - began, 3),
+            "compare": round(time.monotonic() - packed, 3),
+            "second_passes": float(self.second_passes),
+        }
+        return verdict._replace(examples=shown, problems=problems, seconds=seconds)
+
+    def _compare(self, plan: Plan, facts: LedgerFacts, left_out: list[list[int]]) -> Tally:
+        """Compare the ledgers with what arrived, and return the complete tally."""
         tally = self._tally(plan, facts, "comparing")
         foreign = captures.find_foreign(tally.reports, tally.matched, facts.begin)
         if foreign:
             # Their events are in all the sums, so everything is compared again without them.
             others = [report for report in tally.reports if report.name in foreign]
+            self.skipped = [report for report in self.skipped if report.name not in foreign]
             plan = plan.without_segments(foreign)
             tally = self._tally(plan, facts, "comparing without other runs")
             tally.foreign = others
@@ -93,33 +132,13 @@ class Comparison:
             first, last = facts.span
             self.source.complete(tally.reports, first if first <= last else None)
         writer = ViolationWriter(plan.violations, facts)
-        again = tally.stitch(writer)
-        if again:
+        again = tally.edges.conflicts()
+        if again is not None:
+            self.second_passes += 1
             self._judge(tally, "comparing again", again)
         tally.count_unlisted(writer)
         tally.files.append(writer.take())
-        summary = self.summary = Summary(tally)
-        verdict = summary.verdict(limits, allow_open)
-        if plan.violations:
-            try:
-                with output.errors_named(self.out):
-                    faults = storage.join(self.out, "violations")
-                    publish(faults, filter(None, tally.files), facts, summary.doubtful)
-            except LedgerError as error:
-                self.unwritten = error
-        self.watch.step("reading examples")
-        pick = self.source.pick if self.source is not None else None
-        shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
-        examples.explain_undecoded(verdict.undecoded, plan, pick)
-        counts, problems = verdict.counts, verdict.problems
-        if self.by_id and 2 * min(counts.lost + counts.missing, counts.unexpected) > counts.events:
-            problems = (*examples.explain_ids(shown.get("unexpected", []), facts), *problems)
-        seconds = {
-            "pack": round(packed - began, 3),
-            "compare": round(time.monotonic() - packed, 3),
-            "second_passes": float(bool(again)),
-        }
-        return verdict._replace(examples=shown, problems=problems, seconds=seconds)
+        return tally
 
     def _facts(self, ends: dict[str, int]) -> LedgerFacts:
         """Read the ledgers. `ends` has the times from which on outcomes are late, of protocols."""
@@ -155,9 +174,10 @@ class Comparison:
             names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
             tally.other_runs = [self.present[name] for name in sorted(names & self.present.keys())]
             tally.reports = [report for report in tally.reports if report.name not in names]
+        tally.reports += self.skipped
         return tally
 
-    def _judge(self, tally: Tally, step: str, later: Later = None) -> None:
+    def _judge(self, tally: Tally, step: str, later: Later | None = None) -> None:
         self.watch.step(step)
         for batch in self.steps.judge(self.ledgers.parts, tally.ledger, tally.plan, later):
             self.watch.check()
@@ -191,7 +211,10 @@ class Comparison:
             and int(places.sum()) + events < TOGETHER_PLACES
         )
         cores = self.steps.cores
-        edges = [] if together else share_evenly(places + BUCKET_PLACES, cores)
+        owners = np.searchsorted(facts.bases[:-1], facts.live, side="right")
+        edges = (
+            [] if together else share_evenly(places + BUCKET_PLACES, owners, cores, self.tuning.task_places)
+        )
         source, survey = self.source, self.survey
         unjudged, published = captures.order_rules(survey.listeners)
         if source is not None:
@@ -201,7 +224,6 @@ class Comparison:
             bits=self.tuning.bucket_bits,
             units=self.tuning.batch_units,
             chunk=self.tuning.chunk_bytes,
-            tail=self.tuning.tail,
             examples=self.examples,
             partitions=1 if together else max(cores, len(edges) + 1),
             edges=facts.live[edges].tolist(),

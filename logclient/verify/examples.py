@@ -19,7 +19,7 @@ from logclient.evidence.storage import redact_url
 from logclient.readable import Frame
 from logclient.verify.ledger_facts import OUTCOMES, LedgerFacts
 from logclient.verify.plan import Plan
-from logclient.verify.schema import EVENT_BITS, LISTENER, Example
+from logclient.verify.schema import DEVICE_BITS, EVENT_BITS, Example
 
 BODY_BYTES = 4096  # of a body that are shown
 FRAME_BYTES = 192  # of a frame that are shown
@@ -69,7 +69,7 @@ def resolve(
                 example["created_us"] = created_us
             if listener >= 0:
                 place = *divmod(position, 1 << EVENT_BITS), example
-                wanted.setdefault(listener & LISTENER, []).append(place)
+                wanted.setdefault(listener >> DEVICE_BITS, []).append(place)
     if pick is not None:
         _records(wanted, plan, pick)
         return shown

@@ -1,10 +1,6 @@
 """Step 3 of a comparison: all rows of a bucket, of ledgers and arrivals, to the words of its events.
 
-``docs/verify-spark.md`` explains the whole comparison. An event is *reordered* when its first copy arrived
-after that of a later event at the same listener. Inside a bucket this is a minimum taken from the end. Across
-buckets, the driver (``tally.py``) compares what each bucket reports per listener: its earliest and its latest
-first copy, and at most ``tail`` of its latest arrivals that are in order so far. If a whole tail turns out to
-be late, there may be more: such buckets go through a *second pass*.
+``docs/verify-spark.md`` explains the whole comparison, and ``order.py`` the order across buckets.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from logclient.evidence.arrays import Workspace
 from logclient.verify.anonymous import AnonymousReducer
 from logclient.verify.buckets import BucketReducer
 from logclient.verify.ledger_facts import LedgerFacts
+from logclient.verify.order import Runs
 from logclient.verify.overview import Grid, TimeCounts
 from logclient.verify.plan import Later, Plan, Task
 from logclient.verify.rows import RESULTS, Batches, Row, Rows, result_row
@@ -30,14 +27,14 @@ from logclient.verify.violation_files import FILE_ROWS, ViolationWriter
 BATCH_BYTES = 1 << 20  # of keys in a batch of results
 
 
-def judge_rows(batches: Batches, facts: LedgerFacts, plan: Plan, later: Later = None) -> Rows:
-    """Judge the rows of some keys, sorted by key, listener and position, as batches of `RESULTS`.
+def judge_rows(batches: Batches, facts: LedgerFacts, plan: Plan, later: Later | None = None) -> Rows:
+    """Judge the rows of some keys, sorted by falling key, by listener and position, as batches of `RESULTS`.
 
     In a second pass only the order is judged.
     """
     writer = ViolationWriter(plan.violations, facts)
     times = TimeCounts(Grid(*plan.grid), plan.families)
-    task = Task(plan, facts, writer, times, Workspace(), later)
+    task = Task(plan, facts, writer, times, Workspace(), later, Runs(facts, later))
     out: list[dict[str, Any]] = []
     size = 0
     for result in _results(batches, task):
@@ -69,6 +66,7 @@ def _results(batches: Batches, task: Task) -> Iterator[dict[str, Any]]:
         yield from reducer.finish()
         if file := task.writer.take(FILE_ROWS):
             yield result_row("file", FACT, values=file)
+    yield from task.runs.finish()
     for name, keys, counts in task.times.rows():
         yield result_row("times", FACT, text=name, keys=keys.tobytes(), values=counts.tobytes())
     if file := task.writer.take():

@@ -76,7 +76,7 @@ class LedgerBucket(NamedTuple):
 
 def places_of(facts: LedgerFacts, buckets: I64) -> I64:
     """Return the number of places of some buckets."""
-    sizes = np.where(facts.addressed, facts.last, 0)
+    sizes = facts.places
     reach = np.concatenate(([0], np.cumsum(np.where(sizes > 1 << facts.bits, 0, sizes))))
     low, high = (np.searchsorted(facts.bases[:-1], buckets, side=side) for side in ("left", "right"))
     shared = reach[high] - reach[low]
@@ -89,12 +89,13 @@ def lay_out(facts: LedgerFacts, bucket: int, space: Workspace) -> LedgerBucket:
     """Lay out one bucket, without hashes and times, which come in rows. It is valid until the next call."""
     room = 1 << facts.bits
     low, high = np.searchsorted(facts.bases[:-1], (bucket, bucket + 1)).tolist()
-    inside = low + np.flatnonzero(facts.addressed[low:high] & (facts.last[low:high] > 0))
+    inside = low + np.flatnonzero(facts.places[low:high] > 0)
     producers = inside if len(inside) else np.array([high - 1])
     p, end = int(producers[0]), int(producers[-1]) + 1
     starts = facts.starts[producers]
-    firsts = ((bucket - facts.bases[producers]) << facts.bits) + 1
-    sizes = np.minimum(facts.last[producers] - firsts + 1, room)
+    before = (bucket - facts.bases[producers]) << facts.bits
+    firsts = facts.before[producers] + before + 1
+    sizes = np.minimum(facts.places[producers] - before, room)
     n = int(sizes.sum())
     local = np.full(end - p, -1, np.int64)  # producer -> its index here
     local[producers - p] = np.arange(len(producers))

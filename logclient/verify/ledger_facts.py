@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from logclient.evidence.arrays import I64, U64
 from logclient.evidence.selection import CLOCKS_US
@@ -81,6 +82,8 @@ PRODUCER_ROW = np.dtype(
     [
         ("prefix", "u1", 10),
         ("last", "<i8"),
+        ("before", "<i8"),  # sequences before the first that has a place in a bucket
+        ("places", "<i8"),
         ("pending_after", "<i8"),
         ("last_line_us", "<i8"),
         ("waiting", "<i8"),
@@ -99,9 +102,35 @@ PRODUCER_ROW = np.dtype(
     ]
 )
 
+PACKED_ROWS = 1 << 14  # of a table from which on tasks get `PackedRows`, and of one block
+
 # Tables of all producers: int64, sorted by producer. The number of columns; 0: one dimension.
 TABLES = {"bases": 0, "starts": 0, "live": 0, "spans": 5, "outcomes": 5, "reasons": 4}
 TABLES |= dict.fromkeys(("deferred", "has_id", "drops", "outside", "settled"), 3)
+
+
+class PackedRows:
+    """Rows of a table in little memory, of which a task needs a few at a time. Neighbours are alike."""
+
+    def __init__(self, rows: I64) -> None:
+        self.width = rows.shape[1]
+        parts = (rows[low : low + PACKED_ROWS] for low in range(0, len(rows), PACKED_ROWS))
+        # By column, and each number as the distance from the one before.
+        self.blocks = [
+            pa.compress(np.diff(part.T, prepend=0).tobytes(), "zstd", asbytes=True) for part in parts
+        ]
+        self.sizes = [min(PACKED_ROWS, len(rows) - low) for low in range(0, len(rows), PACKED_ROWS)]
+
+    def __getitem__(self, rows: slice) -> I64:
+        """Return the rows between two indices."""
+        low, high = int(rows.start), int(rows.stop)
+        first = low // PACKED_ROWS
+        found = [np.empty((0, self.width), np.int64)]
+        for i in range(first, -(-high // PACKED_ROWS)):
+            n = self.sizes[i] * self.width
+            data = pa.decompress(self.blocks[i], 8 * n, "zstd", asbytes=True)
+            found.append(np.cumsum(np.frombuffer(data, np.int64).reshape(self.width, -1), axis=1).T)
+        return np.concatenate(found)[low - first * PACKED_ROWS : high - first * PACKED_ROWS]
 
 
 @dataclass(eq=False)
@@ -112,7 +141,7 @@ class LedgerFacts:
     order of their names; such a number is called `p`.
 
     Attributes:
-        starts: the place of each producer's first sequence in its bucket of `bases`.
+        starts: the place of each producer's first sequence behind `before` in its bucket of `bases`.
         live: the buckets in which an event is listed.
         spans: rows of producer, first, last, position and group of files, by first.
         outcomes: rows of producer, first, last, outcome and reason, by outcome (weakest first) and first.
@@ -136,6 +165,7 @@ class LedgerFacts:
     services: list[tuple[str, str]]  # service and host of the producers
     reasons: list[str]  # texts that outcomes refer to
     span: tuple[int, int]  # first and last selected time of any line, in µs since 1970; first > last: none
+    steps: list[I64]  # of each group of files, see `ledger_lines.survey`
     begin: int | None  # the first time at which any event was made; None: there is none
     # Of protocols whose capture goes on, the time of receipt of its last unit, in µs since 1970.
     ends: Mapping[str, int]
@@ -143,6 +173,8 @@ class LedgerFacts:
     def __post_init__(self) -> None:
         rows, tables = self.rows, self.tables
         self.last: I64 = rows["last"]
+        self.before: I64 = rows["before"]
+        self.places: I64 = rows["places"]
         self.pending_after: I64 = rows["pending_after"]
         self.whole: npt.NDArray[np.bool_] = rows["evidence"] == WHOLE
         # An event that arrived by then is in the producer's ledger, or is not an event of it. Lines that an
@@ -187,7 +219,10 @@ class LedgerFacts:
         self.all_complete_us = NEVER_COMPLETE if damaged else complete_us
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"producers": []}
+        tables: dict[str, Any] = dict(self.tables)
+        if len(outcomes := self.tables["outcomes"]) > PACKED_ROWS:
+            tables["outcomes"] = PackedRows(outcomes)
+        return self.__dict__ | {"producers": [], "tables": tables}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -240,8 +275,8 @@ class LedgerFacts:
 
     def own_buckets(self, p: int) -> int:
         """Return how many buckets a producer has for itself; 0: it shares one, or has none."""
-        last = int(self.last[p])
-        return -(-last >> self.bits) if self.addressed[p] and last > 1 << self.bits else 0
+        places = int(self.places[p])
+        return -(-places >> self.bits) if places > 1 << self.bits else 0
 
     def rows_of(self, name: str, p: int, end: int | None = None) -> I64:
         """Return the rows of a producer in a table, or of all from `p` to ``end - 1``."""

@@ -21,7 +21,7 @@ from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U64, expand, starts_of, subtract, union
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import Part
-from logclient.evidence.reports import YEAR_2255
+from logclient.evidence.segments import YEAR_2255
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE, LATE
 from logclient.verify.worker import without_collection
@@ -29,6 +29,7 @@ from logclient.verify.worker import without_collection
 VERSION = 1  # of the format
 READ_BYTES = 1 << 20  # of a ledger at a time
 AHEAD = 16  # files that are opened before they are read
+STEP = 1 << 15  # events, at least, between two lines from which on a file can be read again
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
 MAX_LINE = 256 << 20  # a longer line is damage
@@ -72,11 +73,12 @@ def survey(
     ``expects_id`` and ``has_id``: first, last of events that an ``ids`` line must name, and that one names;
     ``drops``: time, number of events dropped;
     ``when``: first, last, and -1, 0 or 1 for events before, in and after the selected time;
-    ``ids``, which ends with the index: two halves of an id's hash, sequence.
+    ``ids``, which ends with the index: two halves of an id's hash, sequence;
+    ``steps``, if the selection has a time: byte of a line, and position of the next event there.
     """
     reader = LedgerReader(selection, ends)
     with without_collection():
-        for _ in reader.steps(group):
+        for _ in reader.read(group):
             pass
     lines = reader.lines
     facts: dict[str, Any] = {"files": reader.files, "reasons": list(reader.reasons)}
@@ -84,6 +86,7 @@ def survey(
         facts["begin"] = lines.begin_us
         if lines.first_us <= lines.last_us:
             facts["span"] = [lines.first_us, lines.last_us]
+    steps = np.array(reader.steps, np.int64).reshape(-1, 3)
     found: dict[str, Any] = {
         name: np.frombuffer(table.rows(), np.int64).reshape(-1, WIDTHS[name])
         for name, table in reader.tables.items()
@@ -93,16 +96,19 @@ def survey(
     ids[:, :2] = np.frombuffer(b"".join(reader.ids), "<u8").reshape(-1, 2)
     ids[:, 2] = expand(has_id[:, 1:])
     ids[:, 3] = np.repeat(has_id[:, 0], has_id[:, 2] - has_id[:, 1] + 1)
-    return {"facts": facts, "ids": ids, **found}
+    return {"facts": facts, "ids": ids, "steps": steps, **found}
 
 
-def events(group: Sequence[Part], least: int) -> Iterator[tuple[U64, I64]]:
-    """Yield hashes and times of all events of ledger files in order, at least so many at a time."""
+def events(group: Sequence[Part], least: int, begin: int = 0) -> Iterator[tuple[U64, I64]]:
+    """Yield hashes and times of all events of ledger files in order, at least so many at a time.
+
+    In the first file a line begins at byte `begin`, and those before it are not read.
+    """
     reader = LedgerReader()
     pieces: list[tuple[U64, I64]] = []
     reader.events = pieces
     done = 0
-    for _ in reader.steps(group):
+    for _ in reader.read(group, begin):
         if reader.lines.position - done >= least:
             yield _joined(pieces)
             done = reader.lines.position
@@ -154,20 +160,28 @@ class LedgerReader:
         self.ids: list[bytes] = []
         self.files: list[dict[str, Any]] = []
         self.events: list[tuple[U64, I64]] | None = None  # hashes and times, if they are wanted
+        self.steps: list[tuple[int, int, int]] = []  # see `survey`
         # An event takes 16 characters of a line.
         self._buffer = bytearray(min(READ_BYTES, MAX_LINE))
         self._hashes = np.empty(READ_BYTES // 16, np.uint64)
         self._created = np.empty(READ_BYTES // 16, np.int64)
 
-    def steps(self, group: Sequence[Part]) -> Iterator[None]:
-        """Read files in steps of some lines, each up to the size at which it was found; it may still grow."""
+    def read(self, group: Sequence[Part], begin: int = 0) -> Iterator[None]:
+        """Read files, some lines at a time, each up to the size at which it was found; it may still grow.
+
+        The first file is read from byte `begin`.
+        """
         for index, (part, file) in enumerate(_opened(group)):
             self.part, self.index = part, index
             self.facts: dict[str, Any] = dict(UNSTATED, problems=[], producer=part.producer, part=part.number)
             self.facts.update(path=part.path, size=part.size)
             self.files.append(self.facts)
             self.lines.begin_file(index)
-            yield from self._read_lines(_Lines(file, part.size, self._buffer))
+            if begin:
+                file.seek(begin)
+                self.facts["opened"] = True
+            yield from self._read_lines(_Lines(file, part.size, self._buffer, begin))
+            begin = 0
             self.facts.update(last=self.lines.last, last_line_us=self.lines.last_line_us)
 
     def _add_hole(self, line: int, why: str) -> None:
@@ -178,8 +192,12 @@ class LedgerReader:
     def _read_lines(self, lines: _Lines) -> Iterator[None]:
         facts, reader = self.facts, self.lines
         number = 0
+        due = reader.position
         while lines.find():
             yield
+            if self.selection.timed and reader.position >= due:
+                self.steps.append((self.index, lines.at, reader.position))
+                due = reader.position + STEP
             if facts["opened"]:
                 # Read lines up to the first one without the usual form.
                 lines.low = reader.read(lines.data, lines.low, lines.high, self._hashes, self._created)
@@ -337,17 +355,17 @@ class LedgerReader:
 
 
 class _Lines:
-    """The lines of the first `size` bytes of an unbuffered file.
+    """The lines of an unbuffered file from byte `begin` to byte `size`.
 
     They stand in the buffer `data` from `low` to `high`. A larger one replaces it if there is a longer line.
     """
 
-    def __init__(self, file: io.RawIOBase, size: int, data: bytearray) -> None:
+    def __init__(self, file: io.RawIOBase, size: int, data: bytearray, begin: int) -> None:
         self.file = file
         self.data = data
         self.low = self.high = 0
-        self._begin = 0  # of the buffer, in the file
-        self._left = size  # bytes of the file that are not in the buffer yet
+        self._begin = begin  # of the buffer, in the file
+        self._left = size - begin  # bytes of the file that are not in the buffer yet
 
     @property
     def at(self) -> int:

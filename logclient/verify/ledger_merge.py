@@ -81,6 +81,7 @@ def merge(
         reasons=list(merger.reasons),
         span=(int(times.min()), int(times.max())) if len(times) else (0, -1),
         begin=min(merger.begins, default=None),
+        steps=merger.steps,
         ends=ends,
     )
 
@@ -107,10 +108,12 @@ class _Merger:
         for name, width in TABLES.items():
             self.tables[name] = [np.empty((0, width) if width else 0, np.int64)]
         self.producers: list[Producer] = []  # those that are complete
+        self.steps: list[I64] = []  # of each group
 
     def add(self, number: int, found: Mapping[str, Any]) -> None:
         """Add the survey of a group. Its producers do not come before those of the group before."""
         said = found["facts"]
+        self.steps.append(found["steps"])
         self.times += said.get("span", ())
         self.begins += [said["begin"]] if "begin" in said else []
         every = [*self.facts, *said["files"]]
@@ -184,10 +187,20 @@ class _Merger:
         p = left_out[:, 0] - base
         sizes = np.minimum(left_out[:, 2], table["last"][p]) - np.maximum(left_out[:, 1], 1) + 1
         table["left_out"] = np.bincount(p, np.maximum(sizes, 0), n)
-        buckets, starts = self.placer.place(np.where(table["addressed"], table["last"], 0))
+        # What is left out at the beginning and at the end needs no places.
+        ends = table["last"].copy()
+        for p, first, last in left_out[(left_out[:, 1] <= 1) | (left_out[:, 2] == LAST_SEQUENCE)].tolist():
+            if first <= 1:
+                table["before"][p - base] = min(last, int(table["last"][p - base]))
+            if last == LAST_SEQUENCE:
+                ends[p - base] = min(first - 1, int(table["last"][p - base]))
+        table["places"] = np.where(table["addressed"], np.maximum(ends - table["before"], 0), 0)
+        buckets, starts = self.placer.place(table["places"])
         spans = outside.selected if outside else checked.spans
         spans = spans[table["addressed"][spans[:, 0] - base]]
-        live = expand(union(buckets[spans[:, 0] - base, None] + ((spans[:, 1:3] - 1) >> self.placer.bits)))
+        own = spans[:, :1] - base
+        at = (spans[:, 1:3] - table["before"][own] - 1) >> self.placer.bits
+        live = expand(union(buckets[own] + at))
         live = live[live > self.live]  # a bucket may be shared with producers of the previous file
         self.live = int(live[-1]) if len(live) else self.live
         tables = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from logclient.evidence.arrays import I64, U64, expand, overlaps, starts_of
+from logclient.evidence.arrays import I64, U64, expand, overlaps, starts_of, true_runs
 from logclient.evidence.ledger_files import Part
 from logclient.verify import ledger_lines
 from logclient.verify.ledger_facts import LedgerFacts
@@ -28,13 +29,18 @@ def event_rows(
     """
     live = np.array(sorted(only), np.int64) if only is not None else facts.live
     anonymous = plan.anonymous_shares > 0 and only is None
-    for spans, hashes, created in pieces(group, number, facts):
-        by_hash = ~facts.addressed[spans[:, 0]]
-        if len(own := spans[~by_hash]):
+    spans = facts.spans[facts.spans[:, 4] == number]
+    p = spans[:, 0]
+    first = facts.before[p] + 1
+    wanted = (spans[:, 2] >= first) & (spans[:, 1] < first + facts.places[p])
+    if anonymous:
+        wanted |= _by_hash(spans, facts)
+    for some, hashes, created in pieces(group, number, facts, spans[wanted]):
+        by_hash = ~facts.addressed[some[:, 0]]
+        if len(own := some[~by_hash]):
             yield from _bucket_rows(own, hashes, created, facts, plan, live)
         if anonymous:
-            by_hash |= np.isin(spans[:, 0], facts.shared_by)
-            for p, first, last, at in spans[by_hash].tolist():
+            for p, first, last, at in some[_by_hash(some, facts)].tolist():
                 sequences = facts.by_hash(p, first, last)
                 if not len(sequences):
                     continue
@@ -49,29 +55,56 @@ def event_rows(
 def left_out_hashes(group: Sequence[Part], number: int, facts: LedgerFacts) -> U64:
     """Return the hashes of the events of a group that are compared by hash alone, in order."""
     found = [np.empty(0, np.uint64)]
-    for spans, hashes, _ in pieces(group, number, facts):
-        by_hash = ~facts.addressed[spans[:, 0]] | np.isin(spans[:, 0], facts.shared_by)
-        for p, first, last, at in spans[by_hash].tolist():
+    spans = facts.spans[facts.spans[:, 4] == number]
+    for some, hashes, _ in pieces(group, number, facts, spans[_by_hash(spans, facts)]):
+        for p, first, last, at in some.tolist():
             found.append(hashes[at + facts.by_hash(p, first, last) - first])
     return np.unique(np.concatenate(found))
 
 
-def pieces(group: Sequence[Part], number: int, facts: LedgerFacts) -> Iterator[tuple[I64, U64, I64]]:
-    """Yield some events at a time: rows of producer, first, last and index; and hashes and times."""
-    spans = facts.spans[facts.spans[:, 4] == number]
+def _by_hash(spans: I64, facts: LedgerFacts) -> npt.NDArray[np.bool_]:
+    """Return which spans may have events that are compared by hash."""
+    return ~facts.addressed[spans[:, 0]] | np.isin(spans[:, 0], facts.shared_by)
+
+
+def pieces(
+    group: Sequence[Part], number: int, facts: LedgerFacts, spans: I64
+) -> Iterator[tuple[I64, U64, I64]]:
+    """Yield the events of some spans, some at a time: rows of producer, first, last and index; hashes, times.
+
+    The spans are rows of `LedgerFacts.spans` of the group with this number.
+    """
     spans = spans[np.argsort(spans[:, 3], kind="stable")]
     ends = spans[:, 3] + spans[:, 2] - spans[:, 1]
     places = np.column_stack((spans[:, 3], ends))
-    done = 0
-    for hashes, created in ledger_lines.events(group, PIECE):
-        # Lines that a check has removed have positions, and no span.
-        index, parts = overlaps(np.array([[done, done + len(hashes) - 1]], np.int64), places)
-        low = int(np.searchsorted(ends, done))
-        which = low + np.arange(len(index))
-        first = spans[which, 1] + parts[:, 0] - spans[which, 3]
-        last = first + parts[:, 1] - parts[:, 0]
-        yield np.column_stack((spans[which, 0], first, last, parts[:, 0] - done)), hashes, created
-        done += len(hashes)
+    for files, begin, done in _stretches(group, facts.steps[number], places):
+        for hashes, created in ledger_lines.events(files, PIECE, begin):
+            # Lines that a check has removed have positions, and no span.
+            index, parts = overlaps(np.array([[done, done + len(hashes) - 1]], np.int64), places)
+            if len(index):
+                which = int(np.searchsorted(ends, done)) + np.arange(len(index))
+                first = spans[which, 1] + parts[:, 0] - spans[which, 3]
+                last = first + parts[:, 1] - parts[:, 0]
+                yield np.column_stack((spans[which, 0], first, last, parts[:, 0] - done)), hashes, created
+            done += len(hashes)
+
+
+def _stretches(group: Sequence[Part], steps: I64, places: I64) -> Iterator[tuple[Sequence[Part], int, int]]:
+    """Yield the stretches of files with some places: the files, the first byte, and the position there."""
+    if not len(steps):
+        yield group, 0, 0
+        return
+    first, end = steps[:, 2], np.append(steps[1:, 2], np.iinfo(np.int64).max)
+    wanted = np.searchsorted(places[:, 1], first) < np.searchsorted(places[:, 0], end)
+    for low, high in true_runs(wanted).tolist():
+        index, begin, position = steps[low].tolist()
+        files = [*group[index:]]
+        if high + 1 < len(steps):
+            last, stop, _ = steps[high + 1].tolist()
+            files = files[: last - index] + [
+                part._replace(size=stop) for part in files[last - index :][:1] if stop
+            ]
+        yield files, begin, position
 
 
 def _bucket_rows(
@@ -79,6 +112,12 @@ def _bucket_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of spans, which are cut at the edges of buckets."""
     bits = facts.bits
+    # From here on sequences are counted from the first that has a place.
+    before = facts.before[spans[:, 0]]
+    first, last = spans[:, 1] - before, spans[:, 2] - before
+    at = spans[:, 3] + np.maximum(1 - first, 0)
+    first, last = np.maximum(first, 1), np.minimum(last, facts.places[spans[:, 0]])
+    spans = np.column_stack((spans[:, 0], first, last, at))[first <= last]
     low, high = (spans[:, 1] - 1) >> bits, (spans[:, 2] - 1) >> bits
     which = np.repeat(np.arange(len(spans)), high - low + 1)
     k = expand(np.column_stack((low, high)))

@@ -17,17 +17,23 @@ from logclient.verify.schema import EVENT_BITS, NEVER
 if TYPE_CHECKING:
     from logclient.evidence.arrays import Workspace
     from logclient.verify.ledger_facts import LedgerFacts
+    from logclient.verify.order import Runs
     from logclient.verify.overview import TimeCounts
     from logclient.verify.violation_files import ViolationWriter
 
-TASK_COST = 1 << 22  # of the buckets of one task, in places: about a second's work
 FILES = 512  # the most of one task
 MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be more
 
 _T = TypeVar("_T")
 Buckets = frozenset[int] | None  # for a second pass, those to compare
-Later = dict[tuple[int, int], int] | None
-"""For a second pass, bucket and listener -> the earliest first copy in all later buckets."""
+
+
+class Later(NamedTuple):
+    """What a second pass judges again, see ``order.py``."""
+
+    buckets: frozenset[int]
+    limits: dict[int, dict[int, int]]
+    """The last bucket of a run -> listener -> the earliest position of an event in later ones."""
 
 
 class Plan(NamedTuple):
@@ -36,7 +42,6 @@ class Plan(NamedTuple):
     bits: int  # a bucket has at most 2 ** bits places
     units: int  # in one batch
     chunk: int  # bytes of one read
-    tail: int
     examples: int
     partitions: int
     edges: list[int]  # the first bucket of each partition but the first
@@ -107,7 +112,8 @@ class Task(NamedTuple):
     writer: ViolationWriter
     times: TimeCounts
     space: Workspace
-    later: Later
+    later: Later | None
+    runs: Runs
 
 
 def share_out(sized: Iterable[tuple[_T, int, int]], limit: int, most: int) -> list[list[_T]]:
@@ -123,15 +129,21 @@ def share_out(sized: Iterable[tuple[_T, int, int]], limit: int, most: int) -> li
     return groups
 
 
-def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:
+def share_evenly(costs: I64, owners: I64, cores: int, limit: int) -> list[int]:
     """Divide buckets into contiguous ranges of about equal cost, and return where all but the first begin.
 
-    There are four for each core, and more when each would cost more than `limit`.
+    There are four for each core, and more when each would cost more than `limit`. Those of an owner stay
+    together unless they cost more than half a range.
     """
     if not len(costs):
         return []
     reach = np.cumsum(costs)
-    n = max(4 * cores, min(int(reach[-1]) // limit, MAX_TASKS))
+    total = int(reach[-1])
+    n = max(4 * cores, min(total // limit, MAX_TASKS))
     # The bucket that has the middle of its cost behind a boundary belongs to the next range.
-    at = np.searchsorted(reach - costs // 2, np.arange(1, n) * int(reach[-1]) // n)
-    return sorted(set(at.tolist()) - {0, len(costs)})
+    at = np.searchsorted(reach - costs // 2, np.arange(1, n) * total // n)
+    at = at[at < len(costs)]
+    first = np.searchsorted(owners, owners[at])
+    before = reach - costs
+    at = np.where(before[at] - before[first] > total // (2 * n), at, first)
+    return sorted(set(at.tolist()) - {0})

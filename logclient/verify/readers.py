@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
-from logclient.verify.schema import LISTENER, UNIT_BITS
+from logclient.verify.schema import MOST_LISTENERS, UNIT_BITS
 
 COLUMNS = ("body", "received", "key", "listener", "arrival", "id")  # ``body`` or ``id`` is required
 ANSWER_MS = 10_000  # for a broker's answer
@@ -53,8 +53,8 @@ def read_kafka(spark: Any, address: str, config: Mapping[str, str]) -> Arrived:
     for topic in topics:
         if not any(topic == name for name, *_ in offsets):
             raise LedgerError(f"kafka: {bootstrap} has no topic {topic}")
-    if len(offsets) > LISTENER:
-        raise LedgerError(f"kafka: more than {LISTENER} partitions")
+    if len(offsets) > MOST_LISTENERS:
+        raise LedgerError(f"kafka: more than {MOST_LISTENERS} partitions")
     if any(end - first >> UNIT_BITS for *_, first, end in offsets):
         raise LedgerError("kafka: more than 2**40 records in a partition")
     # Fix the range now: the topic may grow meanwhile.

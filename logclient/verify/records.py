@@ -29,7 +29,7 @@ from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.plan import Plan
 from logclient.verify.readers import Arrived, Place
 from logclient.verify.rows import text_row
-from logclient.verify.schema import EVENT_BITS, FACT, LISTENER, UNIT_BITS
+from logclient.verify.schema import EVENT_BITS, FACT, MOST_LISTENERS, UNIT_BITS
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXTS = ("string", "varchar", "char")
@@ -113,8 +113,8 @@ class Source(ABC):
                     "the range must be less than 2**40 (as microseconds: 12.7 days)"
                 )
             self.places.append(Place(place, low))
-        if len(self.places) > LISTENER:
-            raise LedgerError(f"{self.title}: more than {LISTENER} listeners")
+        if len(self.places) > MOST_LISTENERS:
+            raise LedgerError(f"{self.title}: more than {MOST_LISTENERS} listeners")
 
     def _timed_by_text(self) -> bool:
         return self.kinds.get("received", "").startswith(_TEXTS)
@@ -218,7 +218,7 @@ class FrameSource(Source):
         columns = (f"{at} AS low", f"{at} AS high", f"CAST({at} IS NULL AS int) AS without")
         asked = {"low": "min", "high": "max", "without": "sum", "wrong": "min"}
         found = self._rows.selectExpr("place", *columns, "wrong").groupBy("place").agg(asked)
-        for row in found.limit(LISTENER + 1).collect():
+        for row in found.limit(MOST_LISTENERS + 1).collect():
             yield Edges(row.place, *(row[f"{how}({name})"] for name, how in asked.items()))
 
     def _repeated(self, place: str) -> int | None:

@@ -22,7 +22,7 @@ ROWS = pa.schema(
     [
         ("part", pa.int32()),  # the partition that the row goes to
         ("key", pa.int64()),  # a bucket, or a negative key of `schema`
-        ("listener", pa.int64()),  # with the device, see `schema.LISTENER_BITS`; or LEDGER
+        ("listener", pa.int64()),  # with the device, see `schema.DEVICE_BITS`; or LEDGER
         ("position", pa.int64()),  # the first of `positions`
         ("base", pa.int64()),  # microseconds since 1970
         ("places", pa.binary()),  # int32, in the bucket; of a ledger's row int64 pairs: ranges of places

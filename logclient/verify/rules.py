@@ -33,7 +33,7 @@ STATE = 15
 COUNTED = 1 << 4  # it was sent, and is judged here
 TIMED = 1 << 5  # it counts as received at its time
 ORDERED = 1 << 6  # its order is judged
-LATE = 1 << 7  # it arrived after a later one; `find_late` adds this
+LATE = 1 << 7  # it arrived after a later one; `judge_order` adds this
 
 ELSEWHERE = schema.EXCLUDED + 1  # excluded, because it arrived in runs that are not selected
 

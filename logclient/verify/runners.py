@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed without a job
-_ORDER = ("key", "listener", "position")
+_ORDER = {"key": False, "listener": True, "position": True}  # which of them ascend
 _ROWS = 64  # in a batch from the JVM: each may have a megabyte
 _CONNECTED = threading.Lock()  # held while the settings of a Spark Connect session are changed
 
 
-def _buckets(later: Later) -> Buckets:
-    return None if later is None else frozenset(bucket for bucket, _ in later)
+def _buckets(later: Later | None) -> Buckets:
+    return None if later is None else later.buckets
 
 
 def ledger_groups(parts: Parts) -> list[tuple[int, int]]:
@@ -54,7 +54,7 @@ class LocalRunner:
         """Return what `ledger_lines.survey` says about each group of ledger files."""
         return (ledger_lines.survey(parts[low:high], *given) for low, high in ledger_groups(parts))
 
-    def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None) -> Batches:
+    def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later | None = None) -> Batches:
         """Compare, and return batches of `rows.RESULTS`."""
         tasks = pa.record_batch([range(len(plan.groups) + len(plan.tasks))], names=["id"])
         batches = [*_read_files([tasks], parts, facts, plan, _buckets(later))]
@@ -69,7 +69,7 @@ def _sorted(batches: list[pa.RecordBatch]) -> Rows:
     key, listener, position = (table[name].to_numpy() for name in _ORDER)
     which = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
     first = np.cumsum([0, *(len(batch) for batch in batches)])
-    order = np.lexsort((position, listener, key))
+    order = np.lexsort((position, listener, -key))
     for row, i in zip(order.tolist(), which[order].tolist(), strict=True):
         yield batches[i].slice(row - int(first[i]), 1)
 
@@ -146,7 +146,7 @@ class SparkRunner:
         found = _over(self.session.spark, len(groups), task, "number bigint, survey binary").collect()
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 
-    def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None) -> Batches:
+    def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later | None = None) -> Batches:
         """Compare, as `LocalRunner.judge` does."""
         if self.small and plan.partitions == 1:
             # Frames need Spark's planner, whose start takes longer than a small comparison.
@@ -161,7 +161,7 @@ class SparkRunner:
                 rows = rows.union(self.source.frame.mapInArrow(read, _ddl(ROWS)))
             # PySpark 4.0 has only the other one: by a hash of the same number, slightly less even.
             divide = rows.repartitionById if hasattr(rows, "repartitionById") else rows.repartition
-            rows = divide(plan.partitions, "part").sortWithinPartitions(*_ORDER)
+            rows = divide(plan.partitions, "part").sortWithinPartitions(*_ORDER, ascending=[*_ORDER.values()])
             judging = _task("judge_buckets", judge.judge_rows, facts, plan, later)
             judged = rows.mapInArrow(judging, _ddl(RESULTS))
             batches: list[pa.RecordBatch] = judged.toArrow().cast(RESULTS).to_batches()

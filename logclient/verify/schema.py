@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from logclient.evidence.captures import LISTENER, LISTENER_BITS, UNIT_BITS
+from logclient.evidence.captures import MOST_LISTENERS, UNIT_BITS
 
-__all__ = ["LISTENER", "LISTENER_BITS", "UNIT_BITS"]  # more names for those of captures
+__all__ = ["MOST_LISTENERS", "UNIT_BITS"]  # more names for those of captures
 
 # Keys of shuffled rows. Keys from 0 on are buckets. Negative keys are facts, then unlisted ids, then events
 # without an id.
@@ -29,10 +29,11 @@ EVENT_BITS = 23
 NEVER = np.iinfo(np.int64).max
 NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 
-# The listener of a row, as one number: the listener in the low bits, and above them the Logjam device whose
-# publications it received (32 bits). Each pair has a separate order. Devices beyond the first DEVICES of a
-# batch or bucket are counted as OTHERS, and their order is not judged: peers choose these numbers, and each
-# one costs memory.
+# The listener of a row, as one number: in the low bits the Logjam device whose publications it received, and
+# above them the listener. Each pair has a separate order. Devices beyond the first DEVICES of a batch are
+# counted as OTHERS, and their order is not judged: peers choose these numbers, and each one costs rows.
+DEVICE_BITS = 33
+DEVICE = (1 << DEVICE_BITS) - 1
 DEVICES, OTHERS = 64, 1 << 32
 OTHER_RUN = 1 << 60  # added to the listener of arrivals in a run that is not selected
 

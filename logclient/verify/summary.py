@@ -192,6 +192,7 @@ class Summary:
             capture={
                 "listeners": sorted({report.listener for report in reports}),
                 "segments": len(reports),
+                "skipped": sum(report.skipped for report in reports),
                 "bytes": sum(report.size for report in reports),
                 **{word: sum(map(attrgetter(word), reports)) for word in ("units", "acks", "events")},
                 **{f"{word}s": quiet[word] for word in QUIET},

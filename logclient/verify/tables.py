@@ -27,7 +27,7 @@ from logclient.evidence import storage
 from logclient.evidence.arrays import I64
 from logclient.evidence.segments import binary
 from logclient.verify.records import Edges, Source
-from logclient.verify.schema import LISTENER, UNIT_BITS
+from logclient.verify.schema import MOST_LISTENERS, UNIT_BITS
 
 ROWS = 1 << 14  # in one batch
 PART_BYTES = 64 << 20  # of rows that are sorted together
@@ -283,7 +283,7 @@ class TableSource(Source):
             rows = pa.table({"place": places, "low": at, "high": at, "nulls": at.is_null().cast(pa.int64())})
             rows = pa.concat_tables([rows] if found is None else [rows, found])
             found = rows.group_by("place").aggregate(asked).rename_columns(rows.column_names)
-            if len(found) > LISTENER:
+            if len(found) > MOST_LISTENERS:
                 break
         rows = [] if found is None else found.to_pylist()
         return [Edges(**row, wrong=wrong.get(row["place"])) for row in rows]

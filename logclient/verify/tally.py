@@ -1,11 +1,11 @@
-"""The tally: the results of all tasks added up on the driver, and order judged across buckets."""
+"""The tally: the results of all tasks added up on the driver."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import Selection
 from logclient.verify.ledger_facts import DROPPED, FAILED, HANDED, LAST_SEQUENCE, LedgerFacts
-from logclient.verify.overview import CELLS, REORDERED, Grid, TimeCounts
+from logclient.verify.order import Edges
+from logclient.verify.overview import CELLS, Grid, TimeCounts
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
-from logclient.verify.schema import LISTENER, NEVER, STATES, Example
+from logclient.verify.schema import STATES, Example
 from logclient.verify.verdict import Counts
 from logclient.verify.violation_files import ViolationWriter
 
@@ -34,7 +35,7 @@ BEYOND = {word: Column[f"{word.upper()}_BEYOND"] for word in ("unexpected", "unk
 class Tally:
     """The sum of all rows of the tasks, on the driver.
 
-    Call `add_row` for the results of the tasks, then `stitch` and `count_unlisted`, then `finish`.
+    Call `add_row` for the results of the tasks, then `count_unlisted`, then `finish`.
     """
 
     def __init__(self, plan: Plan, facts: LedgerFacts) -> None:
@@ -58,7 +59,7 @@ class Tally:
         self.numbers: dict[str, list[tuple[I64, I64]]] = {}  # `ProducerTables`: keys and values, in parts
         self.files: list[bytes] = []  # of violations, see `ViolationWriter.take`
         self.times = TimeCounts(Grid(*plan.grid), plan.families)
-        self._order: dict[int, dict[int, dict[str, Any]]] = {}  # bucket -> listener -> edges
+        self.edges = Edges(facts)
         self._open_gaps: dict[int, list[list[int]]] = {}  # producer -> ranges that end where a bucket does
         self._gaps: list[tuple[int, int, int]] = []  # the longest: producer, first, events
         self._seen_unlisted = array("q"), array("q")  # producer, sequence
@@ -90,8 +91,7 @@ class Tally:
         elif kind == "matched":
             self.matched.add(head)
         elif kind == "order":
-            tail = np.frombuffer(row["values"], np.int64).reshape(4, -1)
-            self._order.setdefault(row["key"], {})[row["listener"]] = {**head, "tail": tail}
+            self.edges.add(row)
         elif kind == "unlisted" and head["p"] < 0:
             self.unknown_producers = self.unknown_producers.plus(Counts(**head["counts"]))
         elif kind == "unlisted":
@@ -177,62 +177,6 @@ class Tally:
             )
         return out
 
-    # -- order across buckets
-
-    def stitch(self, writer: ViolationWriter) -> dict[tuple[int, int], int]:
-        """Find the events that arrived after an event of a later bucket.
-
-        The buckets of a producer are visited from its last to its first, with the earliest position of all
-        later ones at each listener. Where all of a tail is late there may be more late events: return what
-        `judge.judge_rows` needs for a second pass over these buckets.
-        """
-        # Producer and listener -> the earliest position in later buckets.
-        later: defaultdict[tuple[int, int], int] = defaultdict(lambda: NEVER)
-        repeat: dict[tuple[int, int], int] = {}
-        for key in sorted(self._order, reverse=True):
-            p = self.ledger.owner(key)
-            rows = self._order[key]
-            late: dict[int, tuple[Any, ...]] = {}  # place in the bucket -> the end of an `Example`
-            late_at: Counter[int] = Counter()
-            more = False
-            for listener, head in rows.items():
-                limit = later[p, listener]
-                offsets, positions, made, hashes = head["tail"]
-                behind = np.flatnonzero(positions > limit)
-                more |= head["cut"] and len(behind) == len(positions)
-                late_at[listener & LISTENER] += len(behind)
-                for i in behind[offsets[behind] >= 0].tolist():
-                    found = listener, int(positions[i]), 1, True, int(hashes.view(np.uint64)[i]), int(made[i])
-                    late.setdefault(int(offsets[i]), found)
-            if more:
-                repeat |= {(key, listener): later[p, listener] for listener in rows}
-            else:
-                if late:
-                    self._add_late(p, key, late, writer)
-                for place, n in late_at.items():
-                    self.at[place][3] += n
-            for listener, head in rows.items():
-                later[p, listener] = min(later[p, listener], head["min"])
-        return repeat
-
-    def _add_late(self, p: int, key: int, late: dict[int, tuple[Any, ...]], writer: ViolationWriter) -> None:
-        base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
-        offsets = np.array(sorted(late), np.int64)
-        made = np.array([late[offset][-1] for offset in offsets.tolist()], np.int64)
-        owner = np.full(len(offsets), p)
-        self.times.add(self.ledger.family[owner], made, REORDERED)
-        tables = ProducerTables(self.ledger.last)
-        tables.count("sums", owner, int(Column.REORDERED))
-        tables.add_places(owner, base + offsets, REORDERED)
-        tables.add_times(owner, "reordered", made)
-        for row in tables.rows(-1):
-            self.add_row(row)
-        ranges = union(np.stack((offsets, offsets), axis=1)) + base
-        writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
-        some = offsets[: self.plan.examples].tolist()
-        name = self.ledger.name(p)
-        self._add_examples("reordered", [Example(name, base + x, None, *late[x]) for x in some])
-
     # -- sequences that are in no bucket
 
     def count_unlisted(self, writer: ViolationWriter) -> None:
@@ -241,7 +185,7 @@ class Tally:
         order = np.lexsort((seen, owners))
         owners, seen = owners[order], seen[order]
         ledger, last = self.ledger, self.ledger.last
-        own = np.maximum(-(-last >> ledger.bits), 1)  # buckets with places of the producer
+        own = np.maximum(-(-ledger.places >> ledger.bits), 1)  # buckets with places of the producer
         first, end = (np.searchsorted(ledger.live, ledger.bases[:-1] + n) for n in (0, own))
         judged = np.where(ledger.addressed, end - first == own, ledger.rows["listed"] == last)
         for p in np.flatnonzero((last > 0) & ~judged & ledger.selected).tolist():
@@ -253,7 +197,7 @@ class Tally:
         """Count the sequences of a producer that no bucket has, or no share of the events without ids."""
         judged = self.ledger.rows_of("spans", p)[:, 1:3]
         if self.ledger.addressed[p]:
-            first = ((live - self.ledger.bases[p]) << self.ledger.bits) + 1
+            first = self.ledger.before[p] + ((live - self.ledger.bases[p]) << self.ledger.bits) + 1
             judged = np.stack((first, first + (1 << self.ledger.bits) - 1), axis=1)
         judged = union(np.concatenate((judged, self.ledger.rows_of("outside", p)[:, 1:])))
         region = subtract(np.array([[1, self.ledger.last[p]]]), judged)

@@ -13,7 +13,9 @@ class Tuning(NamedTuple):
     bucket_bits: int = 18
     """A bucket has at most ``2 ** bucket_bits`` sequences, of one large producer or of several small ones. By
     default it takes 15 MB while it is judged."""
-    tail: int = 4096  # arrivals of a bucket that are compared with later buckets without a second pass
+    task_places: int = 1 << 22
+    """A task compares about so many sequences, which takes a second; with many cores fewer, and more where
+    there would be too many tasks."""
     batch_units: int = BATCH_UNITS  # units in one batch
     chunk_bytes: int = CHUNK_BYTES
     """Bytes of one read: some 12,000 single events, which are still in the cache when they are decoded."""

@@ -19,23 +19,26 @@ def join(
     copies: list[int],
     first: list[int],
     received: list[int],
-) -> tuple[int, list[int]]:
-    of_listed, wrong = 0, []
+) -> tuple[int, list[int], list[int]]:
+    of_listed, wrong, touched = 0, [], []
     for i, place in enumerate(places):
         copies[place] += 1
         of_listed += listed[place]
+        if first[place] == FAR:
+            touched.append(place)
         first[place] = min(first[place], positions[i])
         if after[i] != NO_TIME:
             received[place] = min(received[place], received_us + after[i])
         if hashes[i] != expected[place]:
             wrong.append(i)
-    return of_listed, wrong
+    return of_listed, wrong, touched
 
 
 def locate(
     producers: list[int],
     sequences: list[int],
-    last: list[int],
+    before: list[int],
+    size: list[int],
     bases: list[int],
     starts: list[int],
     bits: int,
@@ -43,8 +46,8 @@ def locate(
     """Return bucket and place of each event; bucket -1 for none."""
     found = []
     for p, sequence in zip(producers, sequences, strict=True):
-        if 0 <= p < len(last) and 1 <= sequence <= last[p]:
-            bucket, place = divmod(sequence - 1, 1 << bits)
+        if 0 <= p < len(size) and 1 <= sequence - before[p] <= size[p]:
+            bucket, place = divmod(sequence - before[p] - 1, 1 << bits)
             found.append((bases[p] + bucket, starts[p] + place))
         else:
             found.append((-1, 0))
@@ -92,6 +95,7 @@ def judge(
     common: list[int],
     newer: list[int],
     rules: list[int],
+    before: list[int],
     states: int,
 ) -> tuple[list[int], list[list[int]], list[int], list[int]]:
     """Return judgements, the number of events in each state by owner, odd and repeated events."""
@@ -101,7 +105,7 @@ def judge(
         all_marks = marks[i] | common[owner] | SEEN * (copies[i] > 0) | NEW * (i >= newer[owner])
         judgement = rules[all_marks]
         state = judgement & STATE
-        judgements.append(judgement)
+        judgements.append(judgement | before[i] & LATE)
         counts[owner][state] += 1
         if 0 < state < states - 2:
             odd.append(i)
@@ -110,24 +114,36 @@ def judge(
     return judgements, counts, odd, repeated
 
 
-def find_late(first: list[int], judgements: list[int], owners: list[int]) -> tuple[int, list[int], int]:
-    """Return how many compared events arrived, the late ones, and the lowest position."""
-    which = [i for i, position in enumerate(first) if position != FAR and judgements[i] & ORDERED]
-    late = [i for i in which if any(j > i and owners[j] == owners[i] and first[j] <= first[i] for j in which)]
-    return len(which), late, min((first[i] for i in which), default=FAR)
+def judge_order(
+    touched: list[int], first: list[int], judgements: list[int], owners: list[int], limit: int
+) -> tuple[list[int], int, int]:
+    """Return the late events, the lowest position of those that are compared, and that of their last."""
+    which = [i for i in touched if judgements[i] & ORDERED]
+    late = [
+        i
+        for i in which
+        if first[i] >= limit or any(j > i and owners[j] == owners[i] and first[j] <= first[i] for j in which)
+    ]
+    return late, min((first[i] for i in which), default=FAR), first[which[-1]] if which else FAR
 
 
-def find_last(first: list[int], judgements: list[int], limit: int) -> list[int]:
-    which = [i for i, position in enumerate(first) if position != FAR and judgements[i] & ORDERED]
-    in_order = [i for i in which if all(first[j] > first[i] for j in which if j > i)]
-    return in_order[max(len(in_order) - limit, 0) :]
-
-
-def count_arrived(first: list[int], judgements: list[int], owners: list[int], n: int) -> list[int]:
-    counts = [0] * n
-    for position, judgement, owner in zip(first, judgements, owners, strict=True):
-        counts[owner] += position != FAR and judgement & COUNTED != 0
-    return counts
+def count_arrived(
+    touched: list[int],
+    first: list[int],
+    judgements: list[int],
+    owners: list[int],
+    arrival: int,
+    listener: int,
+    counts: list[int],
+    at: list[list[int]],
+) -> None:
+    """Count up `counts`. `at` has of each event the first arrival, its position, and the last listener."""
+    for i in touched:
+        if at[i][0] < 0:
+            at[i][:2] = arrival, first[i]
+        if at[i][2] != listener:
+            at[i][2] = listener
+            counts[owners[i]] += judgements[i] & COUNTED != 0
 
 
 def cell(took: int) -> int:

@@ -422,6 +422,7 @@ class Segment:
     damaged: bool = False
     unclosed: bool = False
     gap: bool = False
+    gap_before: bool = False  # between it and the segment before
     continued: bool = False  # a segment must follow, and is missing
 
     @property
@@ -595,19 +596,30 @@ def listeners_of(segments: Sequence[Segment]) -> list[Listener]:
     return found
 
 
+def begin_of(segment: Segment) -> int:
+    """Return when the first unit of a segment was received, if its header can be read; 0: it is not known."""
+    if segment.header is None or not segment.units:
+        return 0
+    at = segment.units[0].received_us
+    return at if 0 < at < 1 << 53 else 0
+
+
 def _note_gaps(listener: Listener) -> None:
     number, arrival = 1, 1
     after_nothing = False  # nobody knows how many units the segment before had
     for segment in listener.segments:
         assert segment.name
         if segment.name[1] != number:
-            segment.gap = True
+            segment.gap_before = True
         number = segment.name[1] + 1
         if segment.header is not None and segment.header["first_arrival"] != arrival:
-            segment.gap |= not after_nothing
+            segment.gap_before |= not after_nothing
             arrival = segment.header["first_arrival"]
-        for unit in segment.units:
-            segment.gap |= unit.arrival != arrival
+        for i, unit in enumerate(segment.units):
+            if i == 0 and segment.header is None:
+                segment.gap_before |= unit.arrival != arrival
+            else:
+                segment.gap |= unit.arrival != arrival
             arrival = unit.arrival + 1
         if segment.end is not None:
             if segment.end[0] != arrival:
@@ -815,7 +827,7 @@ class Judge:
     """One judgement."""
 
     def __init__(
-        self, ledger_folders: Sequence[Path], capture_folders: Sequence[Path], options: Options
+        self, ledger_folders: Sequence[Path], capture_folders: Sequence[Path], options: Options, skip: bool
     ) -> None:
         self.options = options
         self.result = Judgement()
@@ -827,12 +839,32 @@ class Judge:
         self.misnamed = [s for s in self.segments if s.misnamed]
         self.listeners = listeners_of([s for s in self.segments if not s.misnamed])
         self.names = names_of(self.ledgers)
+        self.skipped = self.of_other_times() if skip else set()
         self.none = {p for p, ledger in self.ledgers.items() if ledger.identity == "none"}
         self.by_hash = set(self.names.shared)
         for producer in self.none:
             self.by_hash |= {(producer, seq) for seq in self.ledgers[producer].listed}
         self.hashes = {self.ledgers[p].hashes[seq] for p, seq in self.by_hash}
         self.result.by_hash = {f"{p}{seq:012x}" for p, seq in self.by_hash}
+
+    def of_other_times(self) -> set[int]:
+        """Return the segments (by `id`) that are not read because of when they and the next ones begin."""
+        options = self.options
+        low = 0 if options.since_us is None else options.since_us - 10_000_000
+        high = 1 << 53 if options.until_us is None else options.until_us + 60_000_000
+        found: set[int] = set()
+        for listener in self.listeners if not options.runs else ():
+            begins = [begin_of(segment) for segment in listener.segments]
+            known = [begin or 1 << 53 for begin in begins]
+            for i, segment in enumerate(listener.segments):
+                carries = any(one.protocol == "plog" for one in listener.segments)
+                before = [
+                    k + 1 < len(begins) and bool(begins[k + 1]) and max(begins[: k + 2]) < low
+                    for k in ((i, i + 1) if carries else (i,))
+                ]
+                if all(before) or (begins[i] and min(known[i:]) > high):
+                    found.add(id(segment))
+        return found
 
     # -- arrivals
 
@@ -891,6 +923,8 @@ class Judge:
         self.arrivals: list[Arrival] = []
         self.checks: list[Arrival] = []
         for arrival in arrivals_of(self.listeners):
+            if id(self.listeners[arrival.listener].segments[arrival.segment]) in self.skipped:
+                continue
             event = arrival.event
             known = arrival.name in self.names.owner or arrival.name in self.names.ambiguous
             if event and event[0].startswith(CHECKS) and event[0] not in self.ledgers and not known:
@@ -1035,10 +1069,12 @@ class Judge:
             protocols: set[str] = set()
             for segment in listener.segments:
                 protocols |= doubts(listener.protocol if segment.header is None else segment.protocol)
-            for segment, after in zip(listener.segments, [*listener.segments[1:], None], strict=True):
-                found = {kind for kind in ("damage", "unclosed", "gap") if self.has_problem(segment, kind)}
+            around = [None, *listener.segments, None]
+            for before, segment, after in zip(around, listener.segments, around[2:], strict=False):
+                found = {x for x in ("damage", "unclosed", "gap") if self.has_problem(segment, x, before)}
                 kinds |= found
-                goes_on = after is None and not (segment.damaged or segment.gap)
+                wrong = segment.damaged or segment.gap or self.is_gap_before(segment, before)
+                goes_on = after is None and not wrong
                 if found and goes_on and len(protocols) == 1 and (end_us := listener.end_us):
                     [protocol] = protocols
                     self.ends[protocol] = min(end_us, self.ends.get(protocol, end_us))
@@ -1058,12 +1094,17 @@ class Judge:
     def is_compared(self, segment: Segment) -> bool:
         return self.is_of_selected_run(segment) and segment.run not in self.other_runs
 
-    def has_problem(self, segment: Segment, kind: str) -> bool:
+    def has_problem(self, segment: Segment, kind: str, before: Segment | None) -> bool:
+        if id(segment) in self.skipped:
+            return False
         return {
             "damage": segment.damaged,
             "unclosed": segment.unclosed,
-            "gap": segment.gap or segment.continued,
+            "gap": segment.gap or segment.continued or self.is_gap_before(segment, before),
         }[kind]
+
+    def is_gap_before(self, segment: Segment, before: Segment | None) -> bool:
+        return segment.gap_before and (before is None or id(before) not in self.skipped)
 
     def is_before(self, segment: Segment | None) -> bool:
         """Say whether a segment has a unit received before the selected time."""
@@ -1389,7 +1430,11 @@ def judge(ledger_folders: Sequence[Path], capture_folders: Sequence[Path], optio
     Raises:
         Wrong: the usage is wrong.
     """
-    return Judge(ledger_folders, capture_folders, options).judge()
+    some = Judge(ledger_folders, capture_folders, options, skip=True)
+    result = some.judge()
+    if some.skipped and any(result.counts[word] for word in ("lost", "missing", "unknown", "pending")):
+        return Judge(ledger_folders, capture_folders, options, skip=False).judge()
+    return result
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from logclient.verify.rows import Row
 def make_plan(bits: int, anonymous_shares: int = 0) -> Plan:
     """Return a plan of a comparison in one task, of ledgers alone."""
     return Plan(
-        bits=bits, units=100, chunk=1 << 20, tail=10, examples=3, partitions=1, edges=[],
+        bits=bits, units=100, chunk=1 << 20, examples=3, partitions=1, edges=[],
         anonymous_shares=anonymous_shares, segments=[], tasks=[], groups=[], violations=False,
         grid=[0, 1, 1], families=1, app_envs=[],
     )  # fmt: skip

@@ -14,10 +14,9 @@ from logclient._ext.arrivals import (
     copy_ranges,
     count_arrived,
     count_latencies,
-    find_last,
-    find_late,
     join,
     judge,
+    judge_order,
     locate,
     measure,
     paint,
@@ -51,17 +50,22 @@ def columns(rows: list[Any], *kinds: str) -> list[np.ndarray[Any, Any]]:
 def test_joins_equal_the_reference(arrivals: Any, events: Any, received_us: int) -> None:
     given_columns = columns(arrivals, "<i4", "<u8", "<i8", "<u4")
     hashes, listed, copies, received = columns(events, "<u8", "u1", "<i4", "<i8")
-    first = received // 2
-    wrong = np.empty(len(arrivals), np.int32)
+    first = np.where(received == FAR, FAR, received // 2)
+    before = np.flatnonzero(first != FAR)
+    wrong, touched = np.empty(len(arrivals), np.int32), np.empty(5, np.int32)
+    touched[: len(before)] = before
     ours = [copies.copy(), first.copy(), received.copy()]
     theirs = [copies.tolist(), first.tolist(), received.tolist()]
 
-    n, differing = join(*given_columns, received_us, hashes, listed, *ours, wrong)
+    n, differing, several = join(
+        *given_columns, received_us, hashes, listed, *ours, wrong, touched, len(before)
+    )
 
     expected = oracle.join(
         *(x.tolist() for x in given_columns), received_us, hashes.tolist(), listed.tolist(), *theirs
     )
-    assert (n, wrong[:differing].tolist()) == expected
+    assert (n, wrong[:differing].tolist(), touched[len(before) : several].tolist()) == expected
+    assert touched[: len(before)].tolist() == before.tolist()
     assert [x.tolist() for x in ours] == theirs
 
 
@@ -73,6 +77,10 @@ def test_joins_equal_the_reference(arrivals: Any, events: Any, received_us: int)
         (lambda x: x.update(hashes=np.zeros(2, np.uint64)), "hashes"),
         (lambda x: x.update(wrong=np.zeros(0, np.int32)), "wrong"),
         (lambda x: x.update(copies=np.zeros(2, np.int32)), "copies"),
+        (lambda x: x.update(touched=np.zeros(2, np.int32)), "touched"),
+        (lambda x: x.update(several=4), "several: 4"),
+        (lambda x: x.update(several=-1), "several: -1"),
+        (lambda x: x.update(several=3, first=np.full(3, FAR)), "touched: it has no room"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(change: Callable[[dict[str, Any]], None], named: str) -> None:
@@ -81,13 +89,14 @@ def test_columns_that_do_not_fit_are_refused(change: Callable[[dict[str, Any]], 
         "after": np.zeros(1, np.uint32), "received_us": 0, "expected": np.zeros(3, np.uint64),
         "listed": np.ones(3, np.uint8), "copies": np.zeros(3, np.int32), "first": np.zeros(3, np.int64),
         "received": np.zeros(3, np.int64), "wrong": np.zeros(1, np.int32),
+        "touched": np.zeros(3, np.int32), "several": 0,
     }  # fmt: skip
     change(arguments)
     with pytest.raises(ValueError, match=named):
         join(**arguments)
 
 
-producer = st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(0, 7))
+producer = st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(0, 9), st.integers(0, 7))
 
 
 @examples(200)
@@ -96,15 +105,15 @@ producer = st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(0, 7))
     st.lists(producer, max_size=4),
     st.integers(0, 6),
 )
-@example([(p, s) for p in (-1, 0, 1, 2) for s in (0, 1, 7, 8, 9, 39, 40, 41)], [(40, 3, 2), (8, 9, 0)], 3)
+@example([(p, s) for p in (-1, 0, 1, 2) for s in (0, 1, 7, 8, 9, 40, 41)], [(0, 40, 3, 2), (1, 8, 9, 0)], 3)
 def test_places_equal_the_reference(events: Any, producers: Any, bits: int) -> None:
     who, sequences = columns(events, "<i8", "<i8")
-    last, bases, starts = columns(producers, "<i8", "<i8", "<i4")
+    before, size, bases, starts = columns(producers, "<i8", "<i8", "<i8", "<i4")
     buckets, places = np.empty(len(who), np.int64), np.empty(len(who), np.int32)
 
-    known = locate(who, sequences, last, bases, starts, bits, buckets, places)
+    known = locate(who, sequences, before, size, bases, starts, bits, buckets, places)
 
-    tables = last.tolist(), bases.tolist(), starts.tolist()
+    tables = before.tolist(), size.tolist(), bases.tolist(), starts.tolist()
     expected = oracle.locate(who.tolist(), sequences.tolist(), *tables, bits)
     assert list(zip(buckets.tolist(), places.tolist(), strict=True)) == expected
     assert known == sum(bucket >= 0 for bucket, _ in expected)
@@ -161,7 +170,7 @@ def test_bucket_out_of_range_is_refused() -> None:
             np.zeros(1, np.uint32),
         )  # fmt: skip
     with pytest.raises(ValueError, match="bits"):
-        locate(none, none, one, none, np.zeros(1, np.int32), 31, none.copy(), np.zeros(1, np.int32))
+        locate(none, none, none, one, none, np.zeros(1, np.int32), 31, none.copy(), np.zeros(1, np.int32))
 
 
 span = st.tuples(st.integers(0, 29), st.integers(0, 29)).map(sorted)
@@ -207,52 +216,60 @@ judgement = st.integers(0, 255)
 
 @examples(300)
 @given(
-    st.lists(st.tuples(owner, st.integers(0, 3), st.integers(0, 2**13 - 1)), max_size=30),
+    st.lists(st.tuples(owner, st.integers(0, 3), st.integers(0, 2**13 - 1), judgement), max_size=30),
     st.lists(st.tuples(st.integers(0, 2**13 - 1), st.integers(-5, 35)), min_size=4, max_size=4),
     st.lists(st.builds(int.__or__, st.integers(0, 10), st.sampled_from([0, 16, 48, 64])), min_size=40),
 )
 def test_judgements_equal_the_reference(events: Any, producers: Any, some_rules: list[int]) -> None:
     starts, owners = owners_of(events)
-    _, copies, marks = columns(events, "<i8", "<i4", "<u2")
+    _, copies, marks, judgements = columns(events, "<i8", "<i4", "<u2", "u1")
+    before = judgements.tolist()
     common, newer = columns(producers, "<u2", "<i8")
     rules = np.resize(np.array(some_rules, np.uint8), 1 << 15)
     n = len(events)
-    judgements, counts = np.empty(n, np.uint8), np.zeros((4, 11), np.int64)
+    counts = np.zeros((4, 11), np.int64)
     odd, repeated = np.empty(n, np.int64), np.empty(n, np.int64)
 
     sizes = judge(copies, marks, starts, common, newer, rules, judgements, counts, odd, repeated)
 
-    tables = common.tolist(), newer.tolist(), rules.tolist()
+    tables = common.tolist(), newer.tolist(), rules.tolist(), before
     expected = oracle.judge(copies.tolist(), marks.tolist(), owners, *tables, states=11)
     found = judgements, counts, odd[: sizes[0]], repeated[: sizes[1]]
     assert tuple(column.tolist() for column in found) == expected
 
 
-arrived = st.tuples(owner, st.integers(0, 40) | st.just(FAR), judgement)
+arrived = st.tuples(owner, st.integers(0, 40), judgement, st.booleans(), st.sampled_from([-1, 3, 4]))
 
 
 @examples(300)
-@given(st.lists(arrived, max_size=30), st.integers(0, 31))
-@example([(0, 1, 64), (0, 1, 64), (0, 3, 64), (1, 2, 64), (1, 0, 0), (1, FAR, 64)], 3)
+@given(st.lists(arrived, max_size=30), st.integers(0, 41) | st.just(FAR))
+@example([(0, 1, 64, True, -1), (0, 1, 64, True, -1), (0, 3, 64, True, -1), (1, 2, 64, True, -1)], FAR)
+@example([(0, 1, 64, True, -1), (0, 5, 64, True, -1), (0, 7, 0, True, -1), (0, 6, 64, False, -1)], 5)
 def test_order_equals_the_reference(events: Any, limit: int) -> None:
     starts, owners = owners_of(events)
-    _, first, judgements = columns(events, "<i8", "<i8", "u1")
-    lists = first.tolist(), judgements.tolist()
+    _, first, judgements, there, at = columns(events, "<i8", "<i8", "u1", "?", "<i4")
+    touched = np.flatnonzero(there).astype(np.int32)
+    lists = touched.tolist(), first.tolist(), judgements.tolist(), owners
     counts = np.zeros(4, np.int64)
-    count_arrived(first, judgements, starts, counts)
-    assert counts.tolist() == oracle.count_arrived(*lists, owners, 4)
+    arrivals = at.astype(np.int64) * 100
+    positions, listeners = np.full(len(first), 77), at.copy()
+    theirs = [[a, 77, x] for a, x in zip(arrivals.tolist(), at.tolist(), strict=True)]
+    counted = [0] * 4
 
-    n, late, minimum = find_late(first, judgements, starts)
+    count_arrived(touched, first, judgements, starts, 300, 3, counts, arrivals, positions, listeners)
 
-    expected = oracle.find_late(*lists, owners)
-    assert (n, late, minimum) == (expected[0], len(expected[1]), expected[2])
-    marked = [x | (oracle.LATE if i in expected[1] else 0) for i, x in enumerate(lists[1])]
-    assert judgements.tolist() == marked
-    places, positions = np.empty(limit, np.int64), np.empty(limit, np.int64)
-    last = oracle.find_last(lists[0], marked, limit)
-    assert find_last(first, judgements, places, positions) == len(last)
-    assert places[limit - len(last) :].tolist() == last
-    assert positions[limit - len(last) :].tolist() == [lists[0][i] for i in last]
+    oracle.count_arrived(*lists, 300, 3, counted, theirs)
+    assert counts.tolist() == counted
+    columns_ = (column.tolist() for column in (arrivals, positions, listeners))
+    assert [[*row] for row in zip(*columns_, strict=True)] == theirs
+
+    late, lowest, last = judge_order(touched, first, judgements, starts, limit)
+
+    expected = oracle.judge_order(*lists, limit)
+    assert (late, lowest, last) == (len(expected[0]), *expected[1:])
+    assert judgements.tolist() == [
+        x | (oracle.LATE if i in expected[0] else 0) for i, x in enumerate(lists[2])
+    ]
 
 
 BEGIN = 1_700_000_000_000_000
@@ -331,17 +348,15 @@ def for_judge() -> dict[str, Any]:
 
 
 def for_order() -> dict[str, Any]:
-    return three() | {"first": np.zeros(3, np.int64)}
-
-
-def for_last() -> dict[str, Any]:
-    none = np.zeros(0, np.int64)
-    columns = {"first": np.zeros(3, np.int64), "judgements": np.zeros(3, np.uint8)}
-    return columns | {"places": none, "positions": none}
+    return three() | {"touched": np.arange(3, dtype=np.int32), "first": np.zeros(3, np.int64), "limit": FAR}
 
 
 def for_counts() -> dict[str, Any]:
-    return for_order() | {"counts": np.zeros(1, np.int64)}
+    tables = {"counts": np.zeros(1, np.int64), "arrivals": np.zeros(3, np.int64)}
+    tables |= {"positions": np.zeros(3, np.int64), "listeners": np.zeros(3, np.int32)}
+    order = for_order()
+    del order["limit"]
+    return order | tables | {"arrival": 3, "listener": 3}
 
 
 def for_latencies() -> dict[str, Any]:
@@ -372,13 +387,18 @@ def for_latencies() -> dict[str, Any]:
         (judge, for_judge, {"rules": np.full(1 << 15, 11, np.uint8)}, "11 is no state below 11"),
         (judge, for_judge, {"starts": np.array([1])}, "starts"),
         (judge, for_judge, {"starts": np.array([4])}, "4 is not from 0 to 3"),
-        (find_late, for_order, {"first": np.zeros(2, np.int64)}, "judgements"),
-        (find_late, for_order, {"starts": np.array([0, 2, 1])}, "1 is not from 2 to 3"),
-        (find_late, for_order, {"starts": np.zeros(0, np.int64)}, "starts"),
-        (find_last, for_last, {"judgements": np.zeros(2, np.uint8)}, "judgements"),
-        (find_last, for_last, {"positions": np.zeros(1, np.int64)}, "positions"),
+        (judge_order, for_order, {"first": np.zeros(2, np.int64)}, "judgements"),
+        (judge_order, for_order, {"starts": np.array([0, 2, 1])}, "1 is not from 2 to 3"),
+        (judge_order, for_order, {"starts": np.zeros(0, np.int64)}, "starts"),
+        (judge_order, for_order, {"touched": np.array([0, 3], np.int32)}, "touched: 3 is not below 3"),
+        (judge_order, for_order, {"touched": np.array([1, 1], np.int32)}, "touched: 1 is not below 1"),
+        (judge_order, for_order, {"touched": np.array([-1], np.int32)}, "touched: -1"),
         (count_arrived, for_counts, {"first": np.zeros(2, np.int64)}, "judgements"),
+        (count_arrived, for_counts, {"positions": np.zeros(2, np.int64)}, "positions"),
+        (count_arrived, for_counts, {"listeners": np.zeros(2, np.int32)}, "listeners"),
         (count_arrived, for_counts, {"counts": np.zeros(2, np.int64)}, "counts"),
+        (count_arrived, for_counts, {"touched": np.array([0, 3], np.int32)}, "touched: 3 is not above 0"),
+        (count_arrived, for_counts, {"touched": np.array([1, 1], np.int32)}, "touched: 1 is not above 1"),
         (count_latencies, for_latencies, {"received": np.zeros(2, np.int64)}, "received"),
         (count_latencies, for_latencies, {"cells": np.zeros(2, np.int32)}, "cells"),
         (count_latencies, for_latencies, {"families": np.ones(1, np.int32)}, "families"),

@@ -58,7 +58,7 @@ def test_words_are_those_of_the_verdict(
     world = World(40 + len(size), 40, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
     out = tmp_path / "out"
-    verdict = inprocess.run(ledger, capture, out=out, bits=3, tail=2)
+    verdict = inprocess.run(ledger, capture, out=out, bits=3, task_places=1)
     rows = rows_of(dataframes.EventSource, ledger=ledger, capture=capture, maxPartitionBytes=size)
     found = {(row["verdict"], row["id"]) for row in rows if row["verdict"] != "ok"}
     found |= {("reordered", row["id"]) for row in rows if row["reordered"]}

@@ -137,7 +137,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_words_are_those_of_the_verdict(spark: Any, tmp_path: Path, kind: str, histories: int) -> None:
     """Row by row; and nothing is a row twice. See test_event_rows.py, too."""
     ledger, capture = World(histories, histories, **KINDS[kind]).write(tmp_path)
-    tuning = Tuning(bucket_bits=3, tail=2)
+    tuning = Tuning(bucket_bits=3, task_places=1 << 14)
     verdict = job.run(ledger, capture, out=tmp_path / "out", spark=spark, tuning=tuning)
     rows = verify.events(spark, ledger, capture, columns=()).collect()
     found, counts = words_of(rows)

@@ -61,7 +61,8 @@ def test_intact_run_has_no_faults(scene: Scene, run: Run) -> None:
     assert list(verify.violation_ids(scene.out)) == []
     assert verdict.capture == {
         "folder": str(scene.capture), "first_us": 50_000, "last_us": 50_004,
-        "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
+        "listeners": ["main"], "segments": 4, "skipped": 0,
+        "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
         "events": 20, "heartbeats": 0, "pings": 0, "others": 0, "commands": 0, "controls": 0, "checks": 0,
         "complete": True, "published": [], "runs": verdict.capture["runs"], "runs_left_out": 0,
     }  # fmt: skip

@@ -70,7 +70,7 @@ def found_in_buckets(read: Any, found: Any) -> Iterator[Event]:
     for row in found:
         assert (row.listener, row.value("position")) == (rows.LEDGER, 0)
         places = {}
-        for p in np.flatnonzero(facts.addressed & (facts.last > 0)).tolist():
+        for p in np.flatnonzero(facts.places > 0).tolist():
             first = ((row.key - int(facts.bases[p])) << BITS) + 1
             for sequence in range(max(first, 1), min(first - 1 + (1 << BITS), int(facts.last[p])) + 1):
                 place = int(facts.starts[p]) + sequence - first
@@ -180,7 +180,7 @@ def test_order_of_rows_and_second_attempts_change_nothing(
 ) -> None:
     """A shuffle delivers rows in any order, and what a task left before it was run again is not used."""
     ledger, capture = World(7, 30, users=0.1, anonymous=0.1).write(tmp_path, segments=4)
-    sizes = {"bits": BITS, "tail": 2, "units": 20}
+    sizes = {"bits": BITS, "task_places": 4096, "units": 20}
     expected = inprocess.run(ledger, capture, out=tmp_path / "expected", **sizes)
     rng = random.Random(1)
     monkeypatch.setattr(runners, "GROUP_BYTES", 1)

@@ -663,8 +663,8 @@ def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selecti
     world = World(seed, 60, runs=("r1", "r2", "r3"), **KINDS[kind])
     ledger, capture = world.write(tmp_path, segments=6)
     out = tmp_path / "out"
-    bits, tail = ((2, 1), (3, 2), (4, 3), (9, 5))[seed % 4]
-    verdict = inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, units=7, **options)
+    bits, task_places = ((2, 1), (3, 4096), (4, 1), (9, 0))[seed % 4]
+    verdict = inprocess.run(ledger, capture, out=out, bits=bits, task_places=task_places, units=7, **options)
     assert_equals_reference(world, verdict, out, options)
 
 
@@ -677,6 +677,6 @@ def test_random_histories_on_spark_equal_the_reference(spark: Any, tmp_path: Pat
     ledger, capture = world.write(tmp_path, segments=6)
     for name, together in (("tasks", 0), ("one task", 1 << 30)):
         out = tmp_path / name
-        tuning = Tuning(3, 2, 500, together_bytes=together)
+        tuning = Tuning(3, 1 << 15, 500, together_bytes=together)
         verdict = job.run(ledger, capture, out=out, spark=spark, tuning=tuning, **options)
         assert_equals_reference(world, verdict, out, options)

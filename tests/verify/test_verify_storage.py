@@ -386,7 +386,7 @@ def test_verdict_from_a_bucket_equals_that_of_folders(
     }  # fmt: skip
     world = World(5, 12, **kinds[kind])
     ledger, capture = world.write(tmp_path)
-    sizes = {"bits": 4, "tail": 1, "units": 64}
+    sizes = {"bits": 4, "task_places": 1, "units": 64}
     local = verify(ledger, capture, out=tmp_path / "out", **sizes)
     remote = verify(
         bucket.upload(ledger, "run/ledger"), bucket.upload(capture, "run/capture"),

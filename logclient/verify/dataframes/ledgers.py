@@ -173,7 +173,7 @@ def rows_of(
         ids = arrow.ids(head[p], tail[p], sequences, np.ones(n, bool))
         return pa.record_batch([ids, *columns, *words.columns(keys, listed)], schema=EVENTS)
 
-    for spans, hashes, created in ledger_rows.pieces(parts, 0, facts):
+    for spans, hashes, created in ledger_rows.pieces(parts, 0, facts, facts.spans):
         at = expand(np.column_stack((spans[:, 3], spans[:, 3] + spans[:, 2] - spans[:, 1])))
         yield batch(expand(_keyed(spans)), hashes[at], created[at])
     named = union(np.concatenate((_keyed(rows), *([words.keys] if words else []))))
