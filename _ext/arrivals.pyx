@@ -21,9 +21,9 @@ cdef enum:
     NO_TIME = 0xFFFFFFFF  # of logclient/verify/schema.py
     CELLS = 64 << 6  # of logclient/verify/overview.py
     # Of logclient/verify/rules.py: marks, and bits of judgements.
-    SEEN = 1 << 9
-    NEW = 1 << 11
-    MARKS = 1 << 15
+    SEEN = 1 << 8
+    NEW = 1 << 10
+    MARKS = 1 << 14
     STATE = 15
     COUNTED = 1 << 4
     TIMED = 1 << 5
@@ -274,7 +274,7 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
         rules: for each combination of marks the judgement.
         judgements: of each event; filled, but for ``LATE``, which stays.
         counts: of each producer a row, with the number of its events in each state; counted up. State 0 has
-            no fault, and the last two states are not judged.
+            no fault, and the last state is not judged.
         odd: with room for all events; filled with the indices of those in other states.
         repeated: with room for all events; filled with the indices of counted events with several copies.
 
@@ -283,7 +283,7 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None
     """
     cdef Py_ssize_t n = copies.shape[0], m = starts.shape[0], i, o, high
     cdef Py_ssize_t odds = 0, several = 0
-    cdef int64_t width = counts.shape[1], excluded = width - 2, ok
+    cdef int64_t width = counts.shape[1], excluded = width - 1, ok
     cdef int state
     cdef unsigned int bits, mark
     cdef uint8_t judgement

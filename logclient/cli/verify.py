@@ -94,13 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accept a ledger without an end: its producer may still be running",
     )
     add(
-        "--run",
-        action="append",
-        dest="runs",
-        metavar="ID",
-        help="judge only what belongs to this run of a collector; may be repeated",
-    )
-    add(
         "--since",
         metavar="TIME",
         help="judge only events made then or later: ISO 8601 (UTC by default), or @ and seconds since 1970",
@@ -166,7 +159,6 @@ def print_verdict(arguments: argparse.Namespace, stop: threading.Event | None = 
     options |= {
         "conf": dict(given.get("conf") or ()),
         "allow_open": bool(given.get("allow_open")),
-        "run": given.get("runs"),
         "others": given.get("others") or "break",
         "match": given.get("match") or "body",
         "runner": "local" if given.get("local") else "spark",

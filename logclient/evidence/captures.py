@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from logclient.config import registry
-from logclient.errors import ConfigError, LedgerError
+from logclient.errors import LedgerError
 from logclient.evidence import decode, segments, storage
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.libraries import np
@@ -21,7 +21,6 @@ MOST_LISTENERS = (1 << 16) - 1
 UNIT_BITS = 40  # units of a listener are numbered with so many bits
 
 CONTINUED = ("rotated", "recovered", "resumed")  # reasons in end records after which another segment follows
-_MAX_RUNS = 10  # the most runs that an error names
 _AGAIN_US = 60_000_000  # after which a client has sent again what was not acknowledged
 _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: its end record
 
@@ -55,21 +54,6 @@ class Survey(NamedTuple):
     left_out: list[list[Any]]
     headers: list[Header | None] = []  # of each entry; None: it cannot be read
 
-    def find_other_runs(self, runs: Sequence[str]) -> list[int]:
-        """Find the segments of runs that are not selected, as indices of `entries`."""
-        there = Counter((one.run, one.host) for one in self.headers if one and one.run)
-        for run in runs:
-            if not any(run == known for known, _ in there):
-                named = [
-                    f"{known} ({f'host {host}, ' * bool(host)}{n:,} segment{'s' * (n > 1)})"
-                    for (known, host), n in sorted(there.items())
-                ]
-                some = ", ".join(named[:_MAX_RUNS]) or "no run"
-                more = f" and {len(named) - _MAX_RUNS:,} more" if len(named) > _MAX_RUNS else ""
-                raise ConfigError(f"run: no segment is of {run[:100]!r}: the capture has {some}{more}")
-        found = [i for i, one in enumerate(self.headers) if one and one.run and one.run not in runs]
-        return found if runs else []
-
     def find_outside(self, selection: Selection) -> list[SegmentReport]:
         """Find the segments that were received before or after all selected events and their copies.
 
@@ -79,7 +63,7 @@ class Survey(NamedTuple):
         low = since - CLOCKS_US if since is not None else 0
         high = until + _AGAIN_US if until is not None else YEAR_2255
         found: list[SegmentReport] = []
-        if not selection.timed or selection.runs:
+        if not selection.timed:
             return found
         for _, group in groupby(zip(self.entries, self.headers, strict=True), lambda one: one[0][1]):
             some = list(group)
@@ -311,7 +295,6 @@ def list_runs(reports: Iterable[SegmentReport], others: Iterable[SegmentReport])
 def find_doubts(
     reports: list[SegmentReport],
     others: list[SegmentReport],
-    other_runs: list[SegmentReport],
     left_out: Iterable[list[Any]],
     families: Iterable[str],
     since_us: int | None = None,
@@ -331,7 +314,7 @@ def find_doubts(
         problems.append(one.problem())
         if one.doubt:
             doubtful |= {protocol_of(one.protocol)} if decodable(one.protocol) else every
-    for some in _grouped((*reports, *others, *other_runs), "index").values():
+    for some in _grouped((*reports, *others), "index").values():
         some.sort(key=attrgetter("number"))
         found = order_uncertain = False
         named = {protocol_of(report.protocol) for report in some}

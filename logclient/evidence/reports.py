@@ -49,7 +49,6 @@ class SegmentReport:
     problems: list[list[Any]] = field(default_factory=list)  # segments.Problem
     counts: dict[str, int] = field(default_factory=dict)  # of problems, by kind
     numbers: list[int] = field(default_factory=list)  # the first and the last of the records
-    present: list[list[int]] = field(default_factory=list)  # ranges of producers with events in it
 
     def count(
         self, at: I64, received: I64, events: decode.Events, selection: Selection, most: int, **where: int

@@ -1,10 +1,9 @@
-"""The selection of one time, or some runs, out of the evidence. The rules: ``docs/verify-rules.md``."""
+"""The selection of one time out of the evidence. The rules: ``docs/verify-rules.md``."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
@@ -21,25 +20,14 @@ class Selection(NamedTuple):
 
     since_us: int | None = None  # events made before are left out
     until_us: int | None = None  # events made then or later are left out
-    runs: tuple[str, ...] = ()  # the runs of collectors that count; empty: all
 
     @classmethod
-    def read(
-        cls,
-        since: float | str | None = None,
-        until: float | str | None = None,
-        run: str | Sequence[str] | None = None,
-    ) -> Selection:
+    def read(cls, since: float | str | None = None, until: float | str | None = None) -> Selection:
         """Check the arguments of a verification."""
         since_us, until_us = read_time("since", since), read_time("until", until)
         if since_us is not None and until_us is not None and since_us >= until_us:
             raise ConfigError("since: it must be before until")
-        return cls(since_us, until_us, tuple(dict.fromkeys([run] if isinstance(run, str) else run or ())))
-
-    @classmethod
-    def load(cls, fields: Sequence[Any]) -> Selection:
-        """Make a selection of its fields, as JSON has them."""
-        return cls(fields[0], fields[1], tuple(fields[2]))
+        return cls(since_us, until_us)
 
     @property
     def timed(self) -> bool:
@@ -60,21 +48,16 @@ class Selection(NamedTuple):
     @property
     def phrase(self) -> str:
         """What is selected, as an attribute of events; empty: everything."""
-        words = []
-        if self.runs:
-            words.append(f"of run{'s' * (len(self.runs) > 1)} {', '.join(self.runs)}")
-        since, until = (None if us is None else time_text(us) for us in (self.since_us, self.until_us))
+        since, until = ("" if us is None else time_text(us) for us in (self.since_us, self.until_us))
         if since and until:
-            words.append(f"made from {since} to {until}")
-        elif since or until:
-            words.append(f"made since {since}" if since else f"made until {until}")
-        return " ".join(words)
+            return f"made from {since} to {until}"
+        return f"made since {since}" if since else f"made until {until}" if until else ""
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values, or None when everything is selected."""
         if self == EVERYTHING:
             return None
-        return {"since_us": self.since_us, "until_us": self.until_us, "runs": list(self.runs)}
+        return {"since_us": self.since_us, "until_us": self.until_us, "runs": []}
 
 
 EVERYTHING = Selection()

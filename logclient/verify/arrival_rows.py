@@ -14,7 +14,7 @@ import pyarrow as pa
 from logclient._ext.arrivals import locate, measure, spread
 from logclient.errors import LedgerError
 from logclient.evidence import decode, storage
-from logclient.evidence.arrays import I32, I64, U64, true_runs
+from logclient.evidence.arrays import I32, I64, U64
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import YEAR_2255, Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
@@ -40,9 +40,8 @@ def segment_rows(segments: Iterable[int], facts: LedgerFacts, plan: Plan, only: 
     The segments are indices of `Plan.segments`, those of a listener in order.
     """
     writer = BucketWriter(plan, facts, only)
-    other_runs = {*plan.other_runs}
     for segment in segments:
-        yield from writer.segment(plan.segments[segment], segment in other_runs)
+        yield from writer.segment(plan.segments[segment])
 
 
 Bools = npt.NDArray[np.bool_]
@@ -125,9 +124,7 @@ class BucketWriter:
         self.before, self.places = np.append(facts.before, 0), np.append(facts.places, 0)
         self.bases = np.append(facts.bases[:-1], 0)
         self.starts = np.append(facts.starts, 0).astype(np.int32)
-        self.selection = Selection.load(plan.selection)
-        self.other_run = False  # whether the segment that is read belongs to a run that is not selected
-        self.present = np.zeros(len(facts) if plan.presence else 0, bool)  # producers with events in it
+        self.selection = Selection(*plan.selection)
         self.only = only
         self.live = facts.live if only is None else np.array(sorted(only), np.int64)
         # Usually all buckets are live, and no look-up is needed.
@@ -139,10 +136,8 @@ class BucketWriter:
             self.decoders[key] = decode.decoder(protocol, self.prefixes)
         return self.decoders[key]
 
-    def segment(self, entry: list[Any], other_run: bool = False) -> Rows:
+    def segment(self, entry: list[Any]) -> Rows:
         """Yield the rows of a segment, an entry of `Plan.segments`, and its report."""
-        self.other_run = other_run
-        self.present[:] = False
         fields, listener, first, protocol = entry
         segment = Segment(*fields)
         folder = os.path.dirname(segment.path)
@@ -203,7 +198,6 @@ class BucketWriter:
         report.devices_left_out = devices.left_out
         report.header, report.closed, report.units = header is not None, reader.closed, reader.units
         report.first_arrival, report.next_arrival = reader.first_arrival, reader.next_arrival
-        report.present = true_runs(self.present).tolist()
         yield text_row(0, schema.FACT, json.dumps(vars(report)))
 
     def _shares(self, batch: Batch, units: I64) -> Iterator[I64]:
@@ -275,9 +269,6 @@ class BucketWriter:
         if len(self.ledger.shared):
             producer = self._without_shared(producer, sequence)
         self.report.known += len(producer) if rest is None else int((producer >= 0).sum())
-        if self.plan.presence:
-            self.present[producer[(producer >= 0) & (producer < len(self.ledger))]] = True
-            return
         by_hash = None  # events whose id several events have, which are compared by hash
         if len(self.ledger.ids) and (of_several := producer >= len(self.ledger)).any():
             by_hash = producer == len(self.ledger)
@@ -297,7 +288,7 @@ class BucketWriter:
             known = int(np.count_nonzero(bucket != NO_BUCKET))
         if known:
             yield from self._sorted_rows(bucket, known, listener, places, hashes, positions, received)
-        if known == n or self.only is not None or self.other_run:
+        if known == n or self.only is not None:
             return
         unlisted = (bucket == NO_BUCKET) & (producer >= 0)
         if rest is not None and self.plan.anonymous_shares:
@@ -321,9 +312,7 @@ class BucketWriter:
         """Return which events are not selected: by their sequence, else by their time of arrival."""
         outside: Bools = (self.selection.place(received) != 0) & (received != schema.NEVER)
         ours = np.flatnonzero(producer >= 0)
-        # Of a producer that is left out because of its run, the events that arrived nowhere are counted.
-        followed = self.ledger.selected | self.ledger.of_other_runs
-        outside[ours] = ~followed[producer[ours]]
+        outside[ours] = ~self.ledger.selected[producer[ours]]
         outside[ours] |= contained(self.ledger.outside, producer[ours], sequence[ours])
         return outside
 
@@ -381,7 +370,7 @@ class BucketWriter:
             len(keys),
             part=self.plan.partition(keys),
             key=keys,
-            listener=listener + schema.OTHER_RUN * self.other_run,
+            listener=listener,
             position=positions[edges[:-1]],
             base=base[used],
             places=blobs(places, edges),

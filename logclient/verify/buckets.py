@@ -13,7 +13,7 @@ from logclient._ext.arrivals import copy_ranges, count_arrived, join, judge, jud
 from logclient.evidence.arrays import I32, I64, U8, expand, starts_of
 from logclient.verify import rules, schema
 from logclient.verify.ledger_buckets import lay_out
-from logclient.verify.ledger_facts import ACKED, NONE
+from logclient.verify.ledger_facts import NONE
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, REORDERED
 from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
@@ -24,7 +24,7 @@ class BucketReducer:
     """The judgement of one bucket from the rows of its arrivals; in a second pass of their order alone."""
 
     def __init__(self, task: Task, key: int) -> None:
-        self.plan, self.ledger, self.writer, self.times, self.space, self.later, runs = task
+        self.plan, self.ledger, self.writer, self.times, self.space, self.later, stretches = task
         self.key = key
         space = self.space
         self.bucket = bucket = lay_out(self.ledger, key, space)
@@ -36,10 +36,9 @@ class BucketReducer:
         np.multiply(bucket.listed, rules.LISTED, out=self.marks, dtype=np.uint16)
         self.marks |= bucket.outcome
         self.listed = bucket.listed  # and judged here
-        for not_judged in (bucket.shared, bucket.outside, bucket.away):
+        for not_judged in (bucket.shared, bucket.outside):
             if not_judged is not None:
                 self.marks[not_judged] |= rules.NOT_JUDGED
-                self.left_out = self.listed & not_judged  # by the last of these alone
                 self.listed = self.listed & ~not_judged
         for places, mark in (
             (bucket.deferred, rules.DEFERRED),
@@ -73,8 +72,8 @@ class BucketReducer:
         self._distinct = np.zeros(len(self.producers), np.int64)  # events of each producer
         self._counted_at = space.filled("counted at", n, np.int32, -1)
         self._at: list[list[int]] = []  # of all listeners
-        self._run = runs.begin(int(self.producers[0]), key)
-        # In a second pass, with what is known of later runs, the events that are late then.
+        self._stretch = stretches.begin(int(self.producers[0]), key)
+        # In a second pass, with what is known of later stretches, the events that are late then.
         self._again: U8 | None = None
         if self.later is not None:
             self._again = space.take("judgements of the second pass", n, np.uint8)
@@ -101,9 +100,6 @@ class BucketReducer:
             self._add_events(row)
             return
         places = row.array("places", np.int32)
-        if row.listener >= schema.OTHER_RUN:
-            self.marks[places] |= rules.IN_OTHER_RUN
-            return
         if row.listener != self._listener:
             self._leave_device(row.listener)
         positions, space = row.positions(len(places)), self.space
@@ -128,13 +124,13 @@ class BucketReducer:
             counted = self._distinct, *self.arrived_at, self._counted_at
             count_arrived(*given, before, place, *counted)
             if self.plan.ordered and device != schema.OTHERS and place not in self.plan.unjudged:
-                run = self._run
+                stretch = self._stretch
                 if self._again is not None:
                     again = touched, self._first, self._again, self.bucket.starts
-                    self._late += judge_order(*again, run.later_limit(before))[0]
-                late, lowest, last = judge_order(*given, run.limit(before))
+                    self._late += judge_order(*again, stretch.later_limit(before))[0]
+                late, lowest, last = judge_order(*given, stretch.limit(before))
                 self._late += late if self._again is None else -late
-                run.add(before, lowest, last)
+                stretch.add(before, lowest, last)
             self._first[touched] = schema.NEVER
             self._several = 0
         if place >= 0 and listener >> schema.DEVICE_BITS != place:
@@ -200,10 +196,6 @@ class BucketReducer:
         self._add_times(not_ok[sent], kind[sent])
         self._count(repeated, Column.DUPLICATED, DUPLICATED, self.copies[repeated].astype(np.int64) - 1)
         self._count(late_places, Column.REORDERED, REORDERED)
-        if self.bucket.away is not None:
-            nowhere = self.left_out & (self.bucket.outcome == ACKED)
-            nowhere &= self.marks & rules.IN_OTHER_RUN == 0
-            tables.count("sums", self._ids(np.flatnonzero(nowhere))[0], int(Column.NOWHERE))
         faults = {word: not_ok[state == code] for code, word in enumerate(schema.STATES) if code}
         for word, places in {**faults, "reordered": late_places}.items():
             # When the first and the last of them were made.
@@ -212,7 +204,6 @@ class BucketReducer:
         head: dict[str, Any] = {
             "at": self._at,
             "gaps": self._gaps(not_ok[sent & self._lacking(not_ok, state)]),
-            "elsewhere": int(counts[:, rules.ELSEWHERE].sum()),
             "longest_us": self._count_latencies(),
             "examples": self._examples(faults, repeated, late_places),
         }
@@ -225,7 +216,7 @@ class BucketReducer:
         bucket, producers, n = self.bucket, self.producers, len(self.copies)
         self._mark_unlisted()
         maybe_pending = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
-        counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
+        counts = np.zeros((len(producers), schema.EXCLUDED + 1), np.int64)
         not_ok, repeated = (self.space.take(name, n, np.int64) for name in ("not_ok", "repeated"))
         given = self.copies, self.marks, bucket.starts, self._common, maybe_pending, rules.RULES
         sizes = judge(*given, self.judgements, counts, not_ok, repeated)
@@ -246,7 +237,7 @@ class BucketReducer:
         return judgements & np.uint8(rules.STATE), judgements & np.uint8(rules.COUNTED) != 0
 
     def _second_pass(self, late: I64) -> Iterator[dict[str, Any]]:
-        """Yield the events that arrived after events of later runs, and were not late without these."""
+        """Yield the events that arrived after events of later stretches, and were not late without these."""
         self._write_runs("reordered", late, self.copies, True)
         self._count(late, Column.REORDERED, REORDERED)
         self.tables.add_times(self._ids(late)[0], "reordered", self.bucket.created_us[late])

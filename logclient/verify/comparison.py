@@ -16,13 +16,13 @@ from logclient.evidence import captures, decode, storage
 from logclient.evidence.arrays import U64
 from logclient.evidence.ledger_files import Ledgers
 from logclient.evidence.reports import SegmentReport
-from logclient.evidence.segments import Segment
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify import examples, ledger_merge, ledger_rows, output
 from logclient.verify.ledger_buckets import places_of
 from logclient.verify.ledger_facts import LedgerFacts
+from logclient.verify.order import Later
 from logclient.verify.overview import Grid
-from logclient.verify.plan import FILES, MAX_TASKS, Later, Plan, share_evenly, share_out
+from logclient.verify.plan import FILES, MAX_TASKS, Plan, share_evenly, share_out
 from logclient.verify.producer_tables import Column
 from logclient.verify.records import Source
 from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups
@@ -55,7 +55,6 @@ class Comparison:
     by_id: bool
     others: str  # one of `verdict.OTHERS`
     summary: Summary = field(init=False)  # the counts, after `run`
-    present: dict[str, SegmentReport] = field(default_factory=dict)  # by name, where there are other runs
     skipped: list[SegmentReport] = field(default_factory=list)  # of segments that are not read
     second_passes: int = 0
     unwritten: LedgerError | None = None  # why the files of violations could not be written
@@ -66,25 +65,17 @@ class Comparison:
         self.watch.step("reading ledgers")
         facts = self._facts({})
         plan = self._plan(facts)
-        left_out: list[list[int]] = []
-        if plan.other_runs:
-            # Find out which producers have events in which segments.
-            only = plan._replace(presence=True, groups=[])
-            found = self._tally(only, facts, "looking for the run").reports
-            self.present = {report.name: report for report in found}
-            plan, left_out = plan.find_other_runs(self.present, len(facts))
-            facts.leave_out(left_out)
         packed = time.monotonic()
         self.skipped = self.survey.find_outside(self.selection)
         some = plan.without_segments({report.name for report in self.skipped})
-        tally = self._compare(some, facts, left_out)
+        tally = self._compare(some, facts)
         summary = Summary(tally)
         verdict = summary.verdict(limits, allow_open)
         counts = verdict.counts
         if self.skipped and counts.lost + counts.missing + counts.unknown + counts.pending:
             self.watch.step("comparing with all segments")
             self.skipped = []
-            tally = self._compare(plan, facts, left_out)
+            tally = self._compare(plan, facts)
             summary = Summary(tally)
             verdict = summary.verdict(limits, allow_open)
         self.summary, facts, plan = summary, tally.ledger, tally.plan
@@ -109,7 +100,7 @@ class Comparison:
         }
         return verdict._replace(examples=shown, problems=problems, seconds=seconds)
 
-    def _compare(self, plan: Plan, facts: LedgerFacts, left_out: list[list[int]]) -> Tally:
+    def _compare(self, plan: Plan, facts: LedgerFacts) -> Tally:
         """Compare the ledgers with what arrived, and return the complete tally."""
         tally = self._tally(plan, facts, "comparing")
         foreign = captures.find_foreign(tally.reports, tally.matched, facts.begin)
@@ -124,7 +115,6 @@ class Comparison:
             # Events were not seen whose capture goes on: see which of them it cannot lack.
             foreign_reports = tally.foreign
             facts = self._facts(ends)
-            facts.leave_out(left_out)
             tally = self._tally(plan, facts, "comparing with the time of acknowledgements")
             tally.foreign = foreign_reports
         self.watch.step("adding up")
@@ -170,10 +160,6 @@ class Comparison:
     def _tally(self, plan: Plan, facts: LedgerFacts, step: str) -> Tally:
         tally = Tally(plan, facts)
         self._judge(tally, step)
-        if self.present:
-            names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
-            tally.other_runs = [self.present[name] for name in sorted(names & self.present.keys())]
-            tally.reports = [report for report in tally.reports if report.name not in names]
         tally.reports += self.skipped
         return tally
 
@@ -245,7 +231,6 @@ class Comparison:
             unjudged=unjudged,
             published=published,
             selection=[*self.selection],
-            other_runs=survey.find_other_runs(self.selection.runs),
         )
 
 

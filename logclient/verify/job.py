@@ -68,7 +68,6 @@ def run(
     max_latency: str | None = None,
     others: str = "break",
     allow_open: bool = False,
-    run: str | Sequence[str] | None = None,
     since: float | str | None = None,
     until: float | str | None = None,
     examples: int = 20,
@@ -114,8 +113,6 @@ def run(
         others: what events do that are in none of these ledgers: ``break`` the promise, ``count``: they are
             counted apart and break nothing, or ``ignore``.
         allow_open: accept ledgers without a ``close`` line, because their producers may be alive.
-        run: judge only what belongs to this run of a collector, or to one of several. ``docs/verify.md`` has
-            the rules of a selection.
         since: judge only events made then or later. Seconds since 1970, or ISO 8601 (UTC by default).
         until: judge only events made before.
         examples: the number of examples of each fault that are shown with their bytes.
@@ -156,9 +153,7 @@ def run(
         what = 'a DataFrame of Spark, and no stream (with runner="local" a table of pyarrow)'
         raise ConfigError(f"arrived: {type(arrived).__name__} must be {what}")
     started = time.monotonic()
-    selection = Selection.read(since, until, run)
-    if selection.runs and capture is None:
-        raise ConfigError("run: a topic or table has no runs")
+    selection = Selection.read(since, until)
     if runner not in ("spark", "local"):
         raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
     if local and kafka is not None:
@@ -189,7 +184,6 @@ def run(
             if capture is not None:
                 folders["capture"] = storage.expand(capture, "capture")
                 survey = captures.survey(folders["capture"])
-                survey.find_other_runs(selection.runs)
                 ledgers = ledgers.plus(ledger_files.find_new_producers(folders["ledger"], ledgers.parts))
             if kafka is not None:
                 readers.parse_address(kafka)

@@ -16,9 +16,9 @@ from logclient.evidence.arrays import Workspace
 from logclient.verify.anonymous import AnonymousReducer
 from logclient.verify.buckets import BucketReducer
 from logclient.verify.ledger_facts import LedgerFacts
-from logclient.verify.order import Runs
+from logclient.verify.order import Later, Stretches
 from logclient.verify.overview import Grid, TimeCounts
-from logclient.verify.plan import Later, Plan, Task
+from logclient.verify.plan import Plan, Task
 from logclient.verify.rows import RESULTS, Batches, Row, Rows, result_row
 from logclient.verify.schema import ANONYMOUS, FACT
 from logclient.verify.unlisted import UnlistedReducer
@@ -34,7 +34,7 @@ def judge_rows(batches: Batches, facts: LedgerFacts, plan: Plan, later: Later | 
     """
     writer = ViolationWriter(plan.violations, facts)
     times = TimeCounts(Grid(*plan.grid), plan.families)
-    task = Task(plan, facts, writer, times, Workspace(), later, Runs(facts, later))
+    task = Task(plan, facts, writer, times, Workspace(), later, Stretches(facts, later))
     out: list[dict[str, Any]] = []
     size = 0
     for result in _results(batches, task):
@@ -66,7 +66,7 @@ def _results(batches: Batches, task: Task) -> Iterator[dict[str, Any]]:
         yield from reducer.finish()
         if file := task.writer.take(FILE_ROWS):
             yield result_row("file", FACT, values=file)
-    yield from task.runs.finish()
+    yield from task.stretches.finish()
     for name, keys, counts in task.times.rows():
         yield result_row("times", FACT, text=name, keys=keys.tobytes(), values=counts.tobytes())
     if file := task.writer.take():

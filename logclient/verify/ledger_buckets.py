@@ -70,7 +70,6 @@ class LedgerBucket(NamedTuple):
     deferred: npt.NDArray[np.bool_] | None  # events that later ones may overtake; None: no event
     has_id: npt.NDArray[np.bool_] | None  # events with their own id; None: no event, or all ledgers whole
     outside: npt.NDArray[np.bool_] | None  # sequences that are not selected; None: no sequence
-    away: npt.NDArray[np.bool_] | None  # all of producers that are left out; None: of none
     unsettled: npt.NDArray[np.bool_] | None  # a capture that goes on may not have them yet; None: no sequence
 
 
@@ -133,6 +132,5 @@ def lay_out(facts: LedgerFacts, bucket: int, space: Workspace) -> LedgerBucket:
         marked(facts.rows_of("deferred", p, end)),
         None if facts.all_whole else marked(facts.rows_of("has_id", p, end)),
         marked(facts.rows_of("outside", p, end)),
-        marked(np.column_stack((producers, firsts, firsts + sizes - 1))[~facts.selected[producers]]),
         ~covered(ranges(facts.rows_of("settled", p, end))[1], n) if facts.ends else None,
     )

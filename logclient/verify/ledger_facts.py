@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -201,22 +201,14 @@ class LedgerFacts:
         self.continued[self.outside[tail, 0]] = True
         self.selected = np.ones(len(rows), bool)  # of these any sequence may be selected
         self.selected[self.outside[tail & (self.outside[:, 1] <= 1), 0]] = False
-        self.of_other_runs = np.zeros(len(rows), bool)  # these are not judged
-        self.leave_out(())
-
-    def leave_out(self, ranges: Sequence[Sequence[int]]) -> None:
-        """Leave out ranges of producers whose events belong to other runs."""
-        for first, last in ranges:
-            self.of_other_runs[first : last + 1] = True
-        self.selected &= ~self.of_other_runs
         # Whether nothing is missing from the ledgers of selected producers.
         self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
         # An event that arrived by then, with an id that no ledger lists, is of no producer: lines that are
         # missing from a ledger may list it, also if that ledger is left out. What an unclosed one still has
         # to list is left out with it.
         damaged = bool(self.unread) or bool((self.rows["evidence"] >= STOPPED).any())
-        complete_us = int(self.complete_us[self.selected].min(initial=NEVER))
-        self.all_complete_us = NEVER_COMPLETE if damaged else complete_us
+        earliest_us = int(self.complete_us[self.selected].min(initial=NEVER))
+        self.all_complete_us = NEVER_COMPLETE if damaged else earliest_us
 
     def __getstate__(self) -> dict[str, Any]:
         tables: dict[str, Any] = dict(self.tables)

@@ -3,7 +3,7 @@
 An event is *reordered* when its first copy arrived after that of a later event at the same listener. A task
 judges the buckets of a producer from the last to the first, with the earliest position of all later events
 at each listener. Where a producer has buckets in several tasks, each of these tells the driver the edges of
-its *run* of them. Where edges conflict, a *second pass* judges the order of that run again.
+its *stretch* of them. Where edges conflict, a *second pass* judges the order of that stretch again.
 """
 
 from __future__ import annotations
@@ -11,17 +11,24 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from logclient.verify.ledger_facts import LedgerFacts
-from logclient.verify.plan import Later
 from logclient.verify.rows import result_row
 from logclient.verify.schema import NEVER
 
 
-class Run:
+class Later(NamedTuple):
+    """What a second pass judges again."""
+
+    buckets: frozenset[int]
+    limits: dict[int, dict[int, int]]
+    """The last bucket of a stretch -> listener -> the earliest position of an event in later ones."""
+
+
+class Stretch:
     """The buckets of one producer that a task has, from the last to the first.
 
     A listener is one of `rows.ROWS`, with its device.
@@ -34,7 +41,7 @@ class Run:
         self._later = later.limits.get(key, {}) if later is not None else {}
 
     def limit(self, listener: int) -> int:
-        """Return the earliest position of all events in the later buckets of this run."""
+        """Return the earliest position of all events in the later buckets of this stretch."""
         return self.limits.get(listener, NEVER)
 
     def later_limit(self, listener: int) -> int:
@@ -48,7 +55,7 @@ class Run:
             self._lasts.setdefault(listener, last)
 
     def rows(self, facts: LedgerFacts) -> Iterator[dict[str, Any]]:
-        """Yield the edges for the driver, unless the run has all buckets of its producer."""
+        """Yield the edges for the driver, unless it has all buckets of its producer."""
         first = int(facts.bases[self.p])
         low, high = np.searchsorted(facts.live, (first, first + facts.own_buckets(self.p)))
         if self.buckets < high - low and self.limits:
@@ -57,52 +64,52 @@ class Run:
             yield result_row("order", self.high, -1, json.dumps(self.low), keys.tobytes(), edges.tobytes())
 
 
-class Runs:
-    """The runs of a task. Only the first and the last of them can lack buckets of their producers."""
+class Stretches:
+    """The stretches of a task. Only the first and the last of them can lack buckets of their producers."""
 
     def __init__(self, facts: LedgerFacts, later: Later | None) -> None:
         self.facts, self.later = facts, later
-        self._run: Run | None = None
+        self._stretch: Stretch | None = None
         self._rows: list[dict[str, Any]] = []
 
-    def begin(self, p: int, key: int) -> Run:
-        """Return the run of the next bucket."""
-        if self._run is None or self._run.p != p:
+    def begin(self, p: int, key: int) -> Stretch:
+        """Return the stretch of the next bucket."""
+        if self._stretch is None or self._stretch.p != p:
             self._end()
-            self._run = Run(p, key, self.later)
-        self._run.low = key
-        self._run.buckets += 1
-        return self._run
+            self._stretch = Stretch(p, key, self.later)
+        self._stretch.low = key
+        self._stretch.buckets += 1
+        return self._stretch
 
     def finish(self) -> list[dict[str, Any]]:
-        """Return the edges of all runs, as rows of `rows.RESULTS`."""
+        """Return the edges of all stretches, as rows of `rows.RESULTS`."""
         self._end()
         return self._rows
 
     def _end(self) -> None:
-        if self._run is not None and self.later is None:
-            self._rows += self._run.rows(self.facts)
+        if self._stretch is not None and self.later is None:
+            self._rows += self._stretch.rows(self.facts)
 
 
 class Edges:
-    """The edges of all runs, on the driver."""
+    """The edges of all stretches, on the driver."""
 
     def __init__(self, facts: LedgerFacts) -> None:
         self.facts = facts
-        self._runs: dict[int, tuple[int, Any, Any]] = {}  # highest bucket -> lowest, listeners, positions
+        self._stretches: dict[int, tuple[int, Any, Any]] = {}  # by the last bucket
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row of `Run.rows`."""
+        """Add a row of `Stretch.rows`."""
         keys, edges = (np.frombuffer(row[name], np.int64) for name in ("keys", "values"))
-        self._runs[row["key"]] = json.loads(row["head"]), keys, edges.reshape(-1, 2)
+        self._stretches[row["key"]] = json.loads(row["head"]), keys, edges.reshape(-1, 2)
 
     def conflicts(self) -> Later | None:
-        """Return what a second pass needs; None: no event arrived after one of a later run."""
+        """Return what a second pass needs; None: no event arrived after one of a later stretch."""
         earliest: defaultdict[int, dict[int, int]] = defaultdict(dict)  # producer -> listener -> position
         buckets: list[int] = []
         limits: dict[int, dict[int, int]] = {}
-        for high in sorted(self._runs, reverse=True):
-            low, listeners, edges = self._runs[high]
+        for high in sorted(self._stretches, reverse=True):
+            low, listeners, edges = self._stretches[high]
             later = earliest[self.facts.owner(high)]
             rows = [*zip(listeners.tolist(), *edges.T.tolist(), strict=True)]
             if any(last > later.get(listener, NEVER) for listener, _, last in rows):

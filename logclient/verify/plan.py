@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import I64, true_runs
-from logclient.evidence.reports import SegmentReport
+from logclient.evidence.arrays import I64
 from logclient.evidence.segments import Segment
 from logclient.evidence.selection import CLOCKS_US, EVERYTHING
 from logclient.verify.schema import EVENT_BITS, NEVER
@@ -17,7 +16,7 @@ from logclient.verify.schema import EVENT_BITS, NEVER
 if TYPE_CHECKING:
     from logclient.evidence.arrays import Workspace
     from logclient.verify.ledger_facts import LedgerFacts
-    from logclient.verify.order import Runs
+    from logclient.verify.order import Later, Stretches
     from logclient.verify.overview import TimeCounts
     from logclient.verify.violation_files import ViolationWriter
 
@@ -26,14 +25,6 @@ MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be mor
 
 _T = TypeVar("_T")
 Buckets = frozenset[int] | None  # for a second pass, those to compare
-
-
-class Later(NamedTuple):
-    """What a second pass judges again, see ``order.py``."""
-
-    buckets: frozenset[int]
-    limits: dict[int, dict[int, int]]
-    """The last bucket of a run -> listener -> the earliest position of an event in later ones."""
 
 
 class Plan(NamedTuple):
@@ -63,28 +54,11 @@ class Plan(NamedTuple):
     unjudged: list[int] = []  # listeners at which order is not judged
     published: list[str] = []  # protocols captured only behind a device, where order is no promise
     selection: list[Any] = [*EVERYTHING]  # see `selection.Selection`
-    other_runs: list[int] = []  # segments of runs that are not selected
-    presence: bool = False  # only find out which producers have events in which segment
 
     def without_segments(self, names: set[str]) -> Plan:
         """Return a plan that leaves out the segments with some file names."""
         skip = {i for i, entry in enumerate(self.segments) if Segment(*entry[0]).name in names}
         return self._replace(tasks=[[i for i in task if i not in skip] for task in self.tasks])
-
-    def find_other_runs(self, present: Mapping[str, SegmentReport], n: int) -> tuple[Plan, list[list[int]]]:
-        """Return ranges of the producers whose events all arrived in runs that are not selected.
-
-        The plan does not read segments of such runs again that have no event of the ledgers.
-        """
-        here, there = np.zeros(n, bool), np.zeros(n, bool)
-        names = {Segment(*self.segments[i][0]).name for i in self.other_runs}
-        for name, report in present.items():
-            found = there if name in names else here
-            for first, last in report.present:
-                found[first : last + 1] = True
-        left_out = there & ~here
-        useless = {name for name in names & present.keys() if not present[name].present}
-        return self.without_segments(useless), true_runs(left_out).tolist()
 
     def is_before_end(self, received: I64) -> npt.NDArray[np.bool_]:
         """Return which events arrived before the end of the selected time, so that they were made before."""
@@ -113,7 +87,7 @@ class Task(NamedTuple):
     times: TimeCounts
     space: Workspace
     later: Later | None
-    runs: Runs
+    stretches: Stretches
 
 
 def share_out(sized: Iterable[tuple[_T, int, int]], limit: int, most: int) -> list[list[_T]]:

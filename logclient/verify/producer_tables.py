@@ -32,7 +32,6 @@ class Column(enum.IntEnum):
     EARLY = enum.auto()  # events that arrived before they were sent, by the clocks
     EARLY_US = enum.auto()  # the longest such time; not a sum
     GAPS = enum.auto()
-    NOWHERE = enum.auto()  # acknowledged events that arrived in no run, of a producer left out by its run
 
 
 WORDS = (*STATES, "reordered")

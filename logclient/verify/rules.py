@@ -19,14 +19,13 @@ NOT_JUDGED = 1 << 4  # not selected, or its id is shared, so that it is compared
 DEFERRED = 1 << 5  # later events may overtake it
 HAS_ID = 1 << 6  # it has its own id
 CORRUPT = 1 << 7  # a copy had another hash
-IN_OTHER_RUN = 1 << 8  # a copy arrived in a run that is not selected
-SEEN = 1 << 9
-NOT_WHOLE = 1 << 10  # its ledger is not complete
-NEW = 1 << 11  # it may have been made after the selected time
-UNSETTLED = 1 << 12  # a capture that goes on may not have it yet
-BEFORE_END = 1 << 13  # it arrived before the end of the selected time
-OVERDUE = 1 << 14  # its ledger has a later line, and so must list it
-MARKS = 1 << 15
+SEEN = 1 << 8
+NOT_WHOLE = 1 << 9  # its ledger is not complete
+NEW = 1 << 10  # it may have been made after the selected time
+UNSETTLED = 1 << 11  # a capture that goes on may not have it yet
+BEFORE_END = 1 << 12  # it arrived before the end of the selected time
+OVERDUE = 1 << 13  # its ledger has a later line, and so must list it
+MARKS = 1 << 14
 
 # Judgements: a state, and
 STATE = 15
@@ -35,16 +34,12 @@ TIMED = 1 << 5  # it counts as received at its time
 ORDERED = 1 << 6  # its order is judged
 LATE = 1 << 7  # it arrived after a later one; `judge_order` adds this
 
-ELSEWHERE = schema.EXCLUDED + 1  # excluded, because it arrived in runs that are not selected
-
 
 def _judgements() -> U8:
     marks = np.arange(MARKS)
     outcome = marks & OUTCOME
-    bits = LISTED, NOT_JUDGED, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE
-    listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole = (
-        marks & bit != 0 for bit in bits
-    )
+    bits = LISTED, NOT_JUDGED, DEFERRED, HAS_ID, CORRUPT, SEEN, NOT_WHOLE
+    listed, not_judged, deferred, has_id, corrupt, seen, not_whole = (marks & bit != 0 for bit in bits)
     new, unsettled, before_end, overdue = (marks & bit != 0 for bit in (NEW, UNSETTLED, BEFORE_END, OVERDUE))
     state = np.where(
         seen,
@@ -64,9 +59,6 @@ def _judgements() -> U8:
     state[listed & ((state == schema.LOST) | (state == schema.MISSING)) & unsettled] = schema.UNKNOWN
     state[not_judged] = schema.EXCLUDED
     counted = listed & ~not_judged
-    elsewhere = counted & other_run & ~seen
-    state[elsewhere] = ELSEWHERE
-    counted &= ~elsewhere
     timed = counted & seen & (state != schema.UNKNOWN)
     # The ledger may end before the `deferred` line of an event. That line comes before the outcome, so an
     # event with an outcome is safe. Others overtake deferred events on purpose.

@@ -19,7 +19,8 @@ from logclient.verify.spark import is_local, no_pandas
 if TYPE_CHECKING:
     from logclient.evidence.ledger_files import Parts
     from logclient.verify.ledger_facts import LedgerFacts
-    from logclient.verify.plan import Buckets, Later, Plan
+    from logclient.verify.order import Later
+    from logclient.verify.plan import Buckets, Plan
     from logclient.verify.records import FrameSource
     from logclient.verify.spark import Session
     from logclient.verify.tables import TableSource

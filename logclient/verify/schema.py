@@ -35,7 +35,6 @@ NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 DEVICE_BITS = 33
 DEVICE = (1 << DEVICE_BITS) - 1
 DEVICES, OTHERS = 64, 1 << 32
-OTHER_RUN = 1 << 60  # added to the listener of arrivals in a run that is not selected
 
 VIOLATIONS = pa.schema(
     [

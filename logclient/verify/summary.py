@@ -80,7 +80,7 @@ class Summary:
         self.plan = tally.plan
         self.ledger = tally.ledger
         self.sums = tally.sums
-        self.selection = Selection.load(self.plan.selection)
+        self.selection = Selection(*self.plan.selection)
         families = self.ledger.families
         self.problems, self.doubtful, self.disordered, self._ends = tally.doubts()
         if not self.plan.timed:  # nothing has a latency
@@ -152,8 +152,6 @@ class Summary:
             faults.append("nothing has arrived")
         if limits.latency is not None and latency is None:
             faults.append("no latency is known")
-        if nowhere := int(self.sums[:, Column.NOWHERE].sum()):
-            faults.append(f"{nowhere:,} acknowledged events of producers of other runs arrived in no run")
         if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
             more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
             faults.append(f"{unread[0]}{more} may be of the capture and is not read")
@@ -173,7 +171,7 @@ class Summary:
         if behind := sum(x.reordered for x in itertools.compress(by_url, by_device)):
             line += f" {behind:,} reordered behind a device, where order is no promise."
         problems, harmless, more_problems = self._problems(total, nothing, wrong)
-        runs = captures.list_runs(reports, [*self.tally.foreign, *self.tally.other_runs])
+        runs = captures.list_runs(reports, self.tally.foreign)
         destinations = self._destinations(by_url)
         return Verdict(
             exit_code=code,
@@ -254,7 +252,7 @@ class Summary:
         events = int(np.where(chosen, ledger.rows["left_out"], ledger.last).sum())
         left_out = {
             "producers": int(np.count_nonzero(~chosen)),
-            "events": events + self.tally.elsewhere + len(more),
+            "events": events + len(more),
             "without_id": int(ledger.last[~ledger.addressed].sum()) + len(by_hash),
         }
         return {**fields, "left_out": left_out}
@@ -509,8 +507,7 @@ class Summary:
 
         The harmless ones are the last. Those of ledgers that are not `wrong` are harmless.
         """
-        counts, nowhere = self.ledger.rows["problems"], self.sums[:, Column.NOWHERE]
-        why_out = "the producer is left out because others arrived in runs that are not selected"
+        counts = self.ledger.rows["problems"]
         devices = f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"
         seen = total.ok + total.recovered + total.corrupted
         bodies = (
@@ -533,11 +530,6 @@ class Summary:
         ]
         others = [
             *(f"selection: {why}" for why in nothing),
-            *(
-                f"missing_run: {self.ledger.producers[p].label}: {nowhere[p]:,} acknowledged events arrived "
-                f"in no run; {why_out}"
-                for p in np.flatnonzero(nowhere).tolist()
-            ),
             *[bodies] * (self.plan.records is not None and 2 * total.corrupted > seen),
             *[devices] * any(report.devices_left_out for report in self.tally.reports),
             *of_captures[False],

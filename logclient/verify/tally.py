@@ -46,7 +46,6 @@ class Tally:
         self.faulty = np.zeros(len(facts), bool)  # producers that have any fault
         self.cells = np.zeros(CELLS, np.int64)  # the histogram of all latencies
         self.longest_us = 0
-        self.elsewhere = 0  # events that arrived only in runs that are not selected
         self.unknown_producers = Counts()
         # Listener -> seen, duplicated, corrupted and reordered events.
         self.at: defaultdict[int, I64] = defaultdict(lambda: np.zeros(4, np.int64))
@@ -54,7 +53,6 @@ class Tally:
         # are of foreign runs, and those of runs that are not selected.
         self.reports: list[SegmentReport] = []
         self.foreign: list[SegmentReport] = []
-        self.other_runs: list[SegmentReport] = []
         self.matched: set[str] = set()  # names of segments in which bodies without an id matched
         self.numbers: dict[str, list[tuple[I64, I64]]] = {}  # `ProducerTables`: keys and values, in parts
         self.files: list[bytes] = []  # of violations, see `ViolationWriter.take`
@@ -123,7 +121,6 @@ class Tally:
             for p, first, size in gaps["open"]:
                 self._open_gaps.setdefault(p, []).append([first, first + size - 1])
         self.longest_us = max(self.longest_us, head.get("longest_us", 0))
-        self.elsewhere += head.get("elsewhere", 0)
 
     def producers_without_ledger(self) -> list[str]:
         """Return some producers of unknown events that have no ledger here."""
@@ -132,8 +129,8 @@ class Tally:
 
     def doubts(self) -> tuple[list[Problem], set[str], set[str], dict[str, int]]:
         """Find what makes the captures incomplete, see `captures.find_doubts`."""
-        reports = self.reports, self.foreign, self.other_runs
-        since_us = Selection.load(self.plan.selection).since_us
+        reports = self.reports, self.foreign
+        since_us = Selection(*self.plan.selection).since_us
         return captures.find_doubts(*reports, self.plan.left_out, self.ledger.families, since_us)
 
     # -- examples

@@ -84,7 +84,7 @@ def copy_ranges(source: list[int], at: list[int], ranges: list[tuple[int, int]],
 
 
 # Marks and judgements of logclient/verify/rules.py.
-SEEN, NEW = 1 << 9, 1 << 11
+SEEN, NEW = 1 << 8, 1 << 10
 STATE, COUNTED, TIMED, ORDERED, LATE = 15, 1 << 4, 1 << 5, 1 << 6, 1 << 7
 
 
@@ -107,7 +107,7 @@ def judge(
         state = judgement & STATE
         judgements.append(judgement | before[i] & LATE)
         counts[owner][state] += 1
-        if 0 < state < states - 2:
+        if 0 < state < states - 1:
             odd.append(i)
         if copies[i] > 1 and judgement & COUNTED:
             repeated.append(i)

@@ -750,7 +750,6 @@ def arrivals_of(listeners: Sequence[Listener]) -> list[Arrival]:
 class Options:
     since_us: int | None = None
     until_us: int | None = None
-    runs: tuple[str, ...] = ()
     allow_open: bool = False
     max_missing: int | None = None
     max_duplicated: int | None = None
@@ -759,7 +758,7 @@ class Options:
 
     @property
     def selects(self) -> bool:
-        return self.since_us is not None or self.until_us is not None or bool(self.runs)
+        return self.since_us is not None or self.until_us is not None
 
     def has(self, time_us: int) -> bool:
         return (self.since_us is None or time_us >= self.since_us) and (
@@ -853,7 +852,7 @@ class Judge:
         low = 0 if options.since_us is None else options.since_us - 10_000_000
         high = 1 << 53 if options.until_us is None else options.until_us + 60_000_000
         found: set[int] = set()
-        for listener in self.listeners if not options.runs else ():
+        for listener in self.listeners:
             begins = [begin_of(segment) for segment in listener.segments]
             known = [begin or 1 << 53 for begin in begins]
             for i, segment in enumerate(listener.segments):
@@ -890,19 +889,11 @@ class Judge:
     def run_of(self, arrival: Arrival) -> tuple[str, str] | None:
         return self.listeners[arrival.listener].segments[arrival.segment].run
 
-    def in_selected_run(self, arrival: Arrival) -> bool:
-        return self.is_of_selected_run(self.listeners[arrival.listener].segments[arrival.segment])
-
-    def is_of_selected_run(self, segment: Segment) -> bool:
-        runs = self.options.runs
-        return not runs or segment.header is None or segment.header["run"] in runs
-
     def judge(self) -> Judgement:
         if self.nothing:
             raise Wrong("nothing to compare")
         if self.options.by_id and self.by_hash and not self.options.selects:
             raise Wrong("events without an id of their own")
-        self.check_runs()
         self.sort_arrivals()
         self.find_other_runs()
         self.select()
@@ -913,11 +904,6 @@ class Judge:
         self.judge_order()
         self.finish()
         return self.result
-
-    def check_runs(self) -> None:
-        known = {s.header["run"] for listener in self.listeners for s in listener.segments if s.header}
-        if set(self.options.runs) - known:
-            raise Wrong("no such run")
 
     def sort_arrivals(self) -> None:
         self.arrivals: list[Arrival] = []
@@ -959,10 +945,8 @@ class Judge:
         self.no_run_of_ours = bool(self.other_runs) and not runs - self.other_runs
         self.foreign = [a for a in self.arrivals if self.run_of(a) in self.other_runs]
         self.arrivals = [a for a in self.arrivals if self.run_of(a) not in self.other_runs]
-        others = filter(self.is_other, self.arrivals)
-        self.result.others = sum(map(self.in_selected_run, others))
-        compared = (a for a in self.checks if self.run_of(a) not in self.other_runs)
-        self.result.checks = sum(map(self.in_selected_run, compared))
+        self.result.others = sum(map(self.is_other, self.arrivals))
+        self.result.checks = sum(self.run_of(a) not in self.other_runs for a in self.checks)
         self.arrivals = [a for a in self.arrivals if not self.is_other(a)]
 
     def is_other(self, arrival: Arrival) -> bool:
@@ -978,46 +962,29 @@ class Judge:
     # -- the selection
 
     def select(self) -> None:
-        options = self.options
         self.seen: dict[Event, list[Arrival]] = {}
         self.unassigned: list[Arrival] = []
-        elsewhere: set[Event] = set()
         for arrival in self.arrivals:
             event = self.assigned(arrival)
             if event is None:
-                if self.in_selected_run(arrival):
-                    self.unassigned.append(arrival)
-            elif self.in_selected_run(arrival):
-                self.seen.setdefault(event, []).append(arrival)
+                self.unassigned.append(arrival)
             else:
-                elsewhere.add(event)
+                self.seen.setdefault(event, []).append(arrival)
         self.producers_out: set[str] = set()
         self.unjudged: set[str] = set()  # nothing of them is selected
         self.out: set[Event] = set()
-        self.missing_run = False
-        if not options.selects:
+        if not self.options.selects:
             return
         self.producers_out |= self.none
-        here = {producer for producer, _ in self.seen}
-        if options.runs:
-            self.producers_out |= {producer for producer, _ in elsewhere} - here
         for producer, ledger in self.ledgers.items():
             listed = set(ledger.listed)
             places = range(1, ledger.last + 1)
             by_time = {seq for seq in places if not self.in_time(ledger, listed, seq)}
             by_hash = {seq for seq in places if (producer, seq) in self.by_hash}
-            by_run = {s for s in listed if (producer, s) in elsewhere and (producer, s) not in self.seen}
             ended = not self.in_time(ledger, listed, ledger.last + 1)
             if len(by_time) == ledger.last and ended:
                 self.producers_out.add(producer)
-            if producer in self.producers_out - self.none and options.runs and producer not in here:
-                arrived = {seq for owner, seq in elsewhere if owner == producer}
-                if (
-                    any(ledger.fate(seq) == "acked" for seq in listed - arrived - by_time - by_hash)
-                    and arrived
-                ):
-                    self.missing_run = True
-            gone = set(places) if producer in self.producers_out else by_time | by_hash | by_run
+            gone = set(places) if producer in self.producers_out else by_time | by_hash
             self.out |= {(producer, seq) for seq in gone}
             if ended and len(gone) == ledger.last:
                 self.unjudged.add(producer)
@@ -1063,8 +1030,7 @@ class Judge:
             kinds.add("copy")
         for segment in self.misnamed:
             kinds.add("misnamed")
-            if self.is_of_selected_run(segment):
-                doubt |= doubts(segment.protocol)
+            doubt |= doubts(segment.protocol)
         for listener in self.listeners:
             protocols: set[str] = set()
             for segment in listener.segments:
@@ -1081,7 +1047,7 @@ class Judge:
                 elif found and not self.is_before(after):
                     doubt |= protocols
                     self.unordered |= protocols if found != {"unclosed"} else set()
-        if any(self.in_selected_run(a) and self.is_received(a) for a in self.foreign):
+        if any(self.is_received(a) for a in self.foreign):
             kinds.add("other run")
             if self.no_run_of_ours:
                 doubt |= set(PROTOCOLS)
@@ -1092,7 +1058,7 @@ class Judge:
         self.doubt = doubt
 
     def is_compared(self, segment: Segment) -> bool:
-        return self.is_of_selected_run(segment) and segment.run not in self.other_runs
+        return segment.run not in self.other_runs
 
     def has_problem(self, segment: Segment, kind: str, before: Segment | None) -> bool:
         if id(segment) in self.skipped:
@@ -1282,7 +1248,7 @@ class Judge:
                 early[first[self.ident_of(a)] <= complete_us and not new].append(a)
             self.add_each("unexpected", early[True])
             self.add_each("unknown", early[False])
-        foreign = [a for a in self.foreign if self.in_selected_run(a) and self.is_received(a)]
+        foreign = [a for a in self.foreign if self.is_received(a)]
         self.result.counts["unknown"] += len(foreign)
 
     def add_each(self, word: str, arrivals: Iterable[Arrival]) -> None:
@@ -1324,7 +1290,7 @@ class Judge:
             passed: set[Event] = set()
             row: Counter[str] = Counter(events=0, seen=0, duplicated=0, corrupted=0, reordered=0)
             for arrival in self.arrivals:
-                if arrival.listener != i or not self.in_selected_run(arrival):
+                if arrival.listener != i:
                     continue
                 row["events"] += 1
                 event = self.assigned(arrival)
@@ -1378,14 +1344,12 @@ class Judge:
         broken = any(counts[word] for word in ("lost", "corrupted", "unexpected")) or bool(self.breaking)
         broken = broken or any(limit is not None and counts[word] > limit for word, limit in limits.items())
         doubtful = bool(counts["unknown"] or result.unread or self.capture_unread or self.doubtful)
-        doubtful = doubtful or self.missing_run or any(map(self.is_incomplete, self.judged.values()))
+        doubtful = doubtful or any(map(self.is_incomplete, self.judged.values()))
         arrived = any(counts[word] for word in ("ok", "recovered", "corrupted", "unexpected"))
         doubtful = doubtful or (counts["events"] and not arrived)
         if options.selects and not counts["events"]:
             result.problems.add("selection")
             doubtful = True
-        if self.missing_run:
-            result.problems.add("missing_run")
         result.exit_code = 1 if broken else 3 if doubtful else 0
 
     def is_incomplete(self, ledger: Ledger) -> bool:

@@ -18,7 +18,6 @@ class Event(NamedTuple):
     """It has an own id, and the ledgers are not whole."""
     corrupt: bool
     """A copy had another hash than listed."""
-    in_other_run: bool
     seen: bool
     open: bool
     """Its ledger is not whole."""
@@ -41,7 +40,7 @@ class Judgement(NamedTuple):
 
 def judge(event: Event) -> Judgement:
     word = "excluded" if event.apart else _word(event)
-    counted = event.listed and word not in ("excluded", "elsewhere")
+    counted = event.listed and word != "excluded"
     timed = counted and event.seen and word != "unknown"
     ordered = counted and not event.deferred and not (event.open and not event.outcome)
     return Judgement(word, counted, timed, ordered)
@@ -54,8 +53,6 @@ def _word(event: Event) -> str:
             return "unknown" if event.has_id else "corrupted"
         return "ok" if event.outcome in ("acked", "handed") else "recovered"
     if event.listed:
-        if event.in_other_run:
-            return "elsewhere"
         if event.open and not event.outcome:
             return unknown
         if event.unsettled:

@@ -28,7 +28,6 @@ class Arrival(NamedTuple):
     hash: int
     user: tuple[int, int] | None = None  # hash of the user's own id
     received_us: int = 0
-    run: str = ""
 
 
 class Part(NamedTuple):
@@ -226,7 +225,7 @@ class Facts:
         return self.ended or (self.last_line_us >= self.until and not self.waiting)
 
     def leave_out(self) -> None:
-        """Select nothing: all its events are of other runs."""
+        """Select nothing: none of its events has an id."""
         self.selected, self.left_out = False, self.last
 
     def is_outside(self, seq: int) -> bool:
@@ -266,7 +265,6 @@ class Result(NamedTuple):
     copies: Counter[tuple[str, int]]  # beyond the first
     took: list[tuple[int, int]]  # when it was made, and the latency of its first copy: events with an id
     without_id: int = 0  # left out because nothing but a hash could identify them
-    missing_run: dict[str, int] = {}  # producer that is left out -> acknowledged events that arrived nowhere
 
 
 def judge(
@@ -277,7 +275,6 @@ def judge(
     allow_open: bool = False,
     since: int | None = None,
     until: int | None = None,
-    runs: Iterable[str] = (),
 ) -> Result:
     """The verdict over some producers.
 
@@ -286,11 +283,7 @@ def judge(
         ends: of protocols whose captures go on, when the last unit was received.
         since: the events made then or later, in microseconds since 1970.
         until: the events made before.
-        runs: that are selected; none: all.
     """
-    chosen = {*runs}
-    every, arrivals = arrivals, [x for x in arrivals if not chosen or x.run in chosen]
-    elsewhere = [x for x in every if chosen and x.run not in chosen]
     facts = {producer: Facts(producer, parts, since, until) for producer, parts in ledgers.items()}
     doubt = set(doubtful)
 
@@ -307,7 +300,7 @@ def judge(
         for events in owners.values() if len(events) > 1
         for producer, seq in events if seq in facts[producer].hash
     }  # fmt: skip
-    selecting = bool(chosen) or since is not None or until is not None
+    selecting = since is not None or until is not None
     hashed = {
         (producer, seq)
         for producer, mine in facts.items()
@@ -336,18 +329,6 @@ def judge(
     }
     by_hash: list[Arrival] = []
     unknown_ids: dict[Any, int] = {}  # with the first time of arrival
-    here = {event[0] for arrival in arrivals if (event := event_of(arrival))}
-    there = {event for arrival in elsewhere if (event := event_of(arrival))}
-    missing_run = {}
-    for producer in {producer for producer, _ in there} - here:
-        mine = facts[producer]
-        nowhere = sum(
-            not mine.is_outside(seq) and mine.outcome.get(seq) == "acked" and (producer, seq) not in there
-            for seq in mine.hash
-        )
-        if nowhere:
-            missing_run[producer] = nowhere
-        mine.leave_out()
     for place, arrival in enumerate(arrivals):
         if event := event_of(arrival):
             producer, seq = event
@@ -386,10 +367,6 @@ def judge(
                 unseen_before = False
                 continue
             copies = seen.get(seq, [])
-            if not copies and seq in mine.hash and (producer, seq) in there:
-                mine.left_out += 1
-                unseen_before = False
-                continue
             word, sent = _word(mine, seq, [arrival for _, arrival in copies], all_whole)
             gap = sent and word in ("lost", "missing")
             gaps[producer] += gap and not unseen_before
@@ -454,7 +431,7 @@ def judge(
         found.update(tell)
     if found["events"] and not any(found[x] for x in ("ok", "recovered", "corrupted", "unexpected")):
         code = max(code, 1)
-    if selecting and (missing_run or not sum(tell["events"] for tell in counts.values())):
+    if selecting and not sum(tell["events"] for tell in counts.values()):
         code = max(code, 1)
     return Result(
         {p: dict(c) for p, c in counts.items()},
@@ -466,7 +443,6 @@ def judge(
         extra,
         took,
         without_id,
-        missing_run,
     )
 
 

@@ -78,8 +78,6 @@ INSTEAD = {
     "needs evidence of these hours: tests/verify/test_verify_hourly.py::test_command_prints_each_hour",
     "logclient report run/hours --out hours.html": ""
     "needs such a table: tests/verify/test_report_hours.py::test_command_replaces_the_page",
-    "logclient verify --ledger evidence --capture evidence --run 5f0c2a9e": ""
-    "needs evidence of that run: tests/verify/test_verify_selection.py::test_other_runs_are_left_out",
     "python -m bench verify-producers --events 100M": ""
     "takes minutes: tests/project/test_bench.py::test_the_generator_of_row_verify_knows_the_verdict",
     "logclient verify --ledger s3://bucket/run --capture s3://bucket/run --out run/verdict": ""

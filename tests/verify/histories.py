@@ -376,10 +376,6 @@ class World:
                 self.end_us = at
             few = max(3, len(units) // rng.randint(1, 4))
             size = max(1, len(units) // segments) if segments else few
-            for i, unit in places.items():
-                sent = self.merged[i]
-                run = self.runs[unit // size * len(self.runs) // -(-len(units) // size)]
-                self.merged[i] = sent._replace(arrival=sent.arrival._replace(run=run))
             files.write_segments(
                 capture,
                 listener,

@@ -805,20 +805,14 @@ class Maker:
         if self.chance(0.1):
             options.max_dropped = rng.choice((0, 1))
         times = sorted(event.created_us for producer in self.producers for event in producer.events)
-        kind = rng.choice(("",) * 5 + ("since", "until", "both", "run", "run and time"))
-        if kind in ("since", "both", "run and time"):
+        kind = rng.choice(("",) * 5 + ("since", "until", "both", "both"))
+        if kind in ("since", "both"):
             options.since_us = self.moment(times)
-        if kind in ("until", "both") or (kind == "run and time" and self.chance(0.5)):
+        if kind in ("until", "both"):
             options.until_us = self.moment(times)
         if kind == "both" and options.since_us is not None and options.until_us is not None:
             first, last = sorted((options.since_us, options.until_us))
             options.since_us, options.until_us = first, max(last, first + SECOND)
-        if kind == "run and time" and options.until_us is not None and options.since_us is not None:
-            options.until_us = max(options.until_us, options.since_us + SECOND)
-        if kind.startswith("run"):
-            runs = sorted({s.header["run"] for s in self.segments if isinstance(s.header.get("run"), str)})
-            if runs:
-                options.runs = tuple(sorted(rng.sample(runs, rng.choice((1, 1, len(runs))))))
         return options
 
     def moment(self, times: list[int]) -> int:
@@ -846,7 +840,6 @@ def verify(
     arguments: dict[str, Any] = {
         "since": None if options.since_us is None else options.since_us / 1e6,
         "until": None if options.until_us is None else options.until_us / 1e6,
-        "run": list(options.runs) or None,
         "allow_open": options.allow_open,
         "max_missing": options.max_missing,
         "max_duplicated": options.max_duplicated,
@@ -912,7 +905,6 @@ def differences(history: History, out: Path) -> list[str]:
 
 KINDS = (
     "damage", "gap", "unclosed", "unread", "misnamed", "copy", "other run", "endpoint", "selection",
-    "missing_run",
 )  # fmt: skip
 
 

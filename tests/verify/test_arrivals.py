@@ -225,7 +225,7 @@ def test_judgements_equal_the_reference(events: Any, producers: Any, some_rules:
     _, copies, marks, judgements = columns(events, "<i8", "<i4", "<u2", "u1")
     before = judgements.tolist()
     common, newer = columns(producers, "<u2", "<i8")
-    rules = np.resize(np.array(some_rules, np.uint8), 1 << 15)
+    rules = np.resize(np.array(some_rules, np.uint8), 1 << 14)
     n = len(events)
     counts = np.zeros((4, 11), np.int64)
     odd, repeated = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -341,7 +341,7 @@ def for_copy() -> dict[str, Any]:
 def for_judge() -> dict[str, Any]:
     return three() | {
         "copies": np.ones(3, np.int32), "marks": np.zeros(3, np.uint16), "common": np.zeros(1, np.uint16),
-        "newer": np.zeros(1, np.int64), "rules": np.zeros(1 << 15, np.uint8),
+        "newer": np.zeros(1, np.int64), "rules": np.zeros(1 << 14, np.uint8),
         "counts": np.zeros((1, 11), np.int64), "odd": np.zeros(3, np.int64),
         "repeated": np.zeros(3, np.int64),
     }  # fmt: skip
@@ -384,7 +384,7 @@ def for_latencies() -> dict[str, Any]:
         (judge, for_judge, {"odd": np.zeros(2, np.int64)}, "odd"),
         (judge, for_judge, {"newer": np.zeros(2, np.int64)}, "newer"),
         (judge, for_judge, {"rules": np.zeros(4095, np.uint8)}, "rules"),
-        (judge, for_judge, {"rules": np.full(1 << 15, 11, np.uint8)}, "11 is no state below 11"),
+        (judge, for_judge, {"rules": np.full(1 << 14, 11, np.uint8)}, "11 is no state below 11"),
         (judge, for_judge, {"starts": np.array([1])}, "starts"),
         (judge, for_judge, {"starts": np.array([4])}, "4 is not from 0 to 3"),
         (judge_order, for_order, {"first": np.zeros(2, np.int64)}, "judgements"),

@@ -17,10 +17,10 @@ schema = pytest.importorskip("logclient.verify.schema")
 
 OUTCOMES = ("", "dropped", "failed", "handed", "acked")
 BITS = (
-    rules.LISTED, rules.NOT_JUDGED, rules.DEFERRED, rules.HAS_ID, rules.CORRUPT, rules.IN_OTHER_RUN,
+    rules.LISTED, rules.NOT_JUDGED, rules.DEFERRED, rules.HAS_ID, rules.CORRUPT,
     rules.SEEN, rules.NOT_WHOLE, rules.NEW, rules.UNSETTLED, rules.BEFORE_END, rules.OVERDUE,
 )  # fmt: skip
-WORDS = (*schema.STATES, "excluded", "elsewhere")
+WORDS = (*schema.STATES, "excluded")
 
 
 def combinations() -> Iterator[tuple[int, oracle.Event]]:

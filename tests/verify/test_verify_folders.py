@@ -220,7 +220,7 @@ class TestPlaces:
 
     def test_earlier_verdict_is_gone_when_a_run_fails(self, scene: Scene, verify: Callable[..., Any]) -> None:
         wrong: list[dict[str, Any]] = [
-            {"until": "yesterday"}, {"max_missing": "many"}, {"run": "none"}, {"kafka": "h:1/t"},
+            {"until": "yesterday"}, {"max_missing": "many"}, {"others": "none"}, {"kafka": "h:1/t"},
             {"ledger": scene.ledger / "none"}, {"capture": scene.capture / "none"},
         ]  # fmt: skip
         for options in wrong:

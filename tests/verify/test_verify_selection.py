@@ -11,7 +11,6 @@ import pytest
 from logclient.errors import ConfigError
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests.damage.damages import records_of
 from tests.support import verify_files as files
 from tests.support.verify_scene import P, Q, Scene
 from tests.verify.histories import World, differences, overview_differences
@@ -472,148 +471,6 @@ class TestTime:
         assert not scene.out.exists()
 
 
-class TestRuns:
-    """Two runs of a collector: one of P's events, then one of Q's."""
-
-    def write(self, scene: Scene, first: Any = ALL, second: Any = ALL, **options: Any) -> None:
-        theirs = bodies_of(Q)
-        scene.write_ledger().write_ledger(producer=Q, bodies=theirs)
-        scene.write_capture(list(first), run="one", end="resumed")
-        units = [(files.window([theirs[seq]]), 0, 90_000 + seq) for seq in second]
-        arrival = 1 + 2 * -(-len(list(first)) // 4)  # four events in a unit, and an answer to each
-        files.write_segments(scene.capture, "main", units, run="two", first=2, arrival=arrival, **options)
-
-    def test_other_runs_are_left_out(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """An event of each producer is lost; each is found in the run of its producer."""
-        self.write(scene, ALL[:19], ALL[1:])
-        for run, lost in (("one", (P, 20)), ("two", (Q, 1))):
-            verdict = verify(run=run)
-            assert (verdict.exit_code, counts(verdict)) == (1, {"events": 20, "ok": 19, "lost": 1})
-            assert inprocess.found(scene.out)["lost"] == {lost}
-            assert f"20 events of run {run}" in verdict.sentence
-            assert verdict.selection["left_out"] == {"producers": 1, "events": 20, "without_id": 0}
-            assert [(x["run"], x["ours"]) for x in verdict.capture["runs"]] == [
-                ("one", run == "one"), ("two", run == "two"),
-            ]  # fmt: skip
-            assert verdict.capture["segments"] == 1
-        verdict = verify(run=["one", "two"])
-        assert counts(verdict) == {"events": 40, "ok": 38, "lost": 2}
-        assert "of runs one, two" in verdict.sentence
-
-    def test_producer_without_any_arrival_is_judged(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """It may have sent to this run."""
-        self.write(scene)
-        scene.write_ledger(producer=R, bodies=bodies_of(R, [1, 2]))
-        verdict = verify(run="two")
-        assert (verdict.exit_code, counts(verdict)) == (1, {"events": 22, "ok": 20, "lost": 2})
-
-    def test_event_that_arrived_in_another_run_alone_is_left_out(
-        self, scene: Scene, verify: Callable[..., Any]
-    ) -> None:
-        """Q also has events in the first run: 1 and 2 there alone, and 3 in both. 4 arrived nowhere."""
-        theirs = bodies_of(Q)
-        self.write(scene, [*ALL, theirs[1], theirs[2], theirs[3], theirs[3]], [3, *range(5, 21)])
-        verdict = verify(run="two")
-        assert (verdict.exit_code, counts(verdict)) == (1, {"events": 18, "ok": 17, "lost": 1})
-        assert inprocess.found(scene.out) == {"lost": {(Q, 4)}}
-        assert verdict.selection["left_out"] == {"producers": 1, "events": 22, "without_id": 0}
-
-    def test_events_without_ids_are_left_out(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        raw = files.body(None, "the same")
-        theirs = bodies_of(Q, [1, 2])
-        scene.write_ledger(bodies=dict.fromkeys(range(1, 5), raw), identity="none")
-        scene.write_ledger(producer=Q, bodies=theirs)
-        scene.write_capture([raw, files.body(None, "not ours")], run="one", end="resumed")
-        units = [(files.window([raw, raw, *theirs.values()]), 0, 90_000)]
-        files.write_segments(scene.capture, "main", units, run="two", first=2, arrival=3)
-        verdict = verify(run="two")
-        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 2, "ok": 2})
-        assert verdict.selection["left_out"] == {"producers": 1, "events": 4, "without_id": 4}
-
-    def test_rest_of_a_producer_of_another_run_may_be_missing_here(
-        self, scene: Scene, verify: Callable[..., Any]
-    ) -> None:
-        """P's first half arrived in run one. The collector of run two acknowledged the rest and lost it."""
-        self.write(scene, ALL[:10])
-        assert verify().exit_code == 1
-        verdict = verify(run="two")
-        assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20})
-        [problem] = [x for x in verdict.problems if x.startswith("missing_run")]
-        assert f"{P} (host h, pid 1): 10 acknowledged events arrived in no run" in problem
-        assert "10 acknowledged events" in verdict.sentence
-        # Only what was made in the selected time counts: that of Q is made at the same times.
-        assert verify(run="two", until=0.011).exit_code == 0
-        assert "missing_run: " + P in " ".join(verify(run="two", until=0.012).problems)
-        assert verify(run="one").exit_code == 1
-
-    @pytest.mark.parametrize("outcomes", [{"failed": ALL}, {"handed": ALL}, {}])
-    def test_only_acknowledged_events_are_missing_in_a_run(
-        self, scene: Scene, verify: Callable[..., Any], outcomes: dict[str, list[int]]
-    ) -> None:
-        self.write(scene, ALL[:10])
-        scene.write_ledger(outcomes=outcomes)
-        verdict = verify(run="two")
-        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 20})
-
-    @pytest.mark.parametrize("what", ["last unit", "unit inside", "end", "segment", "behind the end"])
-    def test_what_is_missing_of_other_runs_may_have_the_event(
-        self, scene: Scene, verify: Callable[..., Any], what: str
-    ) -> None:
-        """An event that arrived in run one alone is left out, so it is not lost where it cannot be read."""
-        theirs = bodies_of(Q)
-        end = {"last unit": [theirs[1]], "end": [theirs[1]]}.get(what, [])
-        self.write(scene, [*([] if end else [theirs[1]]), *ALL, *end], ALL[1:])
-        assert (verify(run="two").exit_code, verify(run="two").counts.ok) == (0, 19)
-        path = scene.capture / "main-000001.cap"
-        data = path.read_bytes()
-        records = records_of(data)
-        unit = len(records) - 3 if end else 2  # behind it: an answer, the end
-        if what == "segment":
-            path.unlink()
-        elif what == "end":
-            path.write_bytes(b"".join(records[:unit]) + records[unit][:40])
-        elif what == "behind the end":
-            path.write_bytes(b"".join([*records[:unit], *records[unit + 2 :], b"torn"]))
-        else:
-            records[unit] = records[unit][:-1] + bytes([records[unit][-1] ^ 1])
-            path.write_bytes(b"".join(records))
-        verdict = verify(run="two")
-        unknown = 21 if what == "segment" else 1  # nothing tells then that P is of another run
-        assert (verdict.exit_code, verdict.counts.lost, verdict.counts.unknown) == (3, 0, unknown)
-
-    def test_unknown_run_is_a_config_error(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        self.write(scene, host="h1")
-        with pytest.raises(ConfigError) as error:
-            verify(run=["one", "three"])
-        known = "one (1 segment), two (host h1, 1 segment)"
-        assert str(error.value) == f"run: no segment is of 'three': the capture has {known}"
-        assert not scene.out.exists()
-
-    def test_topics_and_tables_have_no_runs(self, scene: Scene) -> None:
-        self.write(scene)
-        with pytest.raises(ConfigError, match="run: a topic or table has no runs"):
-            inprocess.run(scene.ledger, None, table="t", run="one")
-
-    def test_hosts_with_equal_listener_names_are_separate(
-        self, scene: Scene, verify: Callable[..., Any]
-    ) -> None:
-        """Two hosts with a listener `main` and a run each, in subfolders: nothing is mixed."""
-        theirs = bodies_of(Q)
-        scene.write_ledger().write_ledger(producer=Q, bodies=theirs)
-        everything = scene.capture
-        everything.mkdir()
-        for host, raws in (("a", [*scene.bodies.values()]), ("b", [*theirs.values()])):
-            scene.capture = everything / host
-            scene.write_capture(raws, host=host, run=f"run-{host}")
-        scene.capture = everything
-        verdict = verify()
-        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 40, "ok": 40})
-        assert [x.listener for x in verdict.listeners] == ["a.main", "b.main"]
-        verdict = verify(run="run-b")
-        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 20})
-        assert [x.listener for x in verdict.listeners] == ["b.main"]
-
-
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "users": {"users": 0.2},
@@ -626,16 +483,13 @@ SELECTIONS: dict[str, dict[str, Any]] = {
     "until": {"until": 1.2},
     "both": {"since": 1.0, "until": 1.9},
     "open": {"since": 0.9, "until": 1.7, "allow_open": True},
-    "run": {"run": "r2"},
-    "run and time": {"run": ["r1", "r3"], "since": 0.7, "until": 2.2},
+    "more": {"since": 0.7, "until": 2.2},
 }
 
 
 def assert_equals_reference(world: World, verdict: Any, out: Path, options: dict[str, Any]) -> None:
     micro = {name: round(options[name] * 1e6) for name in ("since", "until") if name in options}
-    run = options.get("run", ())
-    runs = [run] if isinstance(run, str) else run
-    expected = world.expected(**micro, runs=runs, allow_open=options.get("allow_open", False))
+    expected = world.expected(**micro, allow_open=options.get("allow_open", False))
     found = {
         word: {event for event in events if event[0] in expected.counts}
         for word, events in inprocess.found(out).items()
@@ -657,8 +511,6 @@ def assert_equals_reference(world: World, verdict: Any, out: Path, options: dict
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selection: str) -> None:
     options = SELECTIONS[selection]
-    if "run" in options and kind == "unclosed":
-        pytest.skip("the reference does not know of which run a defect is")
     seed = 100 * [*KINDS].index(kind) + [*SELECTIONS].index(selection)
     world = World(seed, 60, runs=("r1", "r2", "r3"), **KINDS[kind])
     ledger, capture = world.write(tmp_path, segments=6)
@@ -670,7 +522,7 @@ def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selecti
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("selection", ["both", "run and time"])
+@pytest.mark.parametrize("selection", ["both", "more"])
 def test_random_histories_on_spark_equal_the_reference(spark: Any, tmp_path: Path, selection: str) -> None:
     options = SELECTIONS[selection]
     world = World(7, 200, runs=("r1", "r2", "r3"), anonymous=0.1, users=0.1)

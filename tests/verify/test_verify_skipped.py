@@ -102,11 +102,6 @@ def test_capture_that_ended_before_is_read(minutes: Scene, verify: Callable[...,
     assert (verdict.exit_code, inprocess.counts(verdict)) == (3, {"events": 20, "unknown": 20})
 
 
-def test_selection_of_runs_reads_all(minutes: Scene, verify: Callable[..., Any]) -> None:
-    write_capture(minutes)
-    assert verify(run="r").capture["skipped"] == 0
-
-
 @pytest.mark.parametrize(
     ("begins", "skipped"),
     [

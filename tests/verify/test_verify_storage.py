@@ -442,7 +442,7 @@ def test_earlier_verdict_in_a_bucket_is_gone_when_a_run_fails(
     scene: Scene, bucket: Bucket, verify: Run
 ) -> None:
     scene.write_ledger().write_capture(range(1, 11))
-    for options in ({"until": "yesterday"}, {"run": "none"}):
+    for options in ({"until": "yesterday"}, {"others": "none"}):
         verify(scene.ledger, scene.capture, out=bucket.url("out"))
         assert bucket.objects()
         with pytest.raises(ConfigError):
@@ -472,7 +472,7 @@ def test_folders_of_a_bucket_that_are_not_read(scene: Scene, bucket: Bucket, ver
 def test_selection_from_a_bucket_equals_that_of_folders(tmp_path: Path, bucket: Bucket, verify: Run) -> None:
     world = World(5, 12, anonymous=0.3, users=0.2, runs=("one", "two"))
     ledger, capture = world.write(tmp_path)
-    options: dict[str, Any] = {"bits": 4, "since": 0.7, "run": "one"}
+    options: dict[str, Any] = {"bits": 4, "since": 0.7}
     local = verify(ledger, capture, **options)
     remote = verify(bucket.upload(ledger, "l"), bucket.upload(capture, "c"), **options)
     assert comparable(remote) == comparable(local)

@@ -115,7 +115,7 @@ def quantiles(verdict: Verdict) -> str:
 def selected_line(verdict: Verdict) -> str:
     """Return which events are judged, and how many are left out."""
     chosen = verdict.selection or {}
-    selection = Selection(chosen["since_us"], chosen["until_us"], tuple(chosen["runs"]))
+    selection = Selection(chosen["since_us"], chosen["until_us"])
     left_out = chosen["left_out"]
     rest = f"{left_out['events']:,} others are left out"
     if left_out["without_id"]:
@@ -242,10 +242,9 @@ def explain(verdict: Verdict, x: ProducerVerdict) -> dict[str, str]:
 
 def explain_unknown(verdict: Verdict) -> dict[str, str]:
     """Return the origin of events from no producer of these ledgers; empty: not known."""
-    selected = verdict.selection["runs"] if verdict.selection else []
     runs = []
     for run in verdict.capture.get("runs", ()):
-        if not run["ours"] and (not selected or run["run"] in selected):
+        if not run["ours"]:
             host = f" of host {run['host']}" * bool(run["host"])
             events = f"{run['events']:,} events, received {span(run['first_us'], run['last_us'])}"
             runs.append(f"{run['run']}{host}, listener {run['listener']}: {events}")
