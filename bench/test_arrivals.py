@@ -117,11 +117,11 @@ def test_measure(benchmark: Any, way: str) -> None:
 @both
 def test_spread(benchmark: Any, way: str) -> None:
     places = np.arange(N, dtype=np.int32)
-    base, shift = RECEIVED[:PRODUCERS].copy(), np.zeros(PRODUCERS, np.int32)
+    base = RECEIVED[:PRODUCERS].copy()
 
     def ours() -> Any:
         out: list[Any] = [np.empty(N, kind) for kind in ("<i4", "<u8", "<i8", "<u4")]
-        spread(WHO, places, HASHES[:N], POSITIONS, RECEIVED, 0, STARTS.copy(), base, shift, *out)
+        spread(WHO, places, HASHES[:N], POSITIONS, RECEIVED, 0, STARTS.copy(), base, *out)
         return out
 
     def numpy() -> Any:
@@ -150,7 +150,7 @@ def test_judge(benchmark: Any, way: str) -> None:
     copies = np.ones(SIZE, np.int32)
 
     def ours() -> Any:
-        judgements, counts = np.empty(SIZE, np.uint8), np.zeros((1, 11), np.int64)
+        judgements, counts = np.zeros(SIZE, np.uint8), np.zeros((1, 11), np.int64)
         odd, repeated = np.empty(SIZE, np.int64), np.empty(SIZE, np.int64)
         none = np.zeros(1, np.uint16)
         judge(copies, MARKS, ONE, none, np.array([SIZE]), rules.RULES, judgements, counts, odd, repeated)

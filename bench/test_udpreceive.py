@@ -21,7 +21,7 @@ DATAGRAMS = 500
 @pytest.fixture(params=["compiled", "python"])
 def bound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[datagrams.Datagrams]:
     if request.param == "python":
-        monkeypatch.setattr(datagrams, "Receiver", None)
+        monkeypatch.setattr(datagrams, "BESIDE", False)
     bound = datagrams.Datagrams("127.0.0.1", 0, 8 << 20)
     yield bound
     bound.close()

@@ -12,7 +12,7 @@ class Tuning(NamedTuple):
 
     bucket_bits: int = 18
     """A bucket has at most ``2 ** bucket_bits`` sequences, of one large producer or of several small ones. By
-    default it takes 15 MB while it is judged."""
+    default it takes 20 MB while it is judged."""
     task_places: int = 1 << 22
     """A task compares about so many sequences, which takes a second; with many cores fewer, and more where
     there would be too many tasks."""

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +23,13 @@ if not (support.ROOT / "bench" / "harness.py").exists():
 from bench import certificates, data, dead, delay, harness, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
 from tests.support.bench_rows import acked, row  # noqa: E402
+
+
+def test_the_benchmarks_of_functions_run():
+    """Each is run once, and finds what it expects."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", "bench"]
+    done = subprocess.run(command, cwd=support.ROOT, capture_output=True, text=True, timeout=10 * PATIENCE)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def busy():
