@@ -107,7 +107,7 @@ def share_evenly(costs: I64, owners: I64, cores: int, limit: int) -> list[int]:
     """Divide buckets into contiguous ranges of about equal cost, and return where all but the first begin.
 
     There are four for each core, and more when each would cost more than `limit`. Those of an owner stay
-    together unless they cost more than half a range.
+    together unless they cost more than such a range.
     """
     if not len(costs):
         return []
@@ -117,7 +117,9 @@ def share_evenly(costs: I64, owners: I64, cores: int, limit: int) -> list[int]:
     # The bucket that has the middle of its cost behind a boundary belongs to the next range.
     at = np.searchsorted(reach - costs // 2, np.arange(1, n) * total // n)
     at = at[at < len(costs)]
-    first = np.searchsorted(owners, owners[at])
-    before = reach - costs
-    at = np.where(before[at] - before[first] > total // (2 * n), at, first)
-    return sorted(set(at.tolist()) - {0})
+    first, end = (np.searchsorted(owners, owners[at], side) for side in ("left", "right"))
+    before = np.append(0, reach)
+    back, on = before[at] - before[first], before[end] - before[at]
+    near = np.where(back < on, first, end)
+    at = np.where(np.minimum(back, on) > total // (2 * n), at, near)
+    return sorted(set(at.tolist()) - {0, len(costs)})
