@@ -82,6 +82,7 @@ class Ledgers(NamedTuple):
     parts: Parts
     unread: list[str]  # files and folders that may be ledgers and are not read, at most 1,000
     copies: list[str]  # copies of ledger files, as problems; likewise
+    twice: frozenset[str] = frozenset()  # producers with two files of one part that differ
 
     def plus(self, parts: Parts) -> Ledgers:
         """Return these with more ledger files."""
@@ -102,8 +103,8 @@ def find_ledgers(places: str | Sequence[str]) -> Ledgers:
     """Find the ledger files below some folders, each file once."""
     parts, unread = _list_parts([places] if isinstance(places, str) else places)
     _ask_sizes_again(parts)
-    parts, copies, differing = _without_copies(parts)
-    return Ledgers(parts, [*unread, *differing][:_MAX_NAMED], copies)
+    parts, copies, differing, twice = _without_copies(parts)
+    return Ledgers(parts, [*unread, *differing][:_MAX_NAMED], copies, frozenset(twice))
 
 
 def _list_parts(places: Sequence[str]) -> tuple[Parts, list[str]]:
@@ -142,13 +143,17 @@ def _ask_sizes_again(parts: Parts) -> None:
     parts.rows["size"][again] = list(storage.for_each(ask, some, remote=True))
 
 
-def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
-    """Return the files less those that another folder has too: copies, as problems, and those that differ."""
+def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str], set[str]]:
+    """Return the files less those that another folder has too: copies, as problems, and those that differ.
+
+    The last result is of the producers of these.
+    """
     rows = parts.rows
     same = parts.same_producer() & (rows["number"][1:] == rows["number"][:-1])
     keep = np.ones(len(rows), bool)
     copies: list[str] = []
     differing: list[str] = []
+    twice: set[str] = set()
     for first, last in true_runs(same).tolist():
         # The longest file has the most lines of a ledger that is still being written, or copied.
         longest = first + int(rows["size"][first : last + 2].argmax())
@@ -159,8 +164,9 @@ def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
                 copies.append(f"{mine.path}: copy: it is a copy of {other.path}")
             else:
                 why = "two processes with one id wrote them, or one is damaged"
+                twice.add(mine.producer)
                 differing.append(f"{mine.path} (which differs from {other.path}: {why})")
-    return Parts(parts.folders, rows[keep]), copies[:_MAX_NAMED], differing[:_MAX_NAMED]
+    return Parts(parts.folders, rows[keep]), copies[:_MAX_NAMED], differing[:_MAX_NAMED], twice
 
 
 def find_new_producers(places: Sequence[str], before: Parts) -> Parts:

@@ -135,7 +135,9 @@ class Comparison:
         ledgers, selection = self.ledgers, self.selection
         surveys = self.steps.survey(ledgers.parts, selection, ends)
         bits = self.tuning.bucket_bits
-        facts = ledger_merge.merge(surveys, bits, ledgers.unread, ledgers.copies, selection, ends)
+        facts = ledger_merge.merge(
+            surveys, bits, ledgers.unread, ledgers.copies, selection, ends, ledgers.twice
+        )
         if selection != EVERYTHING:
             facts.left_out_hashes = self._left_out_hashes(facts)
         return facts

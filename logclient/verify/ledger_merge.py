@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,14 +50,15 @@ def merge(
     copies: Sequence[str] = (),
     selection: Selection = EVERYTHING,
     ends: Mapping[str, int] = NO_ENDS,
+    twice: Collection[str] = (),
 ) -> LedgerFacts:
     """Combine the surveys of all groups of ledger files, in the order of the producers.
 
     `unread` are files that may be ledgers too, `copies` problems with copies of ledger files, `ends` that of
-    the surveys.
+    the surveys, `twice` the producers of two ledgers that differ.
     """
     with without_collection():
-        merger = _Merger(bits, selection, ends)
+        merger = _Merger(bits, selection, ends, twice)
         for number, found in enumerate(surveys):
             merger.add(number, found)
         merger.add_producers([merger.facts] if merger.facts else [])
@@ -89,7 +90,10 @@ def merge(
 class _Merger:
     """Combines the surveys of groups of files, one after the other."""
 
-    def __init__(self, bits: int, selection: Selection, ends: Mapping[str, int]) -> None:
+    def __init__(
+        self, bits: int, selection: Selection, ends: Mapping[str, int], twice: Collection[str]
+    ) -> None:
+        self.twice = twice
         self.selection = selection
         self.ends = ends
         self.begins: list[int] = []  # the first times of events
@@ -153,6 +157,14 @@ class _Merger:
         early = outcomes[(outcomes[:, 3] > DROPPED) & (outcomes[:, 3] < LATE), :3]
         outcomes[:, 3] %= LATE
         checked = _check(base, n, some["spans"], outcomes, some["expects_id"], some["has_id"])
+        if self.twice:
+            # Another hash than that in this ledger may be in the other one.
+            named = [
+                (p, 1, LAST_SEQUENCE) for p, x in enumerate(groups, base) if x[0]["producer"] in self.twice
+            ]
+            some["has_id"] = _by_producer(
+                np.array([*some["has_id"].tolist(), *named], np.int64).reshape(-1, 3)
+            )
         outside = None
         left_out = np.empty((0, 3), np.int64)
         if self.selection.timed:
@@ -162,7 +174,7 @@ class _Merger:
             ended = np.array([most if at is None else at for at in closed])
             outside = find_outside(some["when"], checked.spans, base, started, ended, self.selection)
             left_out = outside.ranges
-        producers = [_producer(group, checked, p, outside) for p, group in enumerate(groups)]
+        producers = [_producer(group, checked, p, outside, self.twice) for p, group in enumerate(groups)]
         table = np.zeros(n, PRODUCER_ROW)
         names = bytes.fromhex("".join(x.producer for x in producers))
         table["prefix"] = np.frombuffer(names, np.uint8).reshape(-1, 10)
@@ -328,10 +340,14 @@ def _check(base: int, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id
     )
 
 
-def _producer(facts: list[dict[str, Any]], checked: _Checked, p: int, outside: Outside | None) -> Producer:
+def _producer(
+    facts: list[dict[str, Any]], checked: _Checked, p: int, outside: Outside | None, twice: Collection[str]
+) -> Producer:
     """Combine all parts of a producer."""
     name = facts[0]["producer"]
     found: list[str] = []
+    if name in twice:
+        found.append("is here twice, and they differ: two processes had this id, or a file is damaged")
     for due, fact in enumerate(facts, 1):
         if fact["part"] != due:
             found.append(f"has part {fact['part']} where {due} was due")

@@ -68,6 +68,7 @@ class Ledger:
     closed: bool = False
     stopped: bool = False
     holes: bool = False
+    twice: bool = False  # two files of a part differ
 
     @property
     def state(self) -> str:
@@ -386,6 +387,7 @@ def read_ledgers(folders: Sequence[Path]) -> tuple[dict[str, Ledger], int, bool]
     files, unread = find(folders, ledgers=True)
     left_out = len(unread)
     copied = False
+    twice: set[str] = set()
     contents: dict[tuple[str, int], list[bytes]] = {}
     for path in files:
         name = ledger_name(path.name)
@@ -395,10 +397,16 @@ def read_ledgers(folders: Sequence[Path]) -> tuple[dict[str, Ledger], int, bool]
     for (producer, part), copies in contents.items():
         longest = max(copies, key=len)
         copies.remove(longest)
-        left_out += sum(not longest.startswith(copy) for copy in copies)
+        differing = sum(not longest.startswith(copy) for copy in copies)
+        left_out += differing
+        if differing:
+            twice.add(producer)
         copied |= any(longest.startswith(copy) for copy in copies)
         parts.setdefault(producer, {})[part] = longest
-    return {producer: read_ledger(producer, some) for producer, some in parts.items()}, left_out, copied
+    found = {producer: read_ledger(producer, some) for producer, some in parts.items()}
+    for producer in twice:
+        found[producer].twice = found[producer].holes = True
+    return found, left_out, copied
 
 
 # --- the captures -------------------------------------------------------------------------------
@@ -1166,7 +1174,7 @@ class Judge:
         doubtful = "pending" if self.is_pending(ledger, seq) else "unknown"
         if listed and copies:
             if not self.options.by_id and any(copy.hash != ledger.hashes[seq] for copy in copies):
-                return "unknown" if own and not self.whole else "corrupted"
+                return "unknown" if ledger.twice or (own and not self.whole) else "corrupted"
             return "ok" if fate in ("acked", "handed") else "recovered"
         if listed:
             return self.unseen(ledger, seq)

@@ -110,6 +110,25 @@ class TestLedgers:
         with pytest.raises(LedgerError, match=r"host-b \(a link to a folder\) is not read"):
             verify(capture=tmp_path / "top")
 
+    @pytest.mark.parametrize("lost", [[], range(11, 20), [11]])
+    def test_two_processes_with_one_id(
+        self, scene: Scene, verify: Callable[..., Any], tmp_path: Path, lost: Any
+    ) -> None:
+        """A snapshot of ten events was restored twice. Which of both sent an event cannot be told."""
+        bodies = scene.bodies
+        theirs = {s: files.body(files.event_id(P, s), f"theirs {s}") for s in range(11, 25)}
+        scene.write_ledger()
+        scene.ledger.rename(tmp_path / "one")
+        scene.write_ledger(bodies={s: bodies[s] for s in range(1, 11)} | theirs)
+        gone = [bodies[s] for s in lost]
+        scene.write_capture([raw for raw in [*bodies.values(), *theirs.values()] if raw not in gone], size=1)
+        verdict = verify(ledger=[tmp_path / "one", scene.ledger])
+        assert verdict.exit_code == 3
+        assert (verdict.counts.corrupted, verdict.counts.lost, verdict.counts.unexpected) == (0, 0, 0)
+        assert verdict.counts.ok + verdict.counts.unknown == 24
+        named = "is here twice, and they differ: two processes had this id, or a file is damaged"
+        assert [x for x in verdict.problems if named in x], verdict.problems
+
 
 class TestCaptures:
     def test_link_to_a_folder(self, scene: Scene, verify: Callable[..., Any], tmp_path: Path) -> None:
