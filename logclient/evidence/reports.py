@@ -44,8 +44,6 @@ class SegmentReport:
     quiet: dict[str, int] = field(default_factory=dict)
     undecodable: dict[str, int] = field(default_factory=dict)
     undecoded: list[dict[str, Any]] = field(default_factory=list)
-    devices: list[list[Any]] = field(default_factory=list)
-    devices_left_out: int = 0  # messages
     problems: list[list[Any]] = field(default_factory=list)  # segments.Problem
     counts: dict[str, int] = field(default_factory=dict)  # of problems, by kind
     numbers: list[int] = field(default_factory=list)  # the first and the last of the records

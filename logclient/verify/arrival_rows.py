@@ -19,7 +19,6 @@ from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import YEAR_2255, Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify import rules, schema
-from logclient.verify.devices import DeviceStretches
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.ledger_rows import share_of
 from logclient.verify.outside import contained
@@ -148,7 +147,6 @@ class BucketWriter:
         named = segment.listener, segment.name, listener, segment.number, segment.size, protocol
         self.report = report = SegmentReport(*named)
         find = self._decoder(protocol, listener) if protocol else None
-        devices = DeviceStretches(segment.listener)
         buffer = EventBuffer(self, listener)
         for batch in reader:
             units = np.flatnonzero(batch.direction == 0)
@@ -163,12 +161,6 @@ class BucketWriter:
                 self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
                 if events.own and self.app_envs:
                     events = decode.mark_other_app_envs(part, events, self.app_envs)
-                if events.own and self.only is None:
-                    # Requests come from producers, which do not number messages.
-                    rows = np.flatnonzero((events.own["device"] != 0) & (events.own["request"] == 0))
-                    beat = events.status[rows] == events.names.index("heartbeat")
-                    if len(rows):
-                        devices.add(events.own["device"][rows], events.own["number"][rows], beat)
                 if int(events.within.max(initial=0)) >> schema.EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
                 at = part.base + part.offset
@@ -194,8 +186,6 @@ class BucketWriter:
             report.counts["unreadable"] = n
             why = f"{n:,} bodies need python-snappy or lz4 to be opened"
             report.problems.append(["unreadable", segment.name, 0, why])
-        report.devices = [list(device) for device in devices.devices.values()]
-        report.devices_left_out = devices.left_out
         report.header, report.closed, report.units = header is not None, reader.closed, reader.units
         report.first_arrival, report.next_arrival = reader.first_arrival, reader.next_arrival
         yield text_row(0, schema.FACT, json.dumps(vars(report)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,6 @@ from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import redact_url
 from logclient.readable import encodable
 from logclient.verify import endpoints, schema
-from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.outside import contained
 from logclient.verify.overview import KINDS, LOST_SENT, MISSING_SENT, PARTS, cell_value, part_width
@@ -215,7 +213,6 @@ class Summary:
             timeline=self._timeline(),
             maps=tuple(map(self._map, mapped)),
             maps_left_out=int(np.count_nonzero(self.tally.faulty)) - len(mapped),
-            devices=self._devices(),
             producers_left_out=left_out,
             problems_left_out=more_problems,
             harmless=harmless,
@@ -370,7 +367,7 @@ class Summary:
                 parts[word] = np.stack((at, kinds[code][at]), axis=1).tolist()
         return Map(self.ledger.name(p), last, int(part_width(last)), parts)
 
-    # -- endpoints, listeners and devices
+    # -- endpoints and listeners
 
     def _find_routes(self) -> list[endpoints.Route]:
         """Return the route of each URL of the ledgers, in their order."""
@@ -458,13 +455,6 @@ class Summary:
             found[names[i]] = found.get(names[i], 0) + some
         return found
 
-    def _devices(self) -> tuple[Device, ...]:
-        reports = sorted(self.tally.reports + self.tally.foreign, key=attrgetter("number"))
-        stretches = [Device(*fields) for report in reports for fields in report.devices]
-        device = attrgetter("listener", "device")
-        groups = itertools.groupby(sorted(stretches, key=device), device)
-        return tuple(functools.reduce(joined, group) for _, group in groups)
-
     # -- what is wrong with the evidence
 
     def _evidence(self) -> npt.NDArray[Any]:
@@ -508,7 +498,6 @@ class Summary:
         The harmless ones are the last. Those of ledgers that are not `wrong` are harmless.
         """
         counts = self.ledger.rows["problems"]
-        devices = f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"
         seen = total.ok + total.recovered + total.corrupted
         bodies = (
             f"bodies: {total.corrupted:,} of the {seen:,} events that are seen have another body than was "
@@ -531,7 +520,6 @@ class Summary:
         others = [
             *(f"selection: {why}" for why in nothing),
             *[bodies] * (self.plan.records is not None and 2 * total.corrupted > seen),
-            *[devices] * any(report.devices_left_out for report in self.tally.reports),
             *of_captures[False],
             *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
             *(

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from logclient.config.readers import parse_duration
 from logclient.errors import ConfigError, ExitCode
-from logclient.verify.devices import Device
 
 VERSION = 1  # of the JSON form
 CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
@@ -266,7 +265,6 @@ class Verdict(NamedTuple):
     timeline: Timeline | None = None
     maps: tuple[Map, ...] = ()
     maps_left_out: int = 0
-    devices: tuple[Device, ...] = ()
     producers_left_out: LeftOut | None = None
     problems_left_out: int = 0
     harmless: int = 0  # problems, the last ones, that leave no doubt

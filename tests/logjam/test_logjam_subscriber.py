@@ -1,5 +1,6 @@
 """The subscriber: the messages it gets and those it counts as missing, from bare frames and over sockets."""
 
+import random
 import time
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from logclient.logjam.subscriber import Device, Gap, Message, Subscriber, Tracke
 zmq = pytest.importorskip("zmq")
 
 from logclient.testing.logjam import Collector  # noqa: E402
+from tests.oracle import logjam as oracle  # noqa: E402
 from tests.support.logjam_rig import (  # noqa: E402
     APP_ENV,
     TOPIC,
@@ -48,6 +50,28 @@ def gaps_of(*sequences: int) -> list[tuple[int, int]]:
 
 
 class TestTracker:
+    def test_gaps_equal_the_reference(self) -> None:
+        rng = random.Random(5)
+        for _ in range(40):
+            last: dict[int, int] = {}
+            rows: list[oracle.Published] = []
+            for _ in range(rng.choice((1, 5, 60))):
+                device = rng.choice((1, 1, 2, 7, (1 << 32) - 1))
+                before = last.get(device, rng.choice((0, 5, (1 << 53) + 4, (1 << 64) - 3)))
+                step = rng.choice((1, 1, 1, 1, 2, 9, 0, -3, -before, -before + 1, 1 << 62))
+                last[device] = min(max(before + step, 0), (1 << 64) - 1)
+                rows.append(oracle.Published(device, last[device], rng.random() < 0.2))
+            tracker = Tracker()
+            for device, number, heartbeat in rows:
+                tracker.take((beat if heartbeat else data)(number, device), 0.0)
+            found = {
+                x.number: (
+                    x.received, x.heartbeats, x.last, x.missing_at_least, x.gaps, x.restarts_at_least, x.wraps
+                )
+                for x in tracker.devices.values()
+            }  # fmt: skip
+            assert found == oracle.gaps_of(rows)
+
     def test_message_has_body_document_and_meta(self):
         frame = Meta(1, 7, 1234, 99).pack()
         taken = Tracker().take([APP_ENV, TOPIC, zlib.compress(b'{"a":1}'), frame], 0.0)

@@ -84,7 +84,6 @@ FIRST = {
     "verify/captures": "verify_captures",
     "verify/charts": "verify_report",
     "verify/decode": "verify_logjam_wire",
-    "verify/devices": "verify_logjam",
     "verify/examples": "verify",
     "verify/frames": "verify_frames",
     "verify/job": "verify",

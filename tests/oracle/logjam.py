@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tests.oracle.lumberjack import _members, _skip, depth
@@ -297,3 +297,36 @@ def decode(unit: bytes, producers: list[bytes], identity: bool = True, limit: in
         if producer >= 0 or not producers:
             return row._replace(status=OK)
     return row._replace(status=FOREIGN, id_hash=words(own))
+
+
+# -- what devices published
+
+
+class Published(NamedTuple):
+    """One message of a device, in the order of arrival."""
+
+    device: int
+    number: int
+    heartbeat: bool
+
+
+def gaps_of(messages: Iterable[Published]) -> dict[int, tuple[int, ...]]:
+    """(received, heartbeats, last, missing, gaps, restarts, wraps) by device."""
+    found: dict[int, list[int]] = {}
+    for device, number, heartbeat in messages:
+        mine = found.get(device)
+        if mine is None:
+            found[device] = [1, int(heartbeat), number, 0, 0, 0, 0]
+            continue
+        last = mine[2]
+        due = last + 1
+        if number <= last:
+            due = 1
+            mine[6 if last >= 2**53 > number else 5] += 1
+        if number > due:
+            mine[3] += number - due
+            mine[4] += 1
+        mine[0] += 1
+        mine[1] += heartbeat
+        mine[2] = number
+    return {key: tuple(mine) for key, mine in found.items()}

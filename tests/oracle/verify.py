@@ -519,39 +519,3 @@ def _compare_by_hash(
             counts[producer][word] += 1
             ids[word].add((producer, seq))
     return {("hash", h) for h in arrived}
-
-
-# -- what devices published
-
-
-class Published(NamedTuple):
-    """One message of a device at a consumer, in the order of arrival there."""
-
-    listener: str
-    device: int
-    number: int
-    heartbeat: bool = False
-
-
-def gaps_of(messages: Iterable[Published]) -> dict[tuple[str, int], tuple[int, ...]]:
-    """(received, heartbeats, first, last, missing, gaps, restarts, wraps) by listener and device."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for listener, device, number, heartbeat in messages:
-        if device == 0:
-            continue
-        mine = found.get((listener, device))
-        if mine is None:
-            found[listener, device] = [1, int(heartbeat), number, number, 0, 0, 0, 0]
-            continue
-        last = mine[3]
-        due = last + 1
-        if number <= last:
-            due = 1
-            mine[7 if last >= 2**53 > number else 6] += 1
-        if number > due:
-            mine[4] += number - due
-            mine[5] += 1
-        mine[0] += 1
-        mine[1] += heartbeat
-        mine[3] = number
-    return {key: tuple(mine) for key, mine in found.items()}

@@ -27,10 +27,6 @@ def text(verdict: Verdict) -> str:
         n = getattr(verdict.counts, word)
         if n or word in ("ok", "lost"):
             lines.append(f"{word:<12}{n:>14,} {'!' if word in breaking else ' '}{meaning}")
-    lacking = [x for x in words.worst_devices(verdict) if x.missing_at_least]
-    worst = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
-    worst += [f"of {len(lacking) - 3:,} more too"] * (len(lacking) > 3)
-    missing = f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
     longest = verdict.longest_gaps[0].events if verdict.gaps else 0
     facts = {
         "selected": words.selected_line(verdict) if verdict.selection else "",
@@ -39,7 +35,6 @@ def text(verdict: Verdict) -> str:
         "bodies": verdict.bodies if verdict.bodies != "compared" else "",
         "gaps": f"{verdict.gaps:,}, the longest of {longest:,} events" if verdict.gaps else "",
         "latency": words.quantiles(verdict),
-        "devices": f"{len(verdict.devices):,}, {missing}" if verdict.devices else "",
         "undecodable": words.undecodable_line(verdict),
     }
     lines += [f"{name}: {line}" for name, line in facts.items() if line]

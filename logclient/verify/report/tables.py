@@ -147,23 +147,6 @@ def listeners(verdict: Verdict) -> Table:
     return Table("Listeners", note, columns, more, breaks, columns["listens at"]).folded()
 
 
-def devices(verdict: Verdict) -> Table:
-    """Return the table of Logjam devices: messages published, and missing at consumers."""
-    rows = words.worst_devices(verdict)[:MAX_ROWS]
-    columns: dict[str, Sequence[Any]] = {
-        "listener": [x.listener for x in rows],
-        "device": [Shown(x.device, str(x.device)) for x in rows],
-        **_counts(("received", "first", "last", "missing_at_least", "gaps", "restarts_at_least"), rows),
-        "longest gaps": ["; ".join(words.numbers(*gap) for gap in x.longest_gaps) for x in rows],
-    }
-    note = (
-        "Logjam devices number everything that they publish, including heartbeats. A number missing between "
-        "the first and the last of a device is a message that did not reach the consumer. More may be "
-        "missing: a restarted device counts from 1 again, which hides its last messages before the restart."
-    )
-    return Table("Devices", note, columns, _more(verdict.devices, " devices, see verdict.json"))
-
-
 def gaps(verdict: Verdict) -> Table:
     """Return the table of the longest gaps."""
     rows = verdict.longest_gaps

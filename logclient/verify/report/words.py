@@ -8,7 +8,6 @@ from typing import Any
 
 from logclient.errors import ExitCode
 from logclient.evidence.selection import Selection
-from logclient.verify.devices import Device
 from logclient.verify.verdict import BREAKING, CLOCK_US, Destination, ProducerVerdict, Verdict, counted
 
 MAX_EXPLAINED = 10  # producers whose faults are explained in words
@@ -158,13 +157,6 @@ def reasons(verdict: Verdict) -> list[str]:
 def undecodable_line(verdict: Verdict) -> str:
     """Return the numbers of rows that were not decoded, by reason."""
     return ", ".join(f"{n:,} {reason}" for reason, n in sorted(verdict.undecodable.items()))
-
-
-def worst_devices(verdict: Verdict) -> list[Device]:
-    """Return the devices, those with the most missing messages first."""
-    return sorted(
-        verdict.devices, key=lambda x: (-x.missing_at_least, -x.restarts_at_least, x.listener, x.device)
-    )
 
 
 def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
