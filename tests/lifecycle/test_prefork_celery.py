@@ -52,8 +52,8 @@ class Running(NamedTuple):
     site: Site
     server: Server
 
-    def stop(self) -> None:
-        """End the worker by SIGTERM.
+    def stop(self) -> bool:
+        """End the worker by SIGTERM, and return whether its pool has ended with it.
 
         About one time in a hundred, without logclient too, Celery's pool never ends: it takes the lock of
         its queue of tasks, and a process that is gone has it.
@@ -63,6 +63,8 @@ class Running(NamedTuple):
         except subprocess.TimeoutExpired:
             os.kill(self.server.pid, signal.SIGUSR2)
             self.server.said("_help_stuff_finish")
+            return False
+        return True
 
     def ended(self, number: int) -> tuple[int, float]:
         """The pool process that has ended by this signal, and when it sent it to itself."""
@@ -112,13 +114,16 @@ def test_celery_pool_processes_deliver_and_are_replaced(tmp_path: Path) -> None:
     """Pool processes with enough tasks are replaced; the worker ends by SIGTERM."""
     with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "40", tasks=200) as run:
         wait_for(lambda: len(run.answers()) >= 200, "all results")
-        run.stop()
+        ended = run.stop()
+        if ended:  # the worker does not wait for the last moments of its processes
+            wait_for(lambda: all(map(gone, run.workers())), "the end of the pool's processes")
         messages = site.messages()
         assert owed(run.answers(), messages) == []
         assert len(run.workers()) >= 5
         verdict = site.verdict()
-        assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
-        assert all(producer.closed for producer in verdict.producers)
+        assert verdict.counts.ok == verdict.counts.events
+        assert verdict.exit_code == 0 or not ended
+        assert all(producer.closed for producer in verdict.producers) or not ended
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
