@@ -68,17 +68,14 @@ class Comparison:
         packed = time.monotonic()
         self.skipped = self.survey.find_outside(self.selection)
         some = plan.without_segments({report.name for report in self.skipped})
-        tally = self._compare(some, facts)
-        summary = Summary(tally)
-        verdict = summary.verdict(limits, allow_open)
+        tally, verdict = self._verdict(some, facts, limits, allow_open)
         counts = verdict.counts
         if self.skipped and counts.lost + counts.missing + counts.unknown + counts.pending:
             self.watch.step("comparing with all segments")
             self.skipped = []
-            tally = self._compare(plan, facts)
-            summary = Summary(tally)
-            verdict = summary.verdict(limits, allow_open)
-        self.summary, facts, plan = summary, tally.ledger, tally.plan
+            tally, verdict = self._verdict(plan, facts, limits, allow_open)
+            counts = verdict.counts
+        summary, facts, plan = self.summary, tally.ledger, tally.plan
         if plan.violations:
             try:
                 with output.errors_named(self.out):
@@ -99,6 +96,13 @@ class Comparison:
             "second_passes": float(self.second_passes),
         }
         return verdict._replace(examples=shown, problems=problems, seconds=seconds)
+
+    def _verdict(
+        self, plan: Plan, facts: LedgerFacts, limits: Limits, allow_open: bool
+    ) -> tuple[Tally, Verdict]:
+        tally = self._compare(plan, facts)
+        self.summary = Summary(tally)
+        return tally, self.summary.verdict(limits, allow_open)
 
     def _compare(self, plan: Plan, facts: LedgerFacts) -> Tally:
         """Compare the ledgers with what arrived, and return the complete tally."""

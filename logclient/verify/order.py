@@ -35,7 +35,7 @@ class Stretch:
     """
 
     def __init__(self, p: int, key: int, later: Later | None) -> None:
-        self.p, self.high, self.low, self.buckets = p, key, key, 0
+        self.p, self.high, self.low = p, key, key
         self.limits: dict[int, int] = {}  # listener -> the earliest position of an event in these buckets
         self._lasts: dict[int, int] = {}  # listener -> the position of the last event in them
         self._later = later.limits.get(key, {}) if later is not None else {}
@@ -58,7 +58,8 @@ class Stretch:
         """Yield the edges for the driver, unless it has all buckets of its producer."""
         first = int(facts.bases[self.p])
         low, high = np.searchsorted(facts.live, (first, first + facts.own_buckets(self.p)))
-        if self.buckets < high - low and self.limits:
+        own = facts.live[low:high].tolist()
+        if own and (own[0], own[-1]) != (self.low, self.high) and self.limits:
             edges = np.array([(self.limits[listener], last) for listener, last in self._lasts.items()])
             keys = np.array([*self._lasts], np.int64)
             yield result_row("order", self.high, -1, json.dumps(self.low), keys.tobytes(), edges.tobytes())
@@ -78,7 +79,6 @@ class Stretches:
             self._end()
             self._stretch = Stretch(p, key, self.later)
         self._stretch.low = key
-        self._stretch.buckets += 1
         return self._stretch
 
     def finish(self) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from logclient.errors import ConfigError, LedgerError, MissingExtra, ProtocolErr
 from logclient.files.capture import CaptureReader
 from logclient.logjam.messages import SEQUENCE_MAX, Meta, frames, read_meta
 from logclient.logjam.subscriber import Device, Gap, Message, Subscriber, Tracker
+from tests.oracle import logjam as oracle
 
 zmq = pytest.importorskip("zmq")
 
 from logclient.testing.logjam import Collector  # noqa: E402
-from tests.oracle import logjam as oracle  # noqa: E402
 from tests.support.logjam_rig import (  # noqa: E402
     APP_ENV,
     TOPIC,
