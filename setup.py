@@ -55,7 +55,7 @@ DIRECTIVES = {
 
 # What gains from -O3, as bench/ shows; and what calls the system or Python most, for which -O1 is enough.
 WITH_O3 = re.compile(r"hash|inflight|ledger")
-WITH_O1 = re.compile(r"capture|codec_base|constants|documents|pump|spool|tls|tracebacks|udpreceive")
+WITH_O1 = re.compile(r"capture|codec_base|constants|pump|spool|tls|tracebacks|udpreceive")
 
 
 def need_compiler() -> None:

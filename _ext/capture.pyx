@@ -70,10 +70,10 @@ cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexc
     return kind == SEGMENT and length >= 5 or kind == STREAM and length >= 9
 
 
-# Scan records from position[0] on, which becomes where it stopped. Returns why, or -1 without memory. `skip`:
-# pass over units. `streams`: list the records of streams; those behind the end are always listed.
+# Scan records from position[0] on, which becomes where it stopped. Returns why, or -1 without memory.
+# `streams`: list the records of streams; those behind the end are always listed.
 cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, lc_rows *t,
-               lc_wire *others, bint skip, bint streams) noexcept nogil:
+               lc_wire *others, bint streams) noexcept nogil:
     cdef size_t at = position[0]
     cdef uint32_t length
     cdef const uint8_t *payload
@@ -93,9 +93,6 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
         if size - at - _HEAD < length:
             break
         payload = data + at + _HEAD
-        if skip and payload[0] == UNIT:
-            at += _HEAD + length
-            continue
         if lc_crc32(payload, length, _FOLDS) != lc_le32(data + at + 4):
             kind = BAD_CRC
         else:
@@ -146,13 +143,11 @@ cdef class Walk:
         return self.count
 
 
-def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0, bint skip=False,
-         bint streams=True) -> Walk:
+def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0, bint streams=True) -> Walk:
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
         limit: stop after so many units; 0: no limit.
-        skip: pass over units without checking them. There are only the other records then.
         streams: False: records that name a stream are checked and not listed, but for those behind the end.
 
     Raises:
@@ -174,7 +169,7 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     open_rows(&t, b"QQQQqB", b"")
     try:
         with nogil:
-            stop = _walk(p, size, &at, most, &t, &wire, skip, streams)
+            stop = _walk(p, size, &at, most, &t, &wire, streams)
         if stop < 0:
             raise MemoryError
         result = Walk.__new__(Walk)

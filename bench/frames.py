@@ -19,8 +19,6 @@ from bench.harness import ROOT, Line, NotExact, Row, Spread, claim
 from bench.verify_run import Used
 
 BODY = "logclient: body, {}"
-DOCUMENT = "logclient: time, level, message"
-FIELDS = "logclient: fields"
 ALL = "logclient: all columns"
 PARSED = "logclient: body, from_json in SQL"
 DETAILED = "lumberjack"  # the protocol of all but the bodies
@@ -35,7 +33,7 @@ NOTES = (
     "CPU of all processes: JVM and Python workers; 2 cores; each query sums the length of what it reads",
     "a session as `SparkSession.builder` makes it; `logclient verify` starts a JVM that compiles less",
     f"Parquet (snappy) and text (one body a line) have the same bodies; they, and all but `body`: {DETAILED}",
-    "`from_json` makes a map of the body in the JVM, as `fields` is made by the reader",
+    "`from_json` makes a map of the body in the JVM",
 )
 
 
@@ -141,11 +139,7 @@ def _queries(spark: Any, folder: Path) -> dict[str, Callable[[], Any]]:
             for protocol in frames_data.PROTOCOLS
         },
         AGAIN: summed(logs("body binary"), "length(body)"),
-        DOCUMENT: summed(
-            logs("time timestamp, level string, message string"), "length(message) + length(level)"
-        ),
-        FIELDS: summed(logs("fields map<string,string>"), "length(fields['message'])"),
-        ALL: summed(every, "length(body) + length(message) + size(fields) + hash % 2"),
+        ALL: summed(every, "length(body) + length(peer) + hash % 2"),
         PARSED: summed(
             logs("body binary"),
             "length(from_json(cast(body as string), 'map<string,string>')['message'])",

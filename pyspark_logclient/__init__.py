@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from logclient.errors import MissingExtra
 
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import DataSource, DataSourceReader
 except ImportError as error:
     raise MissingExtra("pyspark", "spark") from error
 
@@ -45,9 +45,5 @@ class DefaultSource(DataSource):
         return self._source().schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch."""
+        """Return the reader."""
         return self._source().reader(schema)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
-        return self._source().streamReader(schema)

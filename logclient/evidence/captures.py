@@ -87,21 +87,18 @@ class Survey(NamedTuple):
         return found
 
 
-def choose(
-    places: str | Sequence[str], known: dict[str, Header] | None = None
-) -> tuple[list[Chosen], list[LeftOut]]:
+def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
     """Choose the segments below some folders to compare, by listener and number; and all that is left out.
 
     The listeners of several folders have different names, see `_name_listeners`.
     """
     places = [places] if isinstance(places, str) else places
-    headers = {} if known is None else known
     listed, unread = segments.list_segments(places)
     left_out = [LeftOut("unread", one.segment, one.reason, "", True) for one in unread]
 
     def read(segment: Segment) -> Header | OSError | None:
         try:
-            return headers.get(segment.path) or segments.read_header(segment)
+            return segments.read_header(segment)
         except LedgerError:
             raise  # a server, which may fail for all of them
         except OSError as error:
@@ -115,9 +112,7 @@ def choose(
         if isinstance(header, OSError):
             left_out.append(LeftOut("unread", segment.name, header.strerror or str(header), "", True))
             continue
-        if header is not None:
-            headers[found.path] = header
-        elif not found.number:
+        if header is None and not found.number:
             why = "its name is not <listener>-<nnnnnn>.cap, and it has no header that can be read"
             left_out.append(LeftOut("misnamed", segment.name, why, "", True))
             continue

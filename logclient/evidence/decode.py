@@ -40,7 +40,6 @@ class Wire(Protocol):
     """The decoder's argument that is False for bodies without a unit around them; empty where a body must be
     wrapped, see `wrap_body`."""
     LINES: tuple[str, ...]  # schemes of the protocol whose unit is a body
-    DOCUMENT: dict[str, Any]  # for ``DocumentReader``: where a body has its time, level and message
     FRAME_HEAD: int | None
     """Bytes of a frame before its content, where offsets count in the unit as it came; None where they count
     with compressed frames inflated in place."""
@@ -194,21 +193,6 @@ def carries(protocol: str) -> bool:
     """Return whether an event may come in several units: one decoder must have a listener's in order."""
     module = wire(protocol)
     return module.CARRIES and protocol not in module.LINES
-
-
-def incomplete_messages(protocol: str) -> Callable[[Batch], set[tuple[int, int]]]:
-    """Return a function that finds the incomplete messages after a batch, by stream and number.
-
-    It is for one thread, which passes all batches of a listener in order, of a protocol that `carries`.
-    """
-    module = wire(protocol)
-    decoder = module.codec.Decoder(b"", **module.OPTIONS)
-
-    def run(batch: Batch) -> set[tuple[int, int]]:
-        decoder.decode(*_columns(batch, carried=True))
-        return {(stream, number) for stream, number, *_ in decoder.open}
-
-    return run
 
 
 def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuffer, I64, I64], Events]:

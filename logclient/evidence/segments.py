@@ -178,20 +178,16 @@ def _header(payload: bytes) -> Header | str:
 class SegmentReader:
     """An iterator over a segment in batches of at most `units`, which also records problems and the end.
 
-    It reads the records from `start` to `end`, by default the size of the file when it was found, `chunk`
-    bytes at a time, more when a record is longer. With `skip` it passes over units without checking them:
-    there are no batches, only `position` and `peers`. A segment may have very many peers: False leaves them.
+    It reads up to the size of the file when it was found, `chunk` bytes at a time, more when a record is
+    longer. A segment may have very many peers: False leaves them.
     """
 
     def __init__(
         self,
         segment: Segment,
         *,
-        start: int = 0,
-        end: int | None = None,
         units: int = BATCH_UNITS,
         chunk: int = CHUNK_BYTES,
-        skip: bool = False,
         peers: bool = True,
     ) -> None:
         self.segment = segment
@@ -201,13 +197,11 @@ class SegmentReader:
         self.counts = {"damage": 0, "gap": 0, "unclosed": 0, "unread": 0}
         self.units = 0
         self.closed = ""  # the reason in the end record; empty: there is none
-        self.position = start  # end of the last record that was read
+        self.position = 0  # end of the last record that was read
         self.first_arrival = 0  # not known
         self.next_arrival = 0  # that would follow the last unit
-        self._start = start
-        self._end = segment.size if end is None else end
         self._chunk = max(chunk, 64)
-        self._walk = partial(walker.walk, limit=units, skip=skip, streams=peers)
+        self._walk = partial(walker.walk, limit=units, streams=peers)
         self._end_at = -1  # where the end record ends
 
     def _problem(self, kind: str, offset: int, reason: str) -> None:
@@ -227,13 +221,12 @@ class SegmentReader:
             yield from self._read(file)
         if 0 <= self._end_at < self.position:
             self._problem("damage", self._end_at, "records after the end record")
-        if self._end_at < 0 and self._start == 0:
-            self._problem("unclosed", self._end, "no end record")
+        if self._end_at < 0:
+            self._problem("unclosed", self.segment.size, "no end record")
 
     def _read(self, file: io.RawIOBase) -> Iterator[Batch]:
-        base = self._start
-        left = self._end - base
-        file.seek(base)
+        base = 0
+        left = self.segment.size
         buffer = bytearray(min(self._chunk, max(left, 1)))
         filled = 0
         while True:

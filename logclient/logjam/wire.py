@@ -27,12 +27,6 @@ OPTIONS: dict[str, int] = {}
 CARRIES = False
 LINES: tuple[str, ...] = ()
 BODY_OPTION = ""
-DOCUMENT: dict[str, Any] = {
-    "time": ("started_ms", "@timestamp"),
-    "level": ("severity", "log.level"),
-    "message": ("message", "lines", "label"),
-    "levels": ("debug", "info", "warning", "error", "critical", "any"),
-}
 FRAME_HEAD: int | None = 4  # the length before a frame
 
 

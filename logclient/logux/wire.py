@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from logclient._ext import logux
 
 codec = logux
@@ -12,12 +10,6 @@ OPTIONS: dict[str, int] = {}
 CARRIES = False
 LINES: tuple[str, ...] = ()
 BODY_OPTION = "messages"
-DOCUMENT: dict[str, Any] = {
-    "time": ("@timestamp",),
-    "level": ("log.level", "level"),
-    "message": ("message",),
-    "nested": "data",
-}
 FRAME_HEAD: int | None = 0
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from logclient._ext import lumberjack
 
 codec = lumberjack
@@ -12,12 +10,6 @@ OPTIONS: dict[str, int] = {}
 CARRIES = False
 LINES: tuple[str, ...] = ()
 BODY_OPTION = "windows"
-DOCUMENT: dict[str, Any] = {
-    "time": ("@timestamp",),
-    "level": ("log.level", "level"),
-    "message": ("message", "line"),
-    "pairs": True,
-}
 FRAME_HEAD: int | None = None  # offsets count with compressed frames inflated in place
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from logclient._ext import plog
 
 codec = plog
@@ -12,13 +10,6 @@ OPTIONS = {"max_message": (1 << 31) - 1}  # no limit here: a client may have bee
 CARRIES = True
 LINES: tuple[str, ...] = ("plog+tcp",)
 BODY_OPTION = "datagrams"
-DOCUMENT: dict[str, Any] = {
-    "time": ("@timestamp", "timestamp"),
-    "level": ("log.level", "level"),
-    "message": ("message", "data"),
-    "nested": "data",
-    "text": True,
-}
 FRAME_HEAD: int | None = None
 
 _PENDING_BYTES = 64 << 20  # of incomplete messages, the same as the decoder keeps

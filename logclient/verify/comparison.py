@@ -22,7 +22,7 @@ from logclient.verify.ledger_buckets import places_of
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.order import Later
 from logclient.verify.overview import Grid
-from logclient.verify.plan import FILES, MAX_TASKS, Plan, share_evenly, share_out
+from logclient.verify.plan import FILES, MAX_TASKS, TASK_BYTES, Plan, share_evenly, share_out
 from logclient.verify.producer_tables import Column
 from logclient.verify.records import Source
 from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups
@@ -35,7 +35,6 @@ from logclient.verify.watch import Watch
 
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
 BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
-TASK_BYTES = 64 << 20  # bytes of segments in one task
 TOGETHER_PLACES = 1 << 18  # events in the ledgers of a comparison that is one task
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from logclient.verify.violation_files import ViolationWriter
 
 FILES = 512  # the most of one task
+TASK_BYTES = 64 << 20  # bytes of files in one task
 MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be more
 
 _T = TypeVar("_T")

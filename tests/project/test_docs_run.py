@@ -1244,7 +1244,6 @@ def test_spark_samples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.Monke
             compile(text, "verify-spark.md", "exec")
         else:
             exec(text, known)
-    assert spark.read.parquet(f"{folder}/table").count() == 20
     assert spark.read.parquet(f"{folder}/events").count() == 20
 
 

@@ -73,7 +73,7 @@ EXT_ROOMS = {
     "_ext pump": {"pump"},
     "_ext senders": {"tls", "websocket"},
     "_ext sockets": {"sockets"},
-    "_ext files": {"arrivals", "capture", "documents", "ledger"},
+    "_ext files": {"arrivals", "capture", "ledger"},
     "_ext receivers": {"udpreceive"},
 }
 # In delivery/, but below protocols and transports: what these and the engine ask of each other.

@@ -81,16 +81,6 @@ def test_sources_are_used_in_sql(spark: Any, scene: Scene) -> None:
     assert (row.lost, row.n) == (17, 20)
 
 
-def test_documents_are_queried_as_variants(spark: Any, scene: Scene) -> None:
-    scene.write_capture([1, 2])
-    logs = spark.read.format("logclient").option("columns", "sequence, document").load(str(scene.capture))
-    assert logs.dtypes == [("sequence", "bigint"), ("document", "variant")]
-    found = logs.selectExpr("sequence", "document:message::string AS message").orderBy("sequence").collect()
-    assert [(row.sequence, row.message) for row in found] == [(1, "event 1"), (2, "event 2")]
-    struct = "try_variant_get(document, '$', 'STRUCT<message STRING, none INT>') AS body"
-    assert {row.body.message for row in logs.selectExpr(struct).collect()} == {"event 1", "event 2"}
-
-
 def test_violations_are_a_table(spark: Any, scene: Scene, tmp_path: Path) -> None:
     import pyarrow as pa
 
@@ -150,12 +140,12 @@ def test_first_copy_is_beside_the_event(spark: Any, scene: Scene) -> None:
     scene.write_ledger()
     scene.write_capture([1, 2, 2, 4], size=1)
     scene.write_capture([3], listener="other")
-    frame = verify.events(spark, scene.ledger, scene.capture, columns=("received", "listener", "message"))
+    frame = verify.events(spark, scene.ledger, scene.capture, columns=("received", "listener", "body"))
     rows = {row.sequence: row for row in frame.collect()}
     assert sorted(rows) == list(range(1, 21))
     assert (rows[2].copies, rows[2].verdict, rows[2].listener) == (2, "ok", "main")
     assert micros(rows[2].received) == 50_001
-    assert (rows[3].listener, rows[3].message) == ("other", "event 3")
+    assert (rows[3].listener, bytes(rows[3].body)) == ("other", scene.bodies[3])
     assert (rows[5].verdict, rows[5].listener, rows[5].received, rows[5].copies) == ("lost", None, None, 0)
     assert rows[5].id == files.event_id(P, 5)
 

@@ -99,18 +99,6 @@ def test_walk_over_damage_equals_the_reference(parts: list[bytes], draw: st.Data
     assert walk_as_tuples(bytes(data)) == oracle.walk(bytes(data))
 
 
-@given(st.lists(records, max_size=12), st.binary(max_size=20), st.data())
-def test_walk_passes_over_units(parts: list[bytes], tail: bytes, draw: st.DataObject) -> None:
-    """Records end where they end in a whole walk, also damaged ones."""
-    data = bytearray(b"".join(parts) + tail)
-    for _ in range(draw.draw(st.integers(0, 2)) if data else 0):
-        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
-    whole, found = oracle.walk(bytes(data)), walker.walk(data, skip=True)
-    assert (len(found), found.end, found.stop) == (0, whole.end, whole.stop)
-    unit = files.unit_record(1, b"")[8]
-    assert found.others == [other for other in whole.others if data[other[1] + 8] != unit]
-
-
 @given(st.lists(records, max_size=12), st.data())
 def test_walk_lists_streams_behind_the_end_only(parts: list[bytes], draw: st.DataObject) -> None:
     data = bytearray(b"".join(parts))

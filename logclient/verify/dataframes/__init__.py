@@ -1,7 +1,7 @@
 """Captures and ledgers as DataFrames, see ``docs/verify-spark.md``.
 
-``columns.py`` has the columns of captures, which ``pieces.py`` reads; ``ledgers.py`` reads ledgers;
-``sources.py`` and ``streams.py`` offer them to Spark.
+``columns.py`` has the columns of captures, which ``segment_rows.py`` reads; ``ledgers.py`` reads ledgers;
+``sources.py`` offers them to Spark.
 """
 
 from logclient.verify.spark import require_spark

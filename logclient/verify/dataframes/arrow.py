@@ -11,13 +11,6 @@ import pyarrow as pa
 from logclient.evidence.arrays import I64, U64
 
 TIME = pa.timestamp("us", tz="UTC")
-VARIANT = pa.struct(
-    [
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
-    ]
-)
-"""Spark's type ``variant``."""
 _FIRST_US, _LAST_US = -62135596800000000, 253402300799999999  # the years 1 to 9999, as Spark has them
 
 
@@ -30,20 +23,6 @@ def variable(kind: pa.DataType, data: Any, edges: npt.NDArray[Any], valid: npt.N
     """Return texts or bytes, joined in `data`, that begin and end at 32-bit `edges`; null where not valid."""
     buffers = [_bitmap(valid), pa.py_buffer(edges.astype(np.int32, copy=False)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(valid), buffers)
-
-
-def text(column: tuple[Any, Any, Any]) -> pa.Array:
-    """Return a column of texts of `_ext.documents`."""
-    data, ends, valid = column
-    return variable(pa.string(), data, np.frombuffer(ends, np.int32), np.frombuffer(valid, np.uint8))
-
-
-def fields(ends: Any, valid: Any, keys: Any, values: Any) -> pa.Array:
-    """Return the fields of documents of `_ext.documents` as maps."""
-    kind = pa.map_(pa.string(), pa.string())
-    entries = pa.StructArray.from_arrays([text(keys), text(values)], fields=[kind.key_field, kind.item_field])
-    rows = np.frombuffer(valid, np.uint8)
-    return pa.Array.from_buffers(kind, len(rows), [_bitmap(rows), pa.py_buffer(ends)], children=[entries])
 
 
 def times(us: I64, valid: npt.NDArray[np.bool_] | bool = True) -> pa.Array:

@@ -1,12 +1,11 @@
 """The columns of a capture, and the selections of them that its tables have.
 
 Each column has a type and a function that makes it from some decoded rows. A column that nobody asks for
-costs nothing: bodies are kept, hashed, searched for ids and read as JSON only for the columns that need it.
+costs nothing: bodies are kept, hashed and searched for ids only for the columns that need it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -17,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType, VariantVal
+from pyspark.sql.types import StructType
 
-from logclient._ext import documents
 from logclient.errors import ConfigError
 from logclient.evidence import decode
 from logclient.evidence.segments import Problem, Segment
@@ -37,7 +35,6 @@ class Rows:
     protocol: str  # empty: not known
     events: Any = None  # `decode.Events`, one for each row; None: a row is a unit
     kept: Any = None  # `decode.Kept`, their bodies
-    read: Any = None  # `documents.DocumentReader.read` of this protocol
 
     @cached_property
     def is_event(self) -> npt.NDArray[np.bool_]:
@@ -49,11 +46,6 @@ class Rows:
         """Whether each row has an id of 32 hex digits."""
         events = self.events
         return np.asarray((events.high | events.low | events.sequence.astype(np.uint64)) != 0, bool)
-
-    @cached_property
-    def documents(self) -> Any:
-        """The bodies as documents. Those that are not JSON, and should be, are empty."""
-        return self.read(self.kept.data, self.kept.edges)
 
 
 def _peer(rows: Rows) -> pa.Array:
@@ -99,30 +91,6 @@ def _body(rows: Rows) -> pa.Array:
     return arrow.variable(pa.binary(), rows.kept.data, rows.kept.edges, valid)
 
 
-def _document(rows: Rows) -> pa.Array:
-    found: list[dict[str, bytes] | None] = []
-    for body in _body(rows).to_pylist():
-        found.append(None)
-        if body is not None and body.lstrip()[:1] == b"{":
-            # It may be no JSON, or more than a variant can hold.
-            with contextlib.suppress(ValueError, RecursionError):
-                variant = VariantVal.parseJson(body.decode())
-                found[-1] = {"value": variant.value, "metadata": variant.metadata}
-    return pa.array(found, arrow.VARIANT)
-
-
-def _time(rows: Rows) -> pa.Array:
-    us = np.frombuffer(rows.documents.time, np.int64)
-    valid = np.frombuffer(rows.documents.time_valid, np.uint8) != 0
-    made = rows.events.own.get("created_ms")
-    if made is not None:
-        # Logjam's messages have the time beside the document, too.
-        rest = ~valid & rows.is_event & arrow.is_time_ms(made)
-        us = np.where(rest, made.astype(np.int64) * 1000, us)
-        valid = valid | rest
-    return arrow.times(us, valid)
-
-
 def _logjam(name: str, rows: Rows) -> pa.Array:
     events = rows.events
     if "app_env_offset" not in events.own:
@@ -138,10 +106,11 @@ def _logjam(name: str, rows: Rows) -> pa.Array:
 
 
 def _raw(rows: Rows) -> pa.Array:
-    lengths, offsets = rows.batch.length[rows.unit], rows.batch.offset[rows.unit]
-    data = documents.join(rows.batch.data, offsets.data, lengths.data)
-    edges = np.concatenate(([0], np.cumsum(lengths)))
-    return arrow.variable(pa.binary(), data, edges, np.ones(len(rows.unit), bool))
+    first = rows.batch.offset[rows.unit]
+    edges = np.column_stack((first, first + rows.batch.length[rows.unit])).ravel()
+    # Units, and what is between them, in turn.
+    every = arrow.variable(pa.binary(), rows.batch.data, edges, np.ones(len(edges) - 1, bool))
+    return every.take(pa.array(np.arange(0, len(every), 2)))
 
 
 # Only for Logjam; null where a message could not be parsed up to this field. A producer is device 0, and
@@ -174,28 +143,16 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[Rows], pa.Array]]] = {
     "own_id": (pa.string(), _own_id),  # 32 hex digits: the hash of an id that the application chose
     "error": (pa.string(), _error),  # null for an event
     "body": (pa.binary(), _body),
-    "document": (arrow.VARIANT, _document),  # the body, if that is a JSON object
-    "time": (arrow.TIME, _time),
-    "level": (pa.string(), lambda rows: arrow.text(rows.documents.level)),
-    "message": (pa.string(), lambda rows: arrow.text(rows.documents.message)),
-    "fields": (
-        pa.map_(pa.string(), pa.string()),
-        lambda rows: arrow.fields(
-            rows.documents.field_ends, rows.documents.field_valid, rows.documents.keys, rows.documents.values
-        ),
-    ),
     **{name: (kind, partial(_logjam, name)) for name, kind in LOGJAM.items()},
 }
 
-DOCUMENTS = {"time", "level", "message", "fields"}  # columns that are made from the fields of bodies
-BODIES = {*DOCUMENTS, "body", "document", "id"}  # columns that need bodies
+BODIES = {"body", "id"}  # columns that need bodies
 IDENTITY = {"id", "producer", "sequence", "own_id", "error"}
 """Columns for which bodies must be searched for ids, or checked to be JSON."""
 _OF_UNITS = {"direction", "raw"}
 _PLACE = ("listener", "protocol", "stream", "peer", "arrival", "received", "segment", "unit_at")
 
-_EVENT = ("time", "received", "peer", "listener", "level", "message", "body", "fields", "hash", "error")
-LOGS = ("id", "producer", "sequence", *_EVENT)
+LOGS = ("id", "producer", "sequence", "received", "peer", "listener", "body", "hash", "error")
 """The columns of the format ``logclient``."""
 ARRIVALS = (*_PLACE, "index", "producer", "sequence", "hash", "offset", "size", "own_id", "error", *LOGJAM)
 """The columns of ``logclient-capture``."""

@@ -1,4 +1,4 @@
-"""The data sources: tables of log events, of arrivals, of ledgers, and of events with their words.
+"""The data sources: tables of events, of arrivals, of ledgers, and of events with their words.
 
 The Python workers read and decode segments, and only columns go to the JVM. That is four times cheaper than
 sending raw bytes through the JVM to a second Python stage.
@@ -7,19 +7,17 @@ sending raw bytes through the JVM to a second Python stage.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import itertools
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -27,12 +25,11 @@ from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, ledger_files, storage
 from logclient.evidence.storage import Folder
 from logclient.verify import worker
-from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.ledgers import EVENTS, LEDGER, MOST_PRODUCERS, rows_of
-from logclient.verify.dataframes.pieces import PATHS, CaptureReader, Part, bytes_of, choice_of, folders_of
-from logclient.verify.dataframes.streams import StreamReader
-from logclient.verify.plan import share_out
+from logclient.verify.dataframes.options import PATHS, choice_of, folders_of
+from logclient.verify.dataframes.segment_rows import SegmentRowReader
+from logclient.verify.plan import TASK_BYTES, share_out
 from logclient.verify.violation_files import violations
 
 
@@ -106,7 +103,7 @@ def events(
     Raises:
         ConfigError: there is no such column.
     """
-    possible = {*LOGS, "document", "protocol", "segment"} - {*EVENTS.names}
+    possible = {*LOGS, "protocol", "segment"} - {*EVENTS.names}
     for name in columns:
         if name not in possible:
             raise ConfigError(f"columns: {name!r} is no column of the capture that can be added")
@@ -152,33 +149,33 @@ class _Table(DataSource):
     def name(cls) -> str:
         return cls._name
 
-    def _check_options(self) -> None:
+    def check_options(self) -> None:
+        """Refuse options that there are not."""
         names = {name.lower() for name in (*self._known, "path", PATHS)}
         if wrong := sorted(name for name in self.options if name.lower() not in names):
             raise ConfigError(f"{wrong[0]}: there is no such option: there are {', '.join(self._known)}")
 
     @property
-    def _strict(self) -> bool:
+    def strict(self) -> bool:
+        """Whether what is damaged is an error."""
         return choice_of("mode", self.options, "PERMISSIVE", "FAILFAST")
 
 
 # -- captures
 
 
-_OPTIONS = ("path", "protocol", "columns", "mode", "maxPartitionBytes", "maxBytesPerTrigger", "pushFilters")
-
-
 class LogSource(_Table):
     """The data source ``logclient``: a row for each event. Its options are in docs/verify-spark.md."""
 
+    quiet = False
     _name = "logclient"
-    _quiet = False
-    _known: tuple[str, ...] = _OPTIONS
+    _known: tuple[str, ...] = ("path", "protocol", "columns", "mode")
 
     def _default(self) -> Columns:
         return Columns(LOGS)
 
-    def _columns(self, schema: StructType | None = None) -> Columns:
+    def columns(self, schema: StructType | None = None) -> Columns:
+        """Return the columns that the options ask for, or the schema of a user."""
         default = self._default()
         possible = default.possible()
         names = tuple(re.findall(r"[^\s,]+", str(self.options.get("columns", ""))))
@@ -189,80 +186,25 @@ class LogSource(_Table):
 
     def schema(self) -> StructType:
         """Return the columns of the rows."""
-        return from_arrow_schema(self._columns().schema)
+        return from_arrow_schema(self.columns().schema)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
-        """Return the reader of a batch."""
-        pushes = choice_of("pushFilters", self.options, "false", "true")
-        return _FilteredReader(self, schema) if pushes else _BatchReader(self, schema)
-
-    def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
-        return StreamReader(self, schema)
+        """Return the reader."""
+        return SegmentRowReader(self, schema)
 
 
 class CaptureSource(LogSource):
     """The data source ``logclient-capture``. It also has the option ``rows``: ``events`` or ``units``."""
 
+    quiet = True
     _name = "logclient-capture"
-    _quiet = True
     _known = (*LogSource._known, "rows")
 
     def _default(self) -> Columns:
         return Columns(_columns_of(str(self.options.get("rows", "events"))))
 
 
-class _BatchReader(CaptureReader, DataSourceReader):
-    def partitions(self) -> list[InputPartition]:
-        series, left_out = self.find({})
-        if (only := self.wanted.listeners) is not None:
-            series = [one for one in series if one.listener in only]
-        parts = [Part(part) for part in pieces.share(series, self.columns, self.partition_bytes)]
-        return [*parts, Part([], left_out)] if left_out and not self.columns.of_units else [*parts]
-
-
-class _FilteredReader(_BatchReader):
-    """The reader with the option ``pushFilters``.
-
-    PySpark refuses it while ``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
-    PySpark 4.1 to 4.3 keep the partitions of a filtered query in its DataFrame, and use them for the next
-    query of it without a filter, too.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Keep what filters tell about the rows. Spark applies all of them again."""
-        self.wanted = _narrow(self.wanted, filters)
-        return filters
-
-
-def _narrow(wanted: pieces.Wanted, filters: Iterable[Any]) -> pieces.Wanted:
-    """Return the rows that are wanted under some filters of ``pyspark.sql.datasource``, or a few more."""
-    for one in filters:
-        kind = type(one).__name__
-        equal = kind in ("EqualTo", "EqualNullSafe")
-        name = getattr(one, "attribute", ())
-        value: Any = getattr(one, "value", None)
-        if name in (("listener",), ("producer",)) and (equal or kind == "In"):
-            values: frozenset[str] = frozenset(value if kind == "In" else [value])
-            if None not in values:
-                before = wanted.listeners if name == ("listener",) else wanted.producers
-                both: Any = {f"{name[0]}s": values if before is None else before & values}
-                wanted = wanted._replace(**both)
-        elif name == ("received",) and isinstance(value, datetime.datetime):
-            since = value.astimezone(datetime.UTC) - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-            us = since // datetime.timedelta(microseconds=1)
-            first, last = wanted.received or (-(1 << 63), (1 << 63) - 1)
-            if equal or kind in ("GreaterThan", "GreaterThanOrEqual"):
-                first = max(us, first)
-            if equal or kind in ("LessThan", "LessThanOrEqual"):
-                last = min(us, last)
-            wanted = wanted._replace(received=(first, last))
-    return wanted
-
-
 # -- ledgers
-
-LEDGER_BYTES = 64 << 20  # of ledgers in one task; a producer is read by one
 
 
 @dataclasses.dataclass
@@ -277,7 +219,7 @@ class LedgerSource(_Table):
     """The data source ``logclient-ledger``: a row for each event that a producer listed or dropped."""
 
     _name = "logclient-ledger"
-    _known: tuple[str, ...] = ("ledger", "mode", "maxPartitionBytes")
+    _known: tuple[str, ...] = ("ledger", "mode")
     _schema = LEDGER
 
     def schema(self) -> StructType:
@@ -285,7 +227,7 @@ class LedgerSource(_Table):
         return from_arrow_schema(self._schema)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
-        """Return the reader of a batch."""
+        """Return the reader."""
         return _LedgerReader(self, schema)
 
 
@@ -296,18 +238,17 @@ class EventSource(LedgerSource):
     """
 
     _name = "logclient-events"
-    _known = ("ledger", "capture", "mode", "maxPartitionBytes")
+    _known = ("ledger", "capture", "mode")
     _schema = EVENTS
 
 
 class _LedgerReader(DataSourceReader):
     def __init__(self, source: LedgerSource, schema: StructType | None) -> None:
-        source._check_options()
+        source.check_options()
         options, names = source.options, source._schema.names
         self.columns = list(names if schema is None else select(schema, source._schema))
         self.ledger = folders_of(options, "ledger", "ledger", "path", PATHS)
-        self.limit = bytes_of("maxPartitionBytes", options) or LEDGER_BYTES
-        self.strict = source._strict
+        self.strict = source.strict
         self.capture = folders_of(options, "capture", "capture") if "capture" in source._known else None
 
     def partitions(self) -> list[InputPartition]:
@@ -316,7 +257,7 @@ class _LedgerReader(DataSourceReader):
             raise LedgerError(f"ledger: {found.unread[0]} is not read")
         owned = (list(files) for _, files in itertools.groupby(found.parts, lambda part: part.producer))
         sized = ((files, sum(part.size for part in files), 1) for files in owned)
-        groups = [[*itertools.chain(*some)] for some in share_out(sized, self.limit, MOST_PRODUCERS)]
+        groups = [[*itertools.chain(*some)] for some in share_out(sized, TASK_BYTES, MOST_PRODUCERS)]
         if self.capture is None:
             return [_LedgerPart(files, None) for files in groups]
         from logclient.verify import job
