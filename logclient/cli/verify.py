@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="DIR",
-        help="folder or URL with the ledgers of the producers; several, and patterns with *, are merged",
+        help="folder or URL with the ledgers of the producers; several, and paths with *, are merged",
     )
     arrived = parser.add_mutually_exclusive_group(required=True).add_argument
     arrived(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
 import glob
 import io
 import os
@@ -133,11 +132,6 @@ def display_name(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def is_pattern(place: str) -> bool:
-    """Return whether a place may stand for several folders."""
-    return _GLOB.search(place.partition("?")[0] if is_url(place) else place) is not None
-
-
 def resolve_all(given: Folder | Sequence[Folder], what: str) -> list[str]:
     """Return the places and patterns that a user means."""
     several = [given] if isinstance(given, str | os.PathLike) else list(given)
@@ -147,13 +141,16 @@ def resolve_all(given: Folder | Sequence[Folder], what: str) -> list[str]:
 
 
 def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
-    """Return the folders behind paths, URLs and patterns, each once; ``**`` is any number of folders."""
+    """Return the folders behind paths, patterns of paths and URLs, each once."""
     places: list[str] = []
     for place in resolve_all(given, what):
-        if not is_pattern(place) or (not is_url(place) and os.path.isdir(place)):
+        url = is_url(place)
+        if not _GLOB.search(place.partition("?")[0] if url else place) or (not url and os.path.isdir(place)):
             found = [place]
-        elif is_url(place):
-            found = _matching(place, what)
+        elif url:
+            above = _GLOB.split(place)[0].rpartition("/")[0]
+            why = f"a URL is no pattern: give {above}, below which all is read, or several URLs"
+            raise ConfigError(f"{what}: {place}: {why}; for the characters themselves write %2A and %5B")
         else:
             names = glob.glob(place.replace("?", "[?]"), recursive=True)
             found = [os.path.normpath(name) for name in names if os.path.isdir(name)]  # of **: without its /
@@ -161,31 +158,6 @@ def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
             raise LedgerError(f"{what}: {place} matches no folder")
         places += sorted(set(found))
     return list(dict.fromkeys(places))
-
-
-def _matching(pattern: str, what: str) -> list[str]:
-    """Return the folders behind a URL with a pattern. Only those are listed that may lead to one."""
-    head, mark, query = pattern.partition("?")
-    parts = head.split("/")
-    fixed = next(i for i, part in enumerate(parts) if _GLOB.search(part))
-    if fixed < 3:
-        raise ConfigError(f"{what}: {pattern}: the name of a bucket cannot be a pattern")
-
-    def below(folders: list[str]) -> list[str]:
-        listed = for_each(lambda folder: _infos(folder, what), folders, remote=True)
-        pairs = zip(folders, listed, strict=True)
-        return [join(at, x.base_name) for at, infos in pairs for x in infos if x.type.name == "Directory"]
-
-    found = ["/".join(parts[:fixed]) + mark + query]
-    for part in map(unquote, parts[fixed:]):
-        if part == "**":
-            level = found
-            while level := below(level):
-                found = found + level
-        else:
-            rule = part.replace("?", "[?]")
-            found = [folder for folder in below(found) if fnmatch.fnmatchcase(base_name(folder), rule)]
-    return found
 
 
 # -- file systems

@@ -81,8 +81,8 @@ def run(
     """Compare ledgers with the events that arrived: a capture, a Kafka topic, a table, or any DataFrame.
 
     Args:
-        ledger: the folder of the producers' ledgers, or several: paths, URLs such as ``s3://bucket/run``, and
-            patterns with ``*``. Subfolders are searched, too.
+        ledger: the folder of the producers' ledgers, or several: paths, also with ``*``, and URLs such as
+            ``s3://bucket/run``. Subfolders are searched, too.
         capture: likewise of the collectors' captures.
         kafka: ``host:port[,host:port…]/topic[,topic…]``. The value of each record is the body of an event.
         kafka_config: settings of the consumer, as Kafka names them, or a file of such lines.
