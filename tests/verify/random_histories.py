@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import random
@@ -15,11 +16,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.verify import violation_ids
+from logclient.verify import job, violation_ids
+from logclient.verify.spark import Session
+from logclient.verify.tuning import Tuning
 from tests.oracle import logjam, plog
 from tests.oracle.histories import Options, Wrong, judge
 from tests.oracle.xxh64 import words, xxh64
@@ -854,9 +858,9 @@ def verify(
     return verdict["exit_code"], verdict, Counter(violation_ids(out))
 
 
-def differences(history: History, out: Path) -> list[str]:
+def differences(history: History, out: Path, run: Callable[..., Any] = verify_inprocess.run) -> list[str]:
     """Return what the verifier and the reference say differently."""
-    code, verdict, found = verify(history, out)
+    code, verdict, found = verify(history, out, run)
     try:
         wanted = judge(history.ledgers, history.captures, history.options)
     except Wrong:
@@ -908,20 +912,30 @@ KINDS = (
 )  # fmt: skip
 
 
+def _run_on_spark(spark: Any, ledger: Any, capture: Any, *, bits: int, **options: Any) -> Any:
+    given = {"max_missing": None, "max_dropped": None, **options}
+    return job.run(ledger, capture, spark=spark, tuning=Tuning(bits, 1, together_bytes=0), **given)
+
+
 def main() -> int:
     """Compare the histories of many seeds; list the differences."""
     parser = argparse.ArgumentParser(prog="python -m tests.oracle.histories", description=main.__doc__)
     parser.add_argument("--seeds", default="1-150", help="first-last")
     parser.add_argument("--keep", type=Path, help="a folder for the files of histories that differ")
+    parser.add_argument("--spark", action="store_true", help="judge them with Spark")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     wrong = 0
-    with tempfile.TemporaryDirectory() as temporary:
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory())
+        run: Callable[..., Any] = verify_inprocess.run
+        if arguments.spark:
+            run = partial(_run_on_spark, stack.enter_context(Session("local[2]")).spark)
         for seed in range(int(first), int(last or first) + 1):
             folder = (arguments.keep or Path(temporary)) / str(seed)
             history = make(folder / "history", seed)
             try:
-                found = differences(history, folder / "out")
+                found = differences(history, folder / "out", run)
             except Exception:
                 found = [traceback.format_exc(limit=-3)]
             if found:
