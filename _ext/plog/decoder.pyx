@@ -31,6 +31,7 @@ cdef class Decoder(Defragmenter):
                   max_message: int = 64 << 20, max_bytes: int | None = None, double expire=10.0):
         open_defrag(&self.defrag, max_message,
                     max(64 << 20, max_message + MEMORY_LEAST) if max_bytes is None else max_bytes, expire)
+        self.defrag.jumps = True     # a capture has the wall clock
         self.begin(Events, b"", producers, identity)
         self.datagrams = datagrams
 

@@ -75,6 +75,7 @@ ctypedef struct lc_defrag:
     uint64_t max_message
     size_t max_bytes
     double expire
+    bint jumps                   # the clock may jump: only the next fragment of a message shows its age
     lc_open **table
     size_t bytes
     lc_open *oldest
@@ -247,8 +248,12 @@ cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
     cdef uint64_t bit = <uint64_t> 1 << (v.index & 63)
     cdef bint last = v.index == v.count - 1
     cdef uint64_t *invalid = &d.stat.v0_invalid_fragments[wide][bucket_of(v.index)]
-    expire_old(d, now)
+    if not d.jumps:
+        expire_old(d, now)
     cdef lc_open *m = find_open(d, stream, v.id_)
+    if m != NULL and now - m.touched >= d.expire:
+        evict(d, m)
+        m = NULL
     v.opened = m == NULL
     if m == NULL:
         d.stat.misses += 1

@@ -93,18 +93,19 @@ class Kept(NamedTuple):
     own_id_rows: npt.NDArray[np.intp]  # the rows that have one; an empty one is none
 
 
-def mark_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> Events:
-    """Give events of other app-envs without an id of ours the status ``other``: a server receives many."""
+def find_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> npt.NDArray[np.intp]:
+    """Return the rows of events of other app-envs without an id of ours: a server receives many."""
     no_library = events.names.index(NO_LIBRARY)
     status = events.status
     rows = np.flatnonzero(((status > OK) & (status <= NOT_JSON)) | (status == no_library))
     if not len(rows):
-        return events
+        return rows
     from logclient.logjam import wire as wire_logjam
 
     begin = batch.offset[events.unit[rows]] + events.own["app_env_offset"][rows]
     ours = wire_logjam.is_of_app_envs(batch.data, begin, events.own["app_env_length"][rows], app_envs)
-    return mark(events, rows[~ours], "other")
+    others: npt.NDArray[np.intp] = rows[~ours]
+    return others
 
 
 def find_checks(events: Events) -> npt.NDArray[np.intp]:

@@ -318,6 +318,7 @@ class SegmentReader:
             direction = np.frombuffer(walk.direction, np.uint8)
             yield Batch(data, base, ordinal, offset, lengths, arrival, stream, received_us, direction)
         for at, following in ends:
+            self.first_arrival = self.first_arrival or following  # nothing before it could be read
             if self.next_arrival and following != self.next_arrival:
                 self._problem("gap", at, f"the end has arrival {following} where {self.next_arrival} was due")
             self.next_arrival = following

@@ -160,7 +160,8 @@ class BucketWriter:
                 events = self.marked(find(part))
                 self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
                 if events.own and self.app_envs:
-                    events = decode.mark_other_app_envs(part, events, self.app_envs)
+                    others = decode.find_other_app_envs(part, events, self.app_envs)
+                    events = decode.mark(events, self._without_known(events, others), "other")
                 if int(events.within.max(initial=0)) >> schema.EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
                 at = part.base + part.offset
@@ -235,8 +236,15 @@ class BucketWriter:
             events = events._replace(status=status)
         checks = decode.find_checks(events)
         if len(checks):
-            events = decode.mark(events, checks[self._find_own(events, checks) < 0], "check")
+            events = decode.mark(events, self._without_known(events, checks), "check")
         return events
+
+    def _without_known(self, events: decode.Events, rows: I64) -> I64:
+        """Return those of some rows whose event has no id that an application chose in these ledgers."""
+        named = events.status[rows] == decode.FOREIGN
+        named[named] = self._find_own(events, rows[named]) >= 0
+        others: I64 = rows[~named]
+        return others
 
     def _one_order(self, events: decode.Events, positions: I64, received: I64, listener: int) -> Rows:
         """Yield the rows of some events that have a common order."""

@@ -48,7 +48,7 @@ UNSTATED: dict[str, Any] = {
     **dict.fromkeys(_TEXTS, ""),
     **dict.fromkeys(("pid", "started_us", "holes", "last"), 0),
     "last_line_us": 0,  # the time of the last line that has one; 0: none has
-    "waiting": 0,  # events without an outcome, by the last ``alive`` line
+    "waiting": None,  # events without an outcome, by the last ``alive`` line; None: there is none
     "opened": False,
     "end": "",  # the last line, if it is "continued" (in another part) or "ended" (no process writes another)
     "closed": None,  # the ``close`` line, when it is the last

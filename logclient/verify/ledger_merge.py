@@ -379,7 +379,7 @@ def _producer(
     if stopped:
         found.append(f"was stopped ({stopped})")
     last_line_us = next((fact["last_line_us"] for fact in reversed(facts) if fact["last_line_us"]), 0)
-    waiting = facts[-1]["waiting"]
+    waiting = next((fact["waiting"] for fact in reversed(facts) if fact["waiting"] is not None), 0)
     if close is None:
         found.append(_open_words(name, facts, last_line_us, waiting))
     problems = [f"{name}: {why}" for why in found]

@@ -713,7 +713,7 @@ class _Plog:
         key = None
         if len(raw) >= plog.HEADER.size and raw[:2] == b"\0\1":
             key = unit.stream, plog.HEADER.unpack_from(raw)[5]
-        if key in self.server.open and unit.received_us - self.seen[key] > 10_000_000:
+        if key in self.server.open and unit.received_us - self.seen[key] >= 10_000_000:
             del self.server.open[key]
         found = self.server.feed(raw, unit.stream)
         if key is not None:
@@ -938,11 +938,13 @@ class Judge:
             run = self.run_of(arrival)
             events[run] += 1
             times.setdefault(run, []).append(arrival.received_us)
-            if self.assigned(arrival) is not None:
+            if self.assigned(arrival) is not None or self.has_known_id(arrival):
                 by_id.add(run)
-            elif arrival.hash in self.hashes or self.has_known_id(arrival):
+            elif arrival.hash in self.hashes:
                 by_hash.add(run)
-        created = [c for one in self.ledgers.values() for s, c in one.created.items() if s in one.listed]
+        for arrival in self.checks:
+            times.setdefault(self.run_of(arrival), []).append(arrival.received_us)
+        created = [made for one in self.ledgers.values() for made in one.created.values()]
         ours = by_id | by_hash
         for run in by_hash - by_id:
             early = bool(created) and max(times[run]) < min(created)
@@ -1093,7 +1095,10 @@ class Judge:
             return False
         endpoints = endpoints_of(ledger.url)
         places = {(ledger.producer, seq) for seq in range(1, ledger.last + 1)}
-        if not (places | {event for event in self.seen if event[0] == ledger.producer}) - self.out:
+        listed = set(ledger.listed)
+        seen = {event for event in self.seen if event[0] == ledger.producer}
+        seen = {(_, seq) for _, seq in seen if self.in_time(ledger, listed, seq)}
+        if not (places | seen) - self.out:
             return False
         listeners = [
             one

@@ -352,13 +352,6 @@ def test_table_that_is_a_file_is_an_error(scene: Scene, table: Path) -> None:
 # -- the recipes
 
 
-def sample(language: str) -> str:
-    """Return the sample of the documentation in a language."""
-    text = (support.ROOT / "docs" / "verify.md").read_text()
-    [found] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-    return str(found)
-
-
 def test_script_judges_the_last_hour_and_that_of_the_day_before(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     Scene(tmp_path / "run").write_ledger().write_capture()
@@ -367,8 +360,9 @@ def test_script_judges_the_last_hour_and_that_of_the_day_before(tmp_path: Path) 
     program.chmod(0o700)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+    [script] = re.findall(r"```sh\n(.*?)```", (support.ROOT / "docs" / "verify.md").read_text(), re.DOTALL)
     done = subprocess.run(
-        ["/bin/sh", "-c", sample("sh")], cwd=tmp_path, capture_output=True, text=True, check=False,
+        ["/bin/sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False,
         env=support.clean_environment(PYTHONPATH=paths, PATH=path),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (ExitCode.UNREACHABLE, "")  # there are no such events
@@ -376,28 +370,3 @@ def test_script_judges_the_last_hour_and_that_of_the_day_before(tmp_path: Path) 
     assert last - before == datetime.timedelta(days=1)
     age = datetime.datetime.now(datetime.UTC) - last
     assert datetime.timedelta(hours=1) <= age < datetime.timedelta(hours=2, minutes=5)
-
-
-@pytest.mark.spark
-def test_stream_judges_the_hours_that_it_touched(
-    scene: Scene, table: Path, tmp_path: Path, spark: Any
-) -> None:
-    """The source is that of the documentation, with other places."""
-    source = sample("python")
-    places = {"run/hours": table, "run/ledger": scene.ledger, "run/capture": scene.capture}
-    for name, place in {**places, "run/check": tmp_path / "check"}.items():
-        source = source.replace(name, str(place))
-    source, count = re.subn(r'processingTime="[^"]*"', "availableNow=True", source)
-    assert count == 1
-    write(scene, range(1, 8))
-    exec(compile(source, "recipe", "exec"), {"spark": spark})
-    assert {row["hour"].hour: row["exit_code"] for row in rows(table)} == {11: 3, 12: 1}
-    files.write_segments(
-        scene.capture, "main", [(files.window([scene.bodies[s] for s in range(8, 21)]), 0, made(11))],
-        first=2, arrival=5,
-    )  # fmt: skip
-    exec(compile(source, "recipe", "exec"), {"spark": spark})
-    found = {row["hour"].hour: (row["ok"], row["exit_code"]) for row in rows(table) if row["producer"]}
-    assert found == {12: (9, 0), 13: (10, 0)}
-    found = spark.read.parquet(str(table)).groupBy("producer").sum("ok").collect()
-    assert sorted(map(tuple, found)) == [("", 0), (P, 19)]
