@@ -143,7 +143,8 @@ cdef class Walk:
         return self.count
 
 
-def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0, bint streams=True) -> Walk:
+def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0,
+         bint streams=True) -> Walk:
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:

@@ -253,7 +253,7 @@ def find_foreign(reports: Iterable[SegmentReport], matched: set[str], since: int
     alike = {key for key, some in runs.items() if any(report.name in matched for report in some)}
     # A body without an id may be the same in any run, so such a run counts only if it ends after
     # the first event was made.
-    early = {key for key, some in runs.items() if max(report.last_us for report in some) < (since or 0)}
+    early = {key for key, some in runs.items() if 0 < max(report.last_us for report in some) < (since or 0)}
     ours = with_known | (alike - early)
     return {
         report.name
@@ -322,7 +322,10 @@ def find_doubts(
             if not report.header and not listed["unread"] and not listed["damage"]:
                 own.append(Problem("damage", report.name, 0, "no header that can be read"))
             if not (report.skipped or (i and some[i - 1].skipped)):
-                own += continuity(report, some[i - 1] if i else None, i == len(some) - 1)
+                own += continuity(report, some[i - 1] if i else None)
+            if i == len(some) - 1 and report.closed in CONTINUED:
+                why = f"it was {report.closed}, and the segment that follows is missing"
+                own.append(Problem("gap", report.name, 0, why))
             problems += own
             if since_us is not None and i + 1 < len(some) and 0 < some[i + 1].first_us < since_us:
                 continue  # whatever is missing arrived before any event that is judged was made
@@ -361,16 +364,14 @@ def _end_us(reports: Sequence[SegmentReport]) -> int:
     return next((report.end_us for report in reversed(reports) if report.units), 0)
 
 
-def continuity(report: SegmentReport, previous: SegmentReport | None, last: bool) -> list[Problem]:
-    """Find gaps between a segment and its neighbours."""
+def continuity(report: SegmentReport, previous: SegmentReport | None) -> list[Problem]:
+    """Find gaps between a segment and the one before."""
     gaps = []
     due_number, due_arrival = (previous.number + 1, previous.next_arrival) if previous else (1, 1)
     if report.number != due_number:
         gaps.append(f"segment {report.number} where {due_number} was due")
     if report.first_arrival and due_arrival and report.first_arrival != due_arrival:
         gaps.append(f"arrival {report.first_arrival} where {due_arrival} was due")
-    if last and report.closed in CONTINUED:
-        gaps.append(f"it was {report.closed}, and the segment that follows is missing")
     return [Problem("gap", report.name, 0, reason) for reason in gaps]
 
 

@@ -256,10 +256,10 @@ def read_ledger(producer: str, parts: dict[int, bytes]) -> Ledger:
             if not begun:
                 begun = True
                 continue
+            close, ledger.goes_on, ledger.ended = None, False, False
             if _is_open(text):
                 ledger.holes = ended = True
                 break
-            close, ledger.goes_on, ledger.ended = None, False, False
             try:
                 line = check_line(text)
             except Damaged:
@@ -947,7 +947,7 @@ class Judge:
         created = [made for one in self.ledgers.values() for made in one.created.values()]
         ours = by_id | by_hash
         for run in by_hash - by_id:
-            early = bool(created) and max(times[run]) < min(created)
+            early = bool(created) and EARLIEST_US < min(times[run]) <= max(times[run]) < min(created)
             if early and any(max(times[other]) >= min(created) for other in ours - {run}):
                 ours = ours - {run}
         self.other_runs = set(events) - ours - {None}  # a header that cannot be read names no run
@@ -1091,8 +1091,6 @@ class Judge:
 
     def lacks_listener(self, ledger: Ledger) -> bool:
         """Say whether an endpoint of a producer has no listener."""
-        if not ledger.url or ledger.protocol not in PROTOCOLS:
-            return False
         endpoints = endpoints_of(ledger.url)
         places = {(ledger.producer, seq) for seq in range(1, ledger.last + 1)}
         listed = set(ledger.listed)
@@ -1115,15 +1113,13 @@ class Judge:
                 free.remove(match)
         if not without:
             return False
-        all_endpoints = [e for one in self.ledgers.values() for e in endpoints_of(one.url)]
-        idle = [one for one in listeners if not any(may_be(e, u) for e in all_endpoints for u in one.urls)]
         senders = {p for p, one in self.ledgers.items() if one.url == ledger.url}
         listed = {(p, seq) for p in senders for seq in self.ledgers[p].listed}
         arrived = any(event in listed and event not in self.out for event in self.seen)
         if not self.options.selects:
             hashes = {arrival.hash for arrival in self.unassigned}
             arrived |= any(self.ledgers[p].hashes[seq] in hashes for p, seq in self.by_hash if p in senders)
-        return not (arrived and len(idle) >= without)
+        return not (arrived and len(free) >= without)
 
     # -- words
 

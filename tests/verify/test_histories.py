@@ -8,11 +8,12 @@ import pytest
 
 from tests.verify.random_histories import differences, make
 
-pytestmark = pytest.mark.slow
-
 SHORT, LONG, STEP = 150, 3000, 50
-FOUND = (13526, 17018, 17036, 17060, 17486, 17948, 19973, 19987, 30386)
-"""Of 10,500 histories those with a difference: a ledger that went on while events waited, an own id under a
+FOUND = (
+    *(13526, 17018, 17036, 17060, 17486, 17948, 19973, 19987, 30386),
+    *(40874, 41894, 42027, 42348, 43205, 43612, 43638, 43731, 45257),
+)
+"""Of 20,000 histories those with a difference: a ledger that went on while events waited, an own id under a
 changed app-env, fragments around a jump of the clock, a gap that only an end record shows; and the page
 where it was not clear."""
 
@@ -31,6 +32,7 @@ def compare(folder: Path, seeds: range) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, SHORT + 1, STEP))
 def test_the_verdict_on_a_random_history_is_that_of_the_page(tmp_path: Path, first: int) -> None:
     compare(tmp_path, range(first, first + STEP))
