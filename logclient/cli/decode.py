@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from logclient.cli.exits import check_input, end_with_reader
 from logclient.cli.parser import UsageError, positive
-from logclient.config import registry
 from logclient.errors import ConfigError, ExitCode, LedgerError
+from logclient.evidence.frames import BODY_KEPT, BODY_SHOWN, Bytes, Frame, counted, fields, lines
+from logclient.evidence.wires import WIRES
 from logclient.files.capture import CaptureReader
-from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, Frame, escape, fields, lines
+from logclient.readable import escape
 
 
 class _Part(NamedTuple):
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=positive, metavar="N", help="stop after N frames")
     add("--bytes", type=positive, metavar="N", help="show N bytes of the content of a frame (default: 200)")
     add("--json", action="store_true", help="print each frame as a line of JSON")
-    add("--protocol", choices=registry.protocols(), metavar="NAME",
+    add("--protocol", choices=list(WIRES), metavar="NAME",
         help="that of the bytes, or the only one to show of a capture: %(choices)s")  # fmt: skip
     add("--hex", action="store_true", help="FILE holds hexadecimal digits")
 
@@ -53,8 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     capture = None
     if arguments.hex or name == "-" or not (os.path.isdir(name) or name.endswith(".cap")):
         if arguments.protocol is None and (name == "-" or os.path.exists(name)):
-            known = ", ".join(registry.protocols())
-            raise UsageError(f"--protocol: must be one of {known} for bytes that are no capture")
+            raise UsageError(f"--protocol: must be one of {', '.join(WIRES)} for bytes that are no capture")
         parts = iter([_Part(arguments.protocol, _read(name, arguments.hex))])
     else:
         capture = CaptureReader(name)
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         where = f"{problem.segment} at byte {problem.offset}"
         print(f"logclient: {escape(where)}: {escape(problem.reason)}", file=sys.stderr)
     if not as_json:
-        print(f"{seen:,} frame{'s'[: seen != 1]}, {wrong:,} wrong", file=sys.stderr)
+        print(f"{counted(seen, 'frame')}, {wrong:,} wrong", file=sys.stderr)
     return ExitCode.BROKEN if wrong else ExitCode.OK
 
 
@@ -108,7 +108,10 @@ def _read(name: str, hexadecimal: bool) -> Bytes:
 
 def _frames(part: _Part) -> Iterator[Frame]:
     if part.protocol:
-        yield from registry.load_sibling(part.protocol, "frames")(part.data)
+        wire = WIRES.get(part.protocol)
+        if wire is None:
+            raise ConfigError(f"protocol: {part.protocol[:32]!r} is none of {', '.join(WIRES)}")
+        yield from wire.frames(part.data)
     else:
         wrong = "the protocol is unknown, because the header of the segment is unreadable: give --protocol"
         yield Frame(0, 0, len(part.data), "", {}, wrong=wrong)

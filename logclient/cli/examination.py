@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from logclient._ext.spool import SUPPORTED
+from logclient.cli.probes import probe_of
 from logclient.client import Client, Outcome, Stats, open_client
 from logclient.config import registry
 from logclient.config.common import Config, Endpoint
@@ -27,10 +28,10 @@ from logclient.config.hosts import host_port
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.spool import owner_files
 from logclient.errors import ConfigError, CredentialError, LedgerError, ProtocolError, describe_error
+from logclient.evidence.frames import shown
 from logclient.files import private_directory
 from logclient.plog import Client as PlogClient
 from logclient.plog.messages import command
-from logclient.readable import Probe, shown
 from logclient.records.formatters import timestamp
 from logclient.transports.addresses import Lookup
 from logclient.transports.udp import Udp
@@ -79,7 +80,7 @@ class Examination:
     def __init__(self, given: Config, endpoint: Endpoint, timeout: float, *, event: bool) -> None:
         self.given = given.replace(endpoints=(endpoint,), connect_timeout=min(given.connect_timeout, timeout))
         self.security: dict[str, Any] = {}
-        self._probe: Probe = registry.load_sibling(given.protocol, "Probe")(self.given)
+        self._probe = probe_of(self.given)
         self.about = self._probe.about
         self._packet = _MTU
         self._ahead_ms: int | None = None  # milliseconds that the server's clock is ahead; None: unknown

@@ -99,19 +99,6 @@ def lookup(scheme: str) -> Scheme:
     return row
 
 
-def protocols() -> list[str]:
-    """Return the names of all protocols, without variants such as ``+tls``."""
-    return sorted({row.protocol for row in SCHEMES.values()})
-
-
-def load_sibling(protocol: str, name: str) -> Any:
-    """Load ``frames`` or ``Probe`` of a protocol; ConfigError: there is no such protocol."""
-    for row in SCHEMES.values():
-        if row.protocol == protocol:
-            return load(f"{row.core.rpartition('.')[0]}.frames:{name}")
-    raise ConfigError(f"protocol: {protocol[:32]!r} is none of {', '.join(protocols())}")
-
-
 def load(name: str) -> Any:
     """Import ``module:attribute``."""
     from importlib import import_module

@@ -8,7 +8,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from logclient.config import registry
 from logclient.errors import LedgerError
 from logclient.evidence import decode, segments, storage
 from logclient.evidence.decode import protocol_of
@@ -16,6 +15,7 @@ from logclient.evidence.libraries import np
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import MIN_UNIT, SOURCES, YEAR_2255, Header, Problem, Segment
 from logclient.evidence.selection import CLOCKS_US, Selection
+from logclient.evidence.wires import WIRES
 
 MOST_LISTENERS = (1 << 16) - 1
 UNIT_BITS = 40  # units of a listener are numbered with so many bits
@@ -231,7 +231,7 @@ def survey(places: str | Sequence[str]) -> Survey:
 
 def decodable(protocol: str) -> bool:
     """Return whether there is a decoder for a protocol."""
-    return protocol_of(protocol) in registry.protocols()
+    return protocol_of(protocol) in WIRES
 
 
 def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:

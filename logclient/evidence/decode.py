@@ -1,52 +1,19 @@
-"""The decoding of whole wire units to events, with producer, sequence and hash, by the compiled codecs.
-
-The wire module of a protocol (``logclient/<protocol>/wire.py``, see `Wire`) has its special rules.
-"""
+"""The decoding of whole wire units to events, with producer, sequence and hash, by the compiled codecs."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logclient.config import registry
 from logclient.delivery.contract import TEST_PRODUCERS
 from logclient.errors import ConfigError
 from logclient.evidence.arrays import I32, I64, U8, U64, starts_of
 from logclient.evidence.libraries import np, npt
 from logclient.evidence.segments import Batch
+from logclient.evidence.wires import WIRES, Wire
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-
-    from logclient.logjam import wire as wire_logjam
-    from logclient.logux import wire as wire_logux
-    from logclient.lumberjack import wire as wire_lumberjack
-    from logclient.plog import wire as wire_plog
-
-    _CHECKED: tuple[Wire, ...] = (wire_logjam, wire_logux, wire_lumberjack, wire_plog)
-
-
-class Wire(Protocol):
-    """The wire module of a protocol: how the verifier decodes what its clients send."""
-
-    codec: Any  # the compiled module, with ``Decoder``, ``STATUS_NAMES`` and ``expand``
-    COLUMNS: dict[str, str]  # that only this decoder has: name -> NumPy type
-    OPTIONS: dict[str, int]  # arguments of the decoder
-    CARRIES: bool
-    """Whether an event may come in several units. All units of a listener must then go through one decoder,
-    in order, each with its stream and time."""
-    BODY_OPTION: str
-    """The decoder's argument that is False for bodies without a unit around them; empty where a body must be
-    wrapped, see `wrap_body`."""
-    LINES: tuple[str, ...]  # schemes of the protocol whose unit is a body
-    FRAME_HEAD: int | None
-    """Bytes of a frame before its content, where offsets count in the unit as it came; None where they count
-    with compressed frames inflated in place."""
-
-    def wrap_body(self, body: bytes) -> bytes:
-        """Return a unit that carries only this body."""
-
 
 # Statuses that all codecs share: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
@@ -100,10 +67,14 @@ def find_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> 
     rows = np.flatnonzero(((status > OK) & (status <= NOT_JSON)) | (status == no_library))
     if not len(rows):
         return rows
-    from logclient.logjam import wire as wire_logjam
-
+    raw = np.frombuffer(batch.data, np.uint8)
     begin = batch.offset[events.unit[rows]] + events.own["app_env_offset"][rows]
-    ours = wire_logjam.is_of_app_envs(batch.data, begin, events.own["app_env_length"][rows], app_envs)
+    length = events.own["app_env_length"][rows]
+    ours = np.zeros(len(rows), bool)
+    for app_env in app_envs:
+        which = np.flatnonzero(length == len(app_env))
+        places = begin[which, None] + np.arange(len(app_env))
+        ours[which[(raw[places] == np.frombuffer(app_env, np.uint8)).all(axis=1)]] = True
     others: npt.NDArray[np.intp] = rows[~ours]
     return others
 
@@ -128,12 +99,11 @@ def protocol_of(name: str) -> str:
 
 
 def wire(protocol: str) -> Wire:
-    """Return the wire module of a protocol."""
-    known = registry.protocols()
-    name = protocol_of(protocol)
-    if name not in known:
-        raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(known)}")
-    return cast(Wire, importlib.import_module(f"logclient.{name}.wire"))
+    """Return the row of a protocol; ConfigError: there is none."""
+    found = WIRES.get(protocol_of(protocol))
+    if found is None:
+        raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(WIRES)}")
+    return found
 
 
 def decoder(protocol: str, producers: bytes = b"") -> Callable[[Batch], Events]:
@@ -141,9 +111,9 @@ def decoder(protocol: str, producers: bytes = b"") -> Callable[[Batch], Events]:
 
     `producers` are those whose ids are recognized: 10 bytes each, ascending, joined; empty: all ids.
     """
-    module, carried = wire(protocol), carries(protocol)
-    in_lines = protocol in module.LINES
-    decode_units = body_decoder(protocol, producers) if in_lines else _decoder(module, producers)
+    spec, carried = wire(protocol), carries(protocol)
+    in_lines = protocol in spec.lines
+    decode_units = body_decoder(protocol, producers) if in_lines else _decoder(spec, producers)
     return lambda batch: decode_units(*_columns(batch, carried))
 
 
@@ -162,9 +132,9 @@ def bounded_decoder(
     0: without bodies. Without `identity` there are neither ids nor errors of bodies: these are not searched,
     and no event is ``not_json``. Without `hashes` all are 0.
     """
-    module, carried = wire(protocol), carries(protocol)
-    options = {module.BODY_OPTION: False} if protocol in module.LINES else {}
-    compiled = module.codec.Decoder(b"", identity=identity, **module.OPTIONS, **options)
+    spec, carried = wire(protocol), carries(protocol)
+    options = {spec.body_option: False} if protocol in spec.lines else {}
+    compiled = spec.codec.Decoder(b"", identity=identity, **spec.options, **options)
     compiled.limit(rows, body_bytes, hashes=hashes)
 
     def run(batch: Batch) -> Iterator[tuple[Events, Kept]]:
@@ -172,7 +142,7 @@ def bounded_decoder(
         data, *columns = _columns(batch, carried)
         while done < len(batch.offset):
             found = compiled.decode(data, *(column[done:] for column in columns))
-            events = _events(found, module)
+            events = _events(found, spec)
             if done:
                 events = events._replace(unit=events.unit + np.int32(done))
             yield events, _kept(found, events)
@@ -192,8 +162,8 @@ def _kept(found: Any, events: Events) -> Kept:
 
 def carries(protocol: str) -> bool:
     """Return whether an event may come in several units: one decoder must have a listener's in order."""
-    module = wire(protocol)
-    return module.CARRIES and protocol not in module.LINES
+    spec = wire(protocol)
+    return spec.reassembler is not None and protocol not in spec.lines
 
 
 def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuffer, I64, I64], Events]:
@@ -201,15 +171,16 @@ def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuf
 
     It takes the data, and offset and length of each body. Each body has one row, whose `offset` is 0.
     """
-    module = wire(protocol)
-    if module.BODY_OPTION:
-        return _decoder(module, producers, **{module.BODY_OPTION: False})
-    decode_units = _decoder(module, producers)
+    spec = wire(protocol)
+    wrap = spec.wrap_body
+    if wrap is None:
+        return _decoder(spec, producers, **{spec.body_option: False})
+    decode_units = _decoder(spec, producers)
 
     def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
         view = memoryview(data)
         places = zip(offset.tolist(), (offset + length).tolist(), strict=True)
-        units = [module.wrap_body(bytes(view[at:end])) for at, end in places]
+        units = [wrap(bytes(view[at:end])) for at, end in places]
         sizes = np.array([len(unit) for unit in units], np.int64)
         found = decode_units(b"".join(units), np.cumsum(sizes) - sizes, sizes)
         return found._replace(offset=np.zeros(len(found.unit), np.int64), own={})
@@ -217,12 +188,12 @@ def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuf
     return run
 
 
-def _decoder(module: Wire, producers: bytes, **options: bool) -> Callable[..., Events]:
-    decode_units = module.codec.Decoder(producers, **module.OPTIONS, **options).decode
-    return lambda *units: _events(decode_units(*units), module)
+def _decoder(spec: Wire, producers: bytes, **options: bool) -> Callable[..., Events]:
+    decode_units = spec.codec.Decoder(producers, **spec.options, **options).decode
+    return lambda *units: _events(decode_units(*units), spec)
 
 
-def _events(found: Any, module: Wire) -> Events:
+def _events(found: Any, spec: Wire) -> Events:
     unit = np.frombuffer(found.unit, np.int32)
     n = len(unit)
     if n and int(unit[-1]) == n - 1 and bool((unit == np.arange(n, dtype=np.int32)).all()):
@@ -242,8 +213,8 @@ def _events(found: Any, module: Wire) -> Events:
         np.frombuffer(found.length, np.int32),
         np.frombuffer(found.id_hash, np.uint64).reshape(-1, 2),
         within,
-        {name: np.frombuffer(getattr(found, name), kind) for name, kind in module.COLUMNS.items()},
-        module.codec.STATUS_NAMES,
+        {name: np.frombuffer(getattr(found, name), kind) for name, kind in spec.columns.items()},
+        spec.codec.STATUS_NAMES,
     )
 
 

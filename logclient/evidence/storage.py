@@ -132,6 +132,11 @@ def display_name(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
+def encodable(text: str) -> str:
+    r"""Return a text with ``\udcff`` for a surrogate, which paths that are not UTF-8 have."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def resolve_all(given: Folder | Sequence[Folder], what: str) -> list[str]:
     """Return the places and patterns that a user means."""
     several = [given] if isinstance(given, str | os.PathLike) else list(given)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Unpack
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
 from logclient.errors import ConfigError, MissingExtra
-from logclient.logux.frames import masked
+from logclient.evidence.frames.logux import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
 from logclient.testing import fault_gate
 from logclient.testing.duplicates import decode_units, event_ids

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from logclient._ext.hash import xxh64
-from logclient.config import registry
 from logclient.evidence import decode
+from logclient.evidence.frames import Frame
 from logclient.evidence.segments import Segment, SegmentReader, unit_at
 from logclient.evidence.storage import redact_url
-from logclient.readable import Frame
 from logclient.verify.ledger_facts import OUTCOMES, LedgerFacts
 from logclient.verify.plan import Plan
 from logclient.verify.schema import DEVICE_BITS, EVENT_BITS, Example
@@ -85,9 +84,8 @@ def resolve(
         places = sorted(of_segment.get(segment, ()), key=lambda place: place[:2])
         messages = None
         if protocol and decode.carries(protocol) and segment <= last.get(listener, -1):
-            from logclient.plog import wire as wire_plog
-
-            messages = carried.setdefault(listener, wire_plog.reassembler())
+            make: Any = decode.wire(protocol).reassembler
+            messages = carried.setdefault(listener, make())
         if places or messages is not None:
             _read(Segment(*fields), protocol, places, plan, messages)
     return shown
@@ -123,7 +121,7 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
                 data = decode.inflate_unit(protocol, raw)
                 offset = int(events.offset[within])
                 body = data[offset : offset + int(events.length[within])]
-                head = decode.wire(protocol).FRAME_HEAD
+                head = decode.wire(protocol).frame_head
                 frames, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
                 shown = data[begin : min(offset + len(body), begin + FRAME_BYTES)]
             example.update(
@@ -215,7 +213,7 @@ def _is_sent(name: str, facts: LedgerFacts) -> bool:
 
 
 def _frames(protocol: str, unit: bytes) -> list[Frame]:
-    return list(registry.load_sibling(decode.protocol_of(protocol), "frames")(unit))
+    return list(decode.wire(protocol).frames(unit))
 
 
 def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:

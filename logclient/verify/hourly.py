@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence import storage
 from logclient.evidence.selection import Selection
-from logclient.readable import encodable
 from logclient.verify import job, output
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def _encode(rows: pa.Table, hour: int, until: int, verdict: Verdict) -> bytes:
         "hour": pa.scalar(hour, time),
         "until": pa.scalar(until, time),
         "exit_code": pa.scalar(int(verdict.exit_code), pa.int32()),
-        "sentence": pa.scalar(encodable(verdict.sentence)),
+        "sentence": pa.scalar(storage.encodable(verdict.sentence)),
         **{
             f"latency_{name}": pa.scalar(getattr(verdict.latency, name, None), pa.float64())
             for name in ("p50", "p99", "max")

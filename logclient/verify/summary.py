@@ -18,8 +18,7 @@ from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET, protocol_of
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.evidence.storage import redact_url
-from logclient.readable import encodable
+from logclient.evidence.storage import encodable, redact_url
 from logclient.verify import endpoints, schema
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.outside import contained

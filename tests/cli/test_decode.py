@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import cli, readable
+from logclient import cli
 from logclient._ext.lumberjack import Reader, encode_ack
+from logclient.evidence import frames as readable
+from logclient.evidence.frames import Frame
+from logclient.evidence.frames.lumberjack import frames
 from logclient.files.capture import CaptureWriter
-from logclient.lumberjack.frames import frames
-from logclient.readable import Frame
+from logclient.readable import escape
 from tests.support import recordings
 from tests.support.lumberjack_inputs import pair_block
 from tests.support.patience import PATIENCE
@@ -481,7 +483,7 @@ class TestCapture:
 
 
 def test_escape_keeps_printable_text() -> None:
-    assert readable.escape("plain ☃ text") == "plain ☃ text"
+    assert escape("plain ☃ text") == "plain ☃ text"
     assert readable.hexdump(b"\x00A\xff", 32) == [
         "00000020  00 41 ff                                          |.A.|"
     ]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import cli, readable
+from logclient import cli
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
@@ -31,11 +31,14 @@ from logclient._ext.logjam import (
     pack,
     unpack,
 )
+from logclient.cli.probes import LogjamProbe
 from logclient.config.parsing import parse
 from logclient.delivery.contract import Alive, Core, Fatal, Progress, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
+from logclient.evidence import frames as readable
+from logclient.evidence.frames import logjam as logjam_frames
+from logclient.evidence.frames.logjam import frames
 from logclient.logjam.core import Logjam, split_app_env
-from logclient.logjam.frames import Probe, frames
 from logclient.logjam.messages import COMPRESSIONS
 from tests import support
 from tests.oracle import logjam as oracle
@@ -652,7 +655,7 @@ class TestPing:
             core.call("ping")
 
     def test_probe_recognises_a_whole_pong(self) -> None:
-        probe = Probe(type("C", (), {"path": "/shop-production", "scheme": "logjam"}))
+        probe = LogjamProbe(type("C", (), {"path": "/shop-production", "scheme": "logjam"}))
         (question,) = probe.ask()
         assert oracle.decode(question, []).status == oracle.PING
         answer = oracle.join([b"ping", b"200 OK", b"broker-1"])
@@ -940,10 +943,8 @@ class TestReadable:
         assert (reply["type"], reply["status"]) == ("reply", "202 Accepted")
 
     def test_every_fault_has_an_explanation(self) -> None:
-        from logclient.logjam import frames as readable_frames
-
         silent = {"ok", "foreign", "no_id", "not_json", "ping", "heartbeat"}
-        assert set(readable_frames._WRONG) == set(STATUS_NAMES) - silent
+        assert set(logjam_frames._WRONG) == set(STATUS_NAMES) - silent
 
 
 class TestVerify:

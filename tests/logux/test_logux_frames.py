@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import readable
+from logclient.cli.probes import LoguxProbe
 from logclient.config.secrets import Secret
 from logclient.errors import CredentialError, ProtocolError
-from logclient.logux.frames import Probe, frames
+from logclient.evidence import frames as readable
+from logclient.evidence.frames.logux import frames
 from tests.oracle.logux_decoder import MAX_DEPTH
 from tests.support import recordings
 from tests.support.examples import examples
@@ -187,9 +188,9 @@ def test_recorded_messages_are_shown_consistently() -> None:
 # -- the probe
 
 
-def probe(**options: Any) -> Probe:
+def probe(**options: Any) -> LoguxProbe:
     given = {"token": None, "user": "false", "subprotocol": 1} | options
-    return Probe(SimpleNamespace(**given))
+    return LoguxProbe(SimpleNamespace(**given))
 
 
 def test_probe_connects_then_pings() -> None:

@@ -33,8 +33,8 @@ from logclient._ext.lumberjack import (
 )
 from logclient.config.parsing import parse
 from logclient.errors import ConfigError, ExitCode
+from logclient.evidence.frames.lumberjack import frames
 from logclient.files.capture import CaptureReader
-from logclient.lumberjack.frames import frames
 from logclient.testing.lumberjack import Collector, decode
 from tests.lumberjack.frames import decode_acks, mutated
 from tests.oracle import lumberjack as oracle

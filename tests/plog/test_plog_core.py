@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import readable
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
@@ -42,12 +41,14 @@ from logclient._ext.plog import (
     expand,
     fragments,
 )
+from logclient.cli.probes import PlogProbe
 from logclient.config import registry
 from logclient.config.parsing import parse
 from logclient.delivery.contract import Core, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
+from logclient.evidence import frames as readable
+from logclient.evidence.frames.plog import frames
 from logclient.plog.core import TAGGED, Plog
-from logclient.plog.frames import Probe, frames
 from logclient.plog.messages import (
     Stat,
     command,
@@ -878,7 +879,7 @@ class TestCommands:
         assert len(core._codec.take_replies()) == 17
 
     def test_probe_recognises_its_own_pong(self) -> None:
-        probe = Probe(SimpleNamespace(scheme="plog"))
+        probe = PlogProbe(SimpleNamespace(scheme="plog"))
         (first,) = datagrams(probe.ask()[0])
         assert first.startswith(b"\0\0PING")
         assert datagrams(probe.insist()[0]) == [first]

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import logclient
+from logclient import cli
 from logclient.client import Outcome
 from logclient.config import registry
 from tests.support.package import PACKAGE, PROTOCOLS, modules
@@ -101,7 +102,7 @@ class ToyConfig(Config):
 MAY_NAME_A_PROTOCOL = {
     "config/registry.py": "the table of protocols",
     "__init__.py": "public names of the protocols' packages",
-    "cli/": "examples in help texts, and commands for servers of one protocol",
+    "cli/": "examples in help texts, commands for servers of one protocol, and the table of probes",
     "testing/faults.py": "the table of faults that a collector of each protocol has",
     "testing/kafka.py": "only the plog collector writes to Kafka",
     "cli/collect.py": "the table of collectors",
@@ -200,6 +201,18 @@ def test_options_of_a_registered_protocol_are_checked() -> None:
         logclient.connect("toy://127.0.0.1?inflight=0")
     with pytest.raises(logclient.ConfigError, match="compression: not an option of toy"):
         logclient.connect("toy://127.0.0.1", compression=3)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_registered_protocol_without_decoder_and_probe_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    decode = pytest.importorskip("logclient.evidence.decode")
+    known = "logjam, logux, lumberjack, plog"
+    with pytest.raises(logclient.ConfigError, match=f"^protocol: 'toy' cannot be decoded: {known}$"):
+        decode.wire("toy")
+    assert cli.main(["check", "toy://127.0.0.1"]) == 2
+    assert capsys.readouterr().err == f"logclient: protocol: 'toy' cannot be checked: {known}\n"
 
 
 def names_a_protocol(path: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,17 +92,30 @@ def _body(rows: Rows) -> pa.Array:
 
 
 def _logjam(name: str, rows: Rows) -> pa.Array:
-    events = rows.events
-    if "app_env_offset" not in events.own:
+    events, own = rows.events, rows.events.own
+    if "app_env_offset" not in own:
         return pa.nulls(len(rows.unit), LOGJAM[name])
-    from logclient.logjam import wire as wire_logjam
-
-    begin = rows.batch.offset[rows.unit]
-    columns = wire_logjam.message_columns(rows.batch.data, begin, events.own, events.status, events.names)
-    values, mask = columns[[*LOGJAM].index(name)]
+    lacks = (own["app_env_length"] == 0) | (events.status == events.names.index("ping"))
+    if name in ("app_env", "topic"):
+        return pa.array(_texts(rows, name), LOGJAM[name], mask=lacks)
+    if name == "request":
+        return pa.array(own["request"] != 0, LOGJAM[name], mask=lacks)
+    lacks |= np.isin(events.status, [events.names.index(word) for word in _NO_META])
     if name == "created":
-        return arrow.times(values * 1000, ~mask & arrow.is_time_ms(values.view(np.uint64)))
-    return pa.array(values, LOGJAM[name], mask=mask)
+        created = own["created_ms"]
+        return arrow.times(created.view(np.int64) * 1000, ~lacks & arrow.is_time_ms(created))
+    values = own["number"].view(np.int64) if name == "device_seq" else own["device"].astype(np.int64)
+    return pa.array(values, LOGJAM[name], mask=lacks)
+
+
+def _texts(rows: Rows, name: str) -> list[str]:
+    """Return an app-env or a topic of each row, at most its first `_NAME_BYTES`."""
+    own = rows.events.own
+    first = rows.batch.offset[rows.unit] + own[f"{name}_offset"]
+    end = first + np.minimum(own[f"{name}_length"], _NAME_BYTES)
+    read = cache(lambda raw: raw.decode("utf-8", "backslashreplace"))  # there are few different ones
+    places = zip(first.tolist(), end.tolist(), strict=True)
+    return [read(bytes(rows.batch.data[low:high])) for low, high in places]
 
 
 def _raw(rows: Rows) -> pa.Array:
@@ -117,6 +130,8 @@ def _raw(rows: Rows) -> pa.Array:
 # `device_seq`, that of the meta frame, has a sign.
 LOGJAM = {"app_env": pa.string(), "topic": pa.string(), "request": pa.bool_()}
 LOGJAM |= {"device": pa.int64(), "device_seq": pa.int64(), "created": arrow.TIME}
+_NO_META = ("no_meta", "old_meta", "bad_meta")
+_NAME_BYTES = 1024  # of an app-env or a topic that are kept
 
 COLUMNS: dict[str, tuple[pa.DataType, Callable[[Rows], pa.Array]]] = {
     "listener": (pa.string(), lambda rows: pa.repeat(rows.source.segment.listener, len(rows.unit))),

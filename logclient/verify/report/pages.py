@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from logclient.errors import ExitCode, MissingExtra
-from logclient.readable import escape, hexdump
+from logclient.evidence.frames import hexdump
+from logclient.readable import escape
 from logclient.verify.report import charts, tables, words
 from logclient.verify.report.words import clock, duration
 from logclient.verify.verdict import Verdict, counted

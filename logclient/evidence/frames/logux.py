@@ -1,4 +1,4 @@
-"""Logux: messages as readable frames, and the probe of ``logclient check``."""
+"""Logux: messages for people."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import json
 import re
 from array import array
 from collections.abc import Iterator
-from os import urandom
 from typing import Any
 
-from logclient import readable
 from logclient._ext.logux import BAD_JSON, CONTROL, PING, STATUS_NAMES, Decoder
-from logclient.errors import CredentialError, ProtocolError
-from logclient.logux import messages
-from logclient.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.evidence.frames import BODY_KEPT, Bytes, Frame, around, counted
 
 _MAX_TEXT = 256  # characters of a text in a title
 _TYPE = re.compile(rb'\s*\[\s*"(connect|connected|debug|error|headers|ping|pong|sync|synced)"')
@@ -57,7 +53,7 @@ def _message(unit: memoryview, at: int, decoder: Decoder) -> Iterator[Frame]:
     else:
         found = _TYPE.match(text)
         kind = found[1].decode() if found else "message"
-        yield Frame(at, 0, len(text), f"{kind} of {len(text):,} byte{'s'[: len(text) != 1]}", {"type": kind})
+        yield Frame(at, 0, len(text), f"{kind} of {counted(len(text), 'byte')}", {"type": kind})
         offset = rows.offset[0]
         shown, begin = around(memoryview(masked(text)), offset)
         wrong = _WRONG[STATUS_NAMES[status]] if text.strip() else "an empty message"
@@ -75,14 +71,14 @@ def _sync(text: bytes, at: int, places: list[tuple[int, int]]) -> Iterator[Frame
     first = places[0][0] if places else text.rindex(b"]")
     (added,) = json.loads(text[:first].rstrip().removesuffix(b",").decode() + "]")[1:]
     n = len(places)
-    title = f"sync of {n} action{'s'[: n != 1]}, added {_shown(added)}"
+    title = f"sync of {n} action{'s'[: n != 1]}, added {as_json(added)}"
     yield Frame(at, 0, len(text), title, {"type": "sync", "added": added, "actions": n})
     ends = [*(begin for begin, _ in places[1:]), text.rindex(b"]")]
     for (begin, size), end in zip(places, ends, strict=False):
         action = text[begin : begin + size]
         kind = _loaded(action).get("type", "action")[:_MAX_TEXT]
         meta = _loaded(text[begin + size : end].strip(b", \t\r\n"))
-        title = ", ".join((kind, *(f"{name[:_MAX_TEXT]} {_shown(value)}" for name, value in meta.items())))
+        title = ", ".join((kind, *(f"{name[:_MAX_TEXT]} {as_json(value)}" for name, value in meta.items())))
         fields = {"type": "action", "action": kind, "meta": meta}
         yield Frame(at + begin, 1, size, title, fields, action[:BODY_KEPT], size)
 
@@ -108,17 +104,17 @@ def _other(text: bytes, at: int) -> Frame:
         number, node_id, when, *options = rest
         fields |= {"protocol": number, "node_id": node_id}
         fields |= {"synced": when} if kind == "connect" else {"start": when[0], "end": when[1]}
-        title += f", protocol {_shown(number)}, node id {node_id[:_MAX_TEXT]}, "
-        title += f"last added {_shown(when)}" if kind == "connect" else " to ".join(map(_shown, when))
+        title += f", protocol {as_json(number)}, node id {node_id[:_MAX_TEXT]}, "
+        title += f"last added {as_json(when)}" if kind == "connect" else " to ".join(map(as_json, when))
         for name, value in options[0].items() if options else ():
             if name != "token":
                 fields.setdefault("options", {})[name] = value
-                title += f", {name[:_MAX_TEXT]} {_shown(value)}"
+                title += f", {name[:_MAX_TEXT]} {as_json(value)}"
             else:
                 title += ", with a token"
     elif kind in ("ping", "pong", "synced"):
         fields["added"] = rest[0]
-        title += f", added {_shown(rest[0])}"
+        title += f", added {as_json(rest[0])}"
     elif kind == "error":
         fields["error"], *more = rest
         title += f" {rest[0][:_MAX_TEXT]}"
@@ -131,7 +127,8 @@ def _other(text: bytes, at: int) -> Frame:
     return Frame(at, 0, len(text), title, fields, carried[:BODY_KEPT], len(carried))
 
 
-def _shown(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """Return the first characters of a value in JSON."""
     return _dumped(value)[:_MAX_TEXT].decode()
 
 
@@ -150,67 +147,3 @@ _WRONG = {
     "bad_action": "no action: an object with a string as its type, and no number as its length",
     "bad_meta": "no meta: an object with a number as its time, and an id of one of the three forms",
 }
-
-
-class Probe(readable.Probe):
-    """Asks whether a Logux server listens, by `connect` and pings."""
-
-    silence = "a Logux server answers to connect at once"
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        options: dict[str, Any] = {}
-        self._secret = "" if config.token is None else config.token.reveal()
-        if self._secret:
-            options["token"] = self._secret
-        if config.subprotocol:
-            options["subprotocol"] = config.subprotocol
-        # Servers close other connections of the same client id.
-        node_id = f"{config.user}:{urandom(8).hex()}:check"
-        self._connect = messages.Connect(messages.PROTOCOL, node_id, 0, options)
-        self._strict = isinstance(config.subprotocol, str)  # with strict_spec
-        self._asked = 0
-
-    def ask(self) -> list[bytes]:
-        """Return `connect`, afterwards a ping."""
-        self._asked += 1
-        return [messages.pack(self._connect if self._asked == 1 else messages.Ping(0))]
-
-    def begin_again(self) -> bool:
-        """Use protocol 4's form, if the last connection ended without an answer to `connect`."""
-        used = self._connect.options.get("subprotocol")
-        if self._asked > 1 or self._strict or not isinstance(used, int):
-            return False
-        self._asked = 0
-        self._connect = self._connect._replace(
-            options={**self._connect.options, "subprotocol": f"{used}.0.0"}
-        )
-        return True
-
-    def receive_data(self, data: bytes) -> bool | None:
-        """Read the answer to `connect` or to a ping."""
-        try:
-            message = messages.parse(data)
-        except messages.Refused:
-            return False
-        if isinstance(message, messages.Error):
-            if message.type == "wrong-credentials":
-                raise CredentialError("the server does not accept the token (wrong-credentials)")
-            older = messages.is_of_protocol_4(message) and not self._strict
-            words = messages.describe_versions(4) if older else "the server refuses the connection"
-            raise ProtocolError(f"{words}: {messages.describe(message, self._secret)}")
-        if isinstance(message, messages.Headers) and "env" in message.data:
-            self.about["env"] = str(message.data["env"])[:_MAX_TEXT]
-        if isinstance(message, messages.Connected):
-            if message.protocol < messages.MIN_PROTOCOL:
-                raise ProtocolError(messages.describe_versions(message.protocol))
-            self.about["node_id"] = message.node_id[:_MAX_TEXT]
-            self.about["protocol"] = message.protocol
-            if "subprotocol" in message.options:
-                used = message.options["subprotocol"]
-                self.about["subprotocol"] = used if isinstance(used, int) else _shown(used)
-            self.about["time_ms"] = message.end
-            return True
-        if isinstance(message, messages.Connect):
-            return False
-        return True if isinstance(message, messages.Pong) and self._asked > 1 else None

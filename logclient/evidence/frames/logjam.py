@@ -1,26 +1,27 @@
-"""Logjam's messages as frames that people can read, and the probe of ``logclient check``."""
+"""Logjam: messages for people."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from logclient import readable
-from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, expand
+from logclient._ext.logjam import STATUS_NAMES, Decoder, expand
 from logclient.delivery.contract import find_frames
-from logclient.logjam import messages
+from logclient.evidence.frames import BODY_KEPT, Bytes, Frame, counted, text_of
 from logclient.logjam.messages import COMPRESSIONS
-from logclient.readable import BODY_KEPT, Bytes, Frame
+
+_text = partial(text_of, limit=256)
 
 
-def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
+def frames(data: Bytes) -> Iterator[Frame]:
     """Yield the messages of one direction, each followed by its frames, with bodies unpacked.
 
     Faults are those that the decoder of captures finds. Replies are recognized by their form.
     """
     view = memoryview(data)
-    decoder = Decoder(max_unpacked=max_unpacked)
+    decoder = Decoder()
     at = 0
     while at < len(view):
         try:
@@ -29,16 +30,13 @@ def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
             wrong = f"cut inside a message: {len(view) - at:,} bytes of it"
             yield Frame(at, 0, len(view) - at, "", {}).marked(wrong, view)
             return
-        yield from _message(view, at, spans, decoder, max_unpacked)
+        yield from _message(view, at, spans, decoder)
         at = spans[-1][1]
 
 
-def _message(
-    view: memoryview, at: int, spans: list[tuple[int, int]], decoder: Decoder, max_unpacked: int
-) -> Iterator[Frame]:
+def _message(view: memoryview, at: int, spans: list[tuple[int, int]], decoder: Decoder) -> Iterator[Frame]:
     unit = bytes(view[at : spans[-1][1]])
     parts = [bytes(view[begin : min(end, begin + BODY_KEPT)]) for begin, end in spans]
-    count = f"{len(spans)} frame{'s'[: len(spans) != 1]}"
     if _is_reply(parts):
         fields: dict[str, Any] = {"type": "reply", "app_env": _text(parts[0]), "status": _text(parts[1])}
         if len(parts) == 3:
@@ -51,14 +49,12 @@ def _message(
     known = row.app_env_length[0] or row.topic_length[0]
     kind = "ping" if name == "ping" else "request" if row.request[0] else "message"
     fields = {"type": kind, "frames": len(spans)}
-    title = f"{kind} of {count}"
+    title = f"{kind} of {len(spans)} frame{'s'[: len(spans) != 1]}"
     if known:
-        first = row.request[0]
-        app_env, topic = (
-            (parts[first + 1], parts[first]) if kind == "ping" else (parts[first], parts[first + 1])
-        )
-        fields |= {"app_env": _text(app_env), "topic": _text(topic)}
-        title += f", {_text(app_env)}, {_text(topic)}"
+        first, second = map(_text, parts[row.request[0] :][:2])
+        app_env, topic = (second, first) if kind == "ping" else (first, second)
+        fields |= {"app_env": app_env, "topic": topic}
+        title += f", {app_env}, {topic}"
     if known and name not in ("no_meta", "old_meta", "bad_meta"):
         compression = row.compression[0]
         fields |= {
@@ -67,30 +63,25 @@ def _message(
             "created_ms": row.created_ms[0],
             "sequence": row.number[0],
         }
-        title += (
-            f", {fields['compression']}, device {row.device[0]}, created {row.created_ms[0]}, "
-            f"sequence {row.number[0]}"
-        )
-    wrong = ""
-    if status > OK + 3 and name not in ("ping", "heartbeat"):
-        wrong = _WRONG[name]
-    frame = Frame(at, 0, len(unit), title, fields)
-    yield frame.marked(wrong, view) if wrong else frame
+        about = ", {compression}, device {device}, created {created_ms}, sequence {sequence}"
+        title += about.format(**fields)
+    wrong = _WRONG.get(name, "")
+    yield Frame(at, 0, len(unit), title, fields).marked(wrong, view)
     body_at = 2 + row.request[0]
     for place, (begin, end) in enumerate(spans):
         if known and not wrong and place != body_at:
             continue  # its fields are shown already
         size = end - begin
-        body, length, words = parts[place], size, f"frame {place + 1}, {size:,} byte{'s'[: size != 1]}"
+        body, length, words = parts[place], size, f"frame {place + 1}, {counted(size, 'byte')}"
         if known and place == body_at and row.compression[0] and not wrong:
             # a body that cannot be opened is shown as it is; its fault is shown above
-            opened = expand(unit, max_unpacked)
+            opened = expand(unit)
             begin_at = begin - at
             length = len(opened) - len(unit) + size
             body = opened[begin_at : begin_at + min(length, BODY_KEPT)]
             words += f", {length:,} unpacked"
         inner = Frame(begin - 4, 1, 4 + size, words, {"type": "frame", "length": size}, body, length)
-        if known and place == body_at and status == OK + 3:
+        if known and place == body_at and name == "not_json":
             inner = inner.marked("not one JSON object in UTF-8", view)
         yield inner
 
@@ -99,10 +90,6 @@ def _is_reply(parts: list[bytes]) -> bool:
     if len(parts) == 2:
         return parts[1] in (b"202 Accepted", b"400 Bad Request")
     return len(parts) == 3 and parts[:2] == [b"ping", b"200 OK"]
-
-
-def _text(data: bytes) -> str:
-    return data[:256].decode("utf-8", "backslashreplace")
 
 
 _WRONG = {
@@ -120,34 +107,3 @@ _WRONG = {
     "too_large": "its body unpacks to more than 64 MiB: importers hang or abort on it",
     "no_library": "its body cannot be opened here: python-snappy or lz4 is not installed",
 }
-
-
-class Probe(readable.Probe):
-    """A ping, which is no event. A PUSH socket only tells that it is connected."""
-
-    silence = "a logjam-device answers to a ping at once"
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self._app_env = config.path[1:].encode()
-        self._push = config.scheme == "logjam+push"
-        self._data = b""
-
-    def ask(self) -> list[bytes]:
-        """Return a ping; nothing for a PUSH socket."""
-        self._data = b""
-        if self._push:
-            return []
-        return [messages.unit([b"", b"ping", self._app_env, b"{}", messages.Meta().pack()])]
-
-    def receive_data(self, data: bytes) -> bool | None:
-        """Read the answer to a ping."""
-        self._data += data
-        expected = messages.unit([b"ping", b"200 OK", b""])[:-4]
-        if self._data[: len(expected)] != expected[: len(self._data)]:
-            return False
-        rest = self._data[len(expected) :]
-        if len(rest) < 4:
-            return None
-        size = int.from_bytes(rest[:4], "little")
-        return None if len(rest) - 4 < size < 1024 else len(rest) - 4 == size

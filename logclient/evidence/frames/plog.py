@@ -1,54 +1,15 @@
-"""plog: datagrams as readable frames, and the probe of ``logclient check``."""
+"""plog: datagrams for people."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from struct import Struct
 from typing import Any
 
-from logclient import readable
 from logclient._ext.hash import murmur3
-from logclient._ext.plog import COMMAND as IS_COMMAND
-from logclient._ext.plog import HEADER, MAX_DATAGRAM, SIMPLE, VERDICT_NAMES, Reassembler, datagrams
-from logclient.plog.messages import COMMANDS, command, split_tags
-from logclient.readable import BODY_KEPT, Bytes, Frame
-
-_RUN = Struct("<II")  # the head of a run of datagrams
-
-
-class Probe(readable.Probe):
-    """Asks whether a plog server listens, by pings."""
-
-    silence = "no server listens there, or UDP is blocked on the way"
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self._lines = config.scheme == "plog+tcp"
-        self._payload = b""
-        self._asked = 0
-
-    def ask(self) -> list[bytes]:
-        """Return the next ping; nothing over TCP, which has no commands."""
-        if self._lines:
-            return []
-        self._asked += 1
-        self._payload = b"%x-%d" % (id(self), self._asked)
-        return self.insist()
-
-    def insist(self) -> list[bytes]:
-        """Return the last question again: a datagram may be lost."""
-        ping = command("ping", self._payload)
-        return [_RUN.pack(len(ping), len(ping)) + ping]
-
-    def receive_data(self, data: bytes) -> bool | None:
-        """Read the answer to the last ping."""
-        for datagram in datagrams(data):
-            if not datagram.startswith(b"PONG"):
-                return False
-            if datagram[4:] == self._payload:
-                return True
-        return None
+from logclient._ext.plog import COMMAND, HEADER, MAX_DATAGRAM, SIMPLE, VERDICT_NAMES, Reassembler
+from logclient.evidence.frames import BODY_KEPT, Bytes, Frame
+from logclient.plog.messages import COMMANDS, split_tags
 
 
 def frames(data: Bytes) -> Iterator[Frame]:
@@ -69,7 +30,7 @@ def frames(data: Bytes) -> Iterator[Frame]:
     fields: dict[str, Any] = {"type": name}
     if verdict == SIMPLE:
         title = "unboxed message"
-    elif verdict == IS_COMMAND:
+    elif verdict == COMMAND:
         letters = body[:4].decode("latin-1").upper()
         fields = {"type": "command", "command": letters}
         title, body = f"command {letters}", body[4:]
@@ -88,11 +49,10 @@ def frames(data: Bytes) -> Iterator[Frame]:
         title += "".join(f", tag {tag}" for tag in tags)
     else:
         title, body = "", b""
-    frame = Frame(0, 0, len(view), title, fields, body[:BODY_KEPT], len(body))
     wrong = _WRONG.get(name, "")
     if name == "bad_checksum":
         wrong += f": {murmur3(judged.payload(0)):08x}"
-    yield frame.marked(wrong, view) if wrong else frame
+    yield Frame(0, 0, len(view), title, fields, body[:BODY_KEPT], len(body)).marked(wrong, view)
 
 
 _WRONG = {

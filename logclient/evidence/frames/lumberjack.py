@@ -1,13 +1,13 @@
-"""Lumberjack's bytes as frames that people can read, and the probe of ``logclient check``."""
+"""Lumberjack: the frames of a connection for people."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from logclient import readable
 from logclient._ext.lumberjack import Reader, check_json
-from logclient.readable import BODY_KEPT, Bytes, Frame
+from logclient.evidence.frames import BODY_KEPT, Bytes, Frame, counted
 
 MAX_INFLATED = 64 << 20
 """Bound on the bytes of a compressed frame with everything in it, inflated: the reader's."""
@@ -100,7 +100,7 @@ def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bo
     whole = True
     while whole and at < len(view):
         frame, whole, content = _frame(view, at, depth, budget)
-        yield frame.marked(frame.wrong, view) if frame.wrong else frame, whole, content
+        yield frame.marked(frame.wrong, view), whole, content
         at += frame.size
 
 
@@ -114,7 +114,7 @@ def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, b
     elif kind and kind not in _HEADS:
         wrong = f"no frame: its type is byte 0x{kind[0]:02x}"
     elif not kind or left < _HEADS[kind]:
-        wrong = f"cut inside the head of a frame: {left} byte{'s'[: left != 1]} of it"
+        wrong = f"cut inside the head of a frame: {counted(left, 'byte')} of it"
     if wrong:
         return Frame(at, depth, left, "", {}, wrong=wrong), False, None
     number = int.from_bytes(head[2:6], "big")
@@ -122,7 +122,7 @@ def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, b
     fields: dict[str, Any] = {"version": int(name[0]), "type": name[1]}
     if kind == b"W":
         fields["window"] = number
-        return Frame(at, depth, 6, f"{name} window of {_count(number, 'event')}", fields), True, None
+        return Frame(at, depth, 6, f"{name} window of {counted(number, 'event')}", fields), True, None
     if kind == b"A":
         fields["ack"] = number
         title = f"{name} ack {number}" + ("" if number else " (keep-alive)")
@@ -134,7 +134,7 @@ def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, b
         count = int.from_bytes(head[6:10], "big")
         size, body = _pairs(view, at, count)
         length = min(size, left) - 6
-        title = f"{name} sequence {number}, {_count(count, 'pair')}"
+        title = f"{name} sequence {number}, {counted(count, 'pair')}"
     else:
         begin = _HEADS[kind]
         length = int.from_bytes(head[begin - 4 : begin], "big")
@@ -143,11 +143,11 @@ def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, b
         body = bytes(payload[:BODY_KEPT]) if kind == b"J" else b""
         if kind == b"J":
             fields["sequence"] = number
-            title = f"{name} sequence {number}, {_count(length, 'byte')}"
+            title = f"{name} sequence {number}, {counted(length, 'byte')}"
             if size <= left and check_json(payload) is None:
                 wrong = "not one JSON object in UTF-8"
         else:
-            title = f"{name} compressed, {_count(length, 'byte')}"
+            title = f"{name} compressed, {counted(length, 'byte')}"
             if depth >= _DEEPEST:
                 wrong = "a compressed frame nested more than once is not opened"
             elif size <= left:
@@ -156,16 +156,12 @@ def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, b
                     fields["inflated"] = len(content)
                     title += f", {len(content):,} inflated"
                 if behind:
-                    title += f", {_count(behind, 'byte')} behind the stream"
+                    title += f", {counted(behind, 'byte')} behind the stream"
     fields["length"] = length
     if size > left:
         wrong = f"cut: {left:,} of its {size:,} bytes" if kind != b"D" else f"cut after {left:,} bytes"
     frame = Frame(at, depth, min(size, left), title, fields, body, length, wrong)
     return frame, size <= left, content
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s'[: n != 1]}"
 
 
 def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes, bytes]]]:
@@ -191,8 +187,6 @@ def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes
 
 def _inflated(payload: memoryview, budget: int) -> tuple[Bytes | None, int, str]:
     """Inflate a frame; return the content (None: above `budget`), the bytes behind it, and its fault."""
-    import zlib
-
     content, behind, wrong = _inflate(payload, budget, zlib.MAX_WBITS)
     if wrong and content is not None and len(payload) > 1 and payload[0] & 15 == 8:
         # A damaged zlib stream: inflate it again without its checksum, to show the rest.
@@ -203,8 +197,6 @@ def _inflated(payload: memoryview, budget: int) -> tuple[Bytes | None, int, str]
 def _inflate(
     payload: memoryview, budget: int, wbits: int, step: int = _PIECE
 ) -> tuple[Bytes | None, int, str]:
-    import zlib
-
     inflater = zlib.decompressobj(wbits)
     content = bytearray()
     try:
@@ -220,36 +212,3 @@ def _inflate(
     except zlib.error as error:
         return content, 0, str(error).rpartition(": ")[2]
     return content, 0, ""
-
-
-class Probe(readable.Probe):
-    """Questions that a Lumberjack reader answers without taking them for events.
-
-    The first is an empty window, which Logstash acknowledges at once, with 0. The server of go-lumber answers
-    to nothing but events. Before silence counts as such, the head of another empty window is sent. Its number
-    ends in line feeds, because an HTTP server waits for them before it complains.
-    """
-
-    silence = "it may be one that answers only events, as go-lumber's does: leave out --no-event"
-    may_be_silent = True
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self._version = str(config.version).encode()
-        self._data = b""
-
-    def ask(self) -> list[bytes]:
-        """Return an empty window."""
-        self._data = b""
-        return [self._version + b"W\0\0\0\0"]
-
-    def insist(self) -> list[bytes]:
-        """Return the head of another one."""
-        return [self._version + b"W\0\0\n\n"]
-
-    def receive_data(self, data: bytes) -> bool | None:
-        """Read an acknowledgement."""
-        self._data = (self._data + data)[:6]
-        if self._data[:1] not in (b"", b"1", b"2") or self._data[1:2] not in (b"", b"A"):
-            return False
-        return True if len(self._data) == 6 else None
