@@ -18,12 +18,9 @@ from logclient.client import Client, Stats, open_client
 from logclient.config.documents import DocumentConfig
 from logclient.config.parsing import parse
 from logclient.errors import ExitCode
-from logclient.plog import Client as PlogClient
-from logclient.plog import Loss
 from logclient.records.formatters import timestamp
 
 _PROGRESS_S = 0.25  # seconds between two checks of the client, and between two progress lines on a terminal
-_COUNTERS_S = 1.0  # seconds to wait for a server's counters; one that does not answer is not asked again
 _CLOSE_S = 5.0
 _BLOCK_BEYOND_S = 60.0  # beyond ``--timeout``, for a full queue: the main thread gives up first
 _SHOWN_REFUSALS = 10  # the number of refused lines that are named on stderr; further ones are only counted
@@ -116,15 +113,12 @@ class _FileSender:
         self.stopped: Stopped | None = None  # by a signal before every event had its outcome
         self.stop = threading.Event()
         self.begun = time.monotonic()
-        self.loss: Loss | None = None  # by the server's counters; None: unknown
 
     def run(self) -> int:
         """Send everything and print the report; returns the exit code."""
         reader = threading.Thread(target=self._read_files, name="logclient-send", daemon=True)
         progress = ProgressLine()
         with ClientMessages(f"{self.url}: ") as messages:
-            # Plog servers acknowledge nothing: only their counters show losses.
-            counters = self.client.watch(_COUNTERS_S) if isinstance(self.client, PlogClient) else None
             self.begun = time.monotonic()
             reader.start()
             try:
@@ -132,8 +126,6 @@ class _FileSender:
             finally:
                 progress.clear()
             self.stop.set()
-            if counters is not None and not stalled and not self.stopped:
-                self.loss = counters.loss()
             before = self.client.stats()
             # After a signal, do not wait for a client that never connected.
             abandon = stalled or (self.stopped and not before.connects)
@@ -170,8 +162,7 @@ class _FileSender:
             return ExitCode.UNREACHABLE
         undelivered = any(stats.failed.values()) or any(stats.dropped.values())
         left = stats.queued or stats.inflight
-        lost = self.loss is not None and self.loss.lost
-        if undelivered or left or lost or self.refused or self.error:
+        if undelivered or left or self.refused or self.error:
             return ExitCode.BROKEN
         return ExitCode.OK
 
@@ -317,8 +308,6 @@ class _FileSender:
                 "moved": stats.moved,
                 "connects": stats.connects,
                 **{name: getattr(self, name) for name in ("blank", "replaced", "refused")},
-                "lost": None if self.loss is None else self.loss.lost,
-                "loss_reason": "" if self.loss is None else self.loss.reason,
                 "seconds": round(seconds, 3),
                 "exit": int(code),
             }
@@ -331,7 +320,4 @@ class _FileSender:
         more = {"outstanding": outstanding, "resent": stats.resent, "blank lines": self.blank}
         more |= {"bytes replaced": self.replaced, "lines refused": self.refused}
         parts += [f"{word} {number}" for word, number in more.items() if number]
-        if self.loss is not None and self.loss.lost != 0:
-            lost = f"{self.loss.lost} by the server's counters" if self.loss.lost else "unknown"
-            parts.append(f"lost {lost}{self.loss.reason and f' ({self.loss.reason})'}")
         print(f"sent {self.sent} in {seconds:.1f}s: {', '.join(parts)}")

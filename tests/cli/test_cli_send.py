@@ -9,7 +9,6 @@ import json
 import lzma
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,8 +23,6 @@ import pytest
 
 from logclient import cli
 from logclient.cli.progress import ProgressLine, RateEstimate
-from logclient.errors import ExitCode
-from logclient.testing import plog as plog
 from logclient.testing.lumberjack import Collector
 from tests.support import need
 from tests.support.patience import PATIENCE
@@ -449,51 +446,6 @@ class TestFailures:
         )
         assert result["dropped"]["overflow"] > 0
         assert result["acked"] + result["dropped"]["overflow"] == result["sent"] == 3000
-
-
-class TestPlog:
-    """Nothing is acknowledged, but the server counts the events it has seen."""
-
-    def lines(self, tmp_path: Path) -> str:
-        path = tmp_path / "lines"
-        path.write_text("".join(f"line {number}\n" for number in range(100)))
-        return str(path)
-
-    def test_no_loss_is_reported_when_all_arrived(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with plog.Collector() as server:
-            result = send(capsys, f"plog://127.0.0.1:{server.port}", self.lines(tmp_path))
-        assert (result["handed"], result["lost"], result["loss_reason"]) == (100, 0, "")
-
-    def test_losses_are_reported_by_the_servers_counters(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        for arguments in ([], ["--json"]):
-            with plog.Collector(faults="drop=every:10") as server:
-                url = f"plog://127.0.0.1:{server.port}"
-                assert cli.main(["send", url, self.lines(tmp_path), *arguments]) == ExitCode.BROKEN
-                dropped = server.faults_done["drop"]
-            assert dropped > 5
-            said = f'"lost": {dropped}' if arguments else f"lost {dropped} by the server's counters"
-            assert said in capsys.readouterr().out
-
-    @pytest.mark.slow
-    def test_losses_are_unknown_without_counters(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
-            sink.bind(("127.0.0.1", 0))
-            url = f"plog://127.0.0.1:{sink.getsockname()[1]}"
-            assert cli.main(["send", url, self.lines(tmp_path)]) == ExitCode.OK
-        assert "handed 100" in (said := capsys.readouterr().out)
-        assert "lost unknown (stat: no answer in 1 s" in said
-
-    def test_other_protocols_report_no_losses(
-        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        result = send(capsys, f"lumberjack://127.0.0.1:{server.port}", self.lines(tmp_path))
-        assert (result["acked"], result["lost"], result["loss_reason"]) == (100, None, "")
 
 
 class TestProcesses:
