@@ -16,8 +16,6 @@ from logclient.logjam.config import LogjamConfig
 from logclient.plog import Client
 from logclient.readable import escape
 
-_DERIVED = ("seen_messages", "failed_to_send")  # printed in addition to the fields of a plog server's answer
-
 
 class _Answer(NamedTuple):
     title: str
@@ -81,29 +79,26 @@ def _ask_plog(given: Config, endpoint: Endpoint, arguments: argparse.Namespace) 
         try:
             if not arguments.settings:
                 return _counters(client, arguments.timeout)
-            settings = client.envi(arguments.timeout)
+            settings = client.command("envi", timeout=arguments.timeout)
             return _Answer("", settings, settings.splitlines())
         finally:
             client.close(timeout=0.0)
 
 
 def _counters(client: Client, timeout: float) -> _Answer:
-    """Ask for counters; in the lines those by size are added up, and empty ones left out."""
-    counters = client.stat(timeout)
-    derived = {name: getattr(counters, name) for name in _DERIVED}
-    fields = {**counters._asdict(), **derived, "defragmenter": counters.defragmenter._asdict()}
-    lines = []
-    for name, value in {**derived, **fields}.items():
-        if name in ("uptime", "raw") or value in (None, "", ()):
-            continue
-        if name == "defragmenter":
-            value = ", ".join(f"{part} {number}" for part, number in value.items())
-        elif name == "handlers":
-            value = json.dumps(value)
-        elif isinstance(value, tuple):
-            value = sum(number if isinstance(number, int) else sum(number) for number in value)
-        lines.append(f"{name.replace('_', ' ')}: {value}")
-    return _Answer(f"up {describe_uptime(counters.uptime)}", fields, lines)
+    """Ask for counters."""
+    counters = client.command("stat", timeout=timeout)
+    lines = [f"{n.replace('_', ' ')}: {_shown(value)}" for n, value in counters.items() if n != "uptime"]
+    return _Answer(f"up {describe_uptime(counters['uptime'])}", counters, lines)
+
+
+def _shown(value: Any) -> str:
+    """Describe a counter. One that is kept by size, in lists, is added up."""
+    rows = value if isinstance(value, list) else [value]
+    numbers = [number for row in rows for number in (row if isinstance(row, list) else [row])]
+    if all(isinstance(number, int) and abs(number) < 1 << 63 for number in numbers):
+        return str(sum(numbers))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def describe_uptime(milliseconds: int) -> str:

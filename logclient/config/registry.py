@@ -69,7 +69,6 @@ SCHEMES: dict[str, Scheme] = {
     "plog+tcp": _PLOG._replace(
         core="logclient.plog.core:Lines",
         transport="logclient.transports.tcp:OneWay",
-        client="logclient.plog.client:Lines",
     ),
     "logux": _LOGUX,
     "logux+tls": _LOGUX._replace(tls=True),

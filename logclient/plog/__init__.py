@@ -5,9 +5,7 @@
     with logclient.connect("plog://127.0.0.1:23456", event_type="orders") as client:
         client.event({"order": 7, "state": "paid"})         # an event document
         client.publish(b"any bytes", topic="audit", key="7")
-        client.ping().seconds, client.stat().seen_messages
-        watch = client.watch()                              # then send, and ask how much was lost
-        watch.loss().lost
+        client.command("ping"), client.command("stat")
 
 An event document is a JSON object with these fields, and ``uuid``, which is the event's id:
 
@@ -33,14 +31,7 @@ from logclient.lazy import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from logclient.plog.client import Client as Client
-    from logclient.plog.client import Defragmenter as Defragmenter
-    from logclient.plog.client import Documents as Documents
-    from logclient.plog.client import Lines as Lines
-    from logclient.plog.client import Loss as Loss
-    from logclient.plog.client import Pong as Pong
-    from logclient.plog.client import Stat as Stat
-    from logclient.plog.client import Watch as Watch
 
-__all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat", "Watch"]
+__all__ = ["Client"]
 
-__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "client"))
+__getattr__, __dir__ = lazy_names(__name__, {"Client": "client"})

@@ -8,7 +8,7 @@ arrives when many do not. ``slow_start`` is for a receiver whose state is unknow
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Grant(NamedTuple):
@@ -48,54 +48,115 @@ class ByQueue:
         return Grant((most - held - used) * self._share, most * self._share, self._idle)
 
 
+class Sent(NamedTuple):
+    """What the client has sent at a time: commands with ``stat`` among them, messages, and their packets."""
+
+    at: float
+    commands: int
+    messages: int
+    packets: int
+
+
 class ByStat:
     """Follows what arrives, from `base` packets per second on and never below one.
 
     Where more than a quarter of the messages is lost, the path takes what has arrived and no more. A smaller
     loss may have other reasons: the rate falls slowly, not below the best of what arrived lately, and now and
     then it rises all the same.
+
+    An answer does not name its question. One that comes after `PATIENCE` is compared with what was sent by a
+    later question: what was on its way counts as lost, until an answer comes in time.
     """
 
+    INTERVAL = 0.25
+    """Seconds between two questions."""
+    PATIENCE = 2.0
+    """Seconds after which a question without an answer is asked again."""
     _PROBE = 4  # answers from one rise in spite of losses to the next
 
     def __init__(self, base: float) -> None:
         self.base = base
         self.rate = base
-        self._lost = self._sent = self._packets = 0  # at the last answer
-        self._at: float | None = None
+        self.due = 0.0
+        """When to call `asks`."""
+        self._asked = self._last = Sent(0.0, 0, 0, 0)  # by the last question, and by the last with an answer
+        self._waits = False  # for the answer to the last question
+        self._first: tuple[dict[str, Any], Sent] | None = None  # the answer that later ones are compared with
+        self._lost = 0  # of the messages sent since then
         self._best = 0.0  # of the rates of arrivals, forgotten slowly
         self._answers = self._silent = 0
 
-    def answered(self, now: float, lost: int | None, sent: int, packets: int) -> None:
-        """Adapt the rate to an answer: `lost` messages (None: unknown) of those `sent`, and our `packets`."""
-        more, taken = (lost or 0) - self._lost, self._taken(now, packets)
-        share = max(0.0, more / max(sent - self._sent, more, 1))
-        arrived = taken * (1 - share)
+    def asks(self, sent: Sent) -> bool:
+        """Return whether to ask now, with so much `sent` before. There is one question at a time."""
+        if self._waits and sent.at >= self._asked.at + self.PATIENCE:
+            self._waits = False
+            self._silent += 1
+            if self._silent > 1:  # one question or answer is easily lost
+                taken = self.rate if self._first is None else self._taken(sent)
+                self.rate = max(1.0, min(self.rate, taken) / 2)
+        if sent.at < self.due:
+            return False
+        self.due = sent.at + self.INTERVAL
+        if self._waits or (self._first is not None and sent.packets == self._asked.packets):
+            return False
+        self._asked, self._waits = sent, True
+        return True
+
+    def answered(self, stat: dict[str, Any]) -> int:
+        """Adapt the rate to an answer; return how many more messages are lost, or fewer, than at the last."""
+        if not self._waits:
+            return 0  # to a question of the application
+        sent, self._waits, self._silent = self._asked, False, 0
         self._answers += 1
-        self._silent = 0
-        if lost is None:
+        lost = None if self._first is None else lost_between(*self._first, stat, sent)
+        if lost is None:  # counting begins again
+            self._first, self._lost, self._last = (stat, sent), 0, sent
             self.rate = min(self.rate, self.base)
-        elif share > 0.25:
+            return 0
+        more, taken = lost - self._lost, self._taken(sent)
+        share = max(0.0, more / max(sent.messages - self._last.messages, more, 1))
+        arrived = taken * (1 - share)
+        self._lost, self._last = lost, sent
+        if share > 0.25:
             self._best = arrived
             self.rate = max(1.0, arrived, min(self.rate, taken) / 2)
-        else:
-            self._best = max(arrived, self._best * 63 / 64)
-            if share and self._answers % self._PROBE:
-                self.rate = max(1.0, self.rate * 0.9, self._best)
-            elif taken >= 0.7 * self.rate:
-                self.rate += self.base / 2 if self.rate >= self.base else self.rate / 8
-        self._lost, self._sent, self._packets, self._at = lost or 0, sent, packets, now
+            return more
+        self._best = max(arrived, self._best * 63 / 64)
+        if share and self._answers % self._PROBE:
+            self.rate = max(1.0, self.rate * 0.9, self._best)
+        elif taken >= 0.7 * self.rate:
+            self.rate += self.base / 2 if self.rate >= self.base else self.rate / 8
+        return more
 
-    def unanswered(self, now: float, packets: int) -> None:
-        """Halve the rate, unless it is the first in a row: one question or answer is easily lost."""
-        self._silent += 1
-        if self._silent > 1:
-            taken = self.rate if self._at is None else self._taken(now, packets)
-            self.rate = max(1.0, min(self.rate, taken) / 2)
+    def _taken(self, sent: Sent) -> float:
+        """Return the packets per second since the last question that has an answer."""
+        return (sent.packets - self._last.packets) / max(sent.at - self._last.at, 1e-3)
 
-    def _taken(self, now: float, packets: int) -> float:
-        """Return the packets per second since the last answer."""
-        return 0.0 if self._at is None else (packets - self._packets) / max(now - self._at, 1e-3)
+
+def lost_between(before: dict[str, Any], then: Sent, after: dict[str, Any], now: Sent) -> int | None:
+    """Return how many messages were lost between two answers to ``stat``; None: unknown.
+
+    A counter that fell tells of a restart, and one that grew by more than we sent of another client.
+    """
+    first, last = _arrivals(before), _arrivals(after)
+    if first is None or last is None:
+        return None
+    _, asked, begun, seen = grown = [new - old for old, new in zip(first, last, strict=True)]
+    sent = now.messages - then.messages
+    if min(grown) < 0 or asked > now.commands - then.commands or max(begun, seen) > sent:
+        return None
+    return sent - seen
+
+
+def _arrivals(stat: dict[str, Any]) -> tuple[int, int, int, int] | None:
+    """Return uptime, commands, messages whose first fragment arrived, and those that the handlers saw."""
+    try:
+        handler, begun = stat["handlers"][0], stat["v0_fragments"][0] + stat["udp_simple_messages"]
+        seen = handler.get("seen_messages", handler.get("logged"))
+        found = stat["uptime"], stat["v0_commands"], begun, seen
+    except (AttributeError, LookupError, TypeError):
+        return None
+    return found if all(type(number) is int for number in found) else None
 
 
 FIRST = 500.0  # packets per second at the slow start

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from logclient._ext.plog import COMMAND, SIMPLE, Judged, Reassembler
 from logclient.errors import ConfigError
-from logclient.plog.messages import Stat, split_tags
+from logclient.plog.messages import split_tags
 
 _SEGMENTS = 4  # of the real server's cache: a message gets a quarter of it at most
 _IDS = 10  # ids of each port among which holes are looked for
@@ -27,6 +27,12 @@ _HOSTS = 20  # that may get their full rate of answers at the same time
 _HOSTS_KEPT = 10_000
 _NEVER = float("inf")
 _LOWEST = -(1 << 31)  # stands for a place without an id
+_STAT = (  # counters in the order of the real server
+    "version", "uptime", "udp_simple_messages", "udp_invalid_version", "v0_invalid_type",
+    "v0_invalid_multipart_header", "unknown_command", "v0_commands", "exceptions", "unhandled_objects",
+    "holes_from_dead_port", "holes_from_new_message", "v0_fragments", "v0_invalid_checksum",
+    "v0_invalid_fragments", "dropped_fragments", "defragmenter", "handlers",
+)  # fmt: skip
 
 
 class _Port:
@@ -219,7 +225,7 @@ class Listener:
             "holes_from_new_message": self._holes.from_new_message,
             "handlers": [dict(handler) for handler in handlers],
         }
-        return {name: found[name] for name in Stat._fields if name != "raw"}
+        return {name: found[name] for name in _STAT}
 
 
 class Lines:

@@ -139,7 +139,7 @@ class TestOutcomes:
 
     def test_ping_raises_without_an_answer(self) -> None:
         async def main() -> None:
-            client = AsyncClient("plog://127.0.0.1:1")
+            client = AsyncClient("logux://127.0.0.1:1")
             with pytest.raises(ConnectFailed):
                 await client.ping(timeout=0.1)
             assert await client.close(1.0) == 0
@@ -214,7 +214,7 @@ class TestThreads:
 
     def test_many_pings_need_no_thread(self, started: list[str]) -> None:
         async def main() -> None:
-            client = AsyncClient("plog://127.0.0.1:1")
+            client = AsyncClient("logux://127.0.0.1:1")
             pings = [asyncio.ensure_future(client.ping(timeout=0.2)) for _ in range(50)]
             found = await asyncio.gather(*pings, return_exceptions=True)
             assert all(isinstance(one, ConnectFailed) for one in found)
@@ -274,7 +274,7 @@ class TestThreads:
             assert await client.flush(0.3) == 1
             assert await other.close(0.3) == 1
             with pytest.raises(ConnectFailed):
-                await AsyncClient("plog://127.0.0.1:1").ping(timeout=0.1)
+                await AsyncClient("logux://127.0.0.1:1").ping(timeout=0.1)
             assert ticks.count > 20
             asyncio.get_running_loop().call_later(0.05, short.clear)
             assert await client.flush(PATIENCE) == 0, "as soon as there is a thread again"

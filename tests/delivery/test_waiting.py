@@ -44,10 +44,11 @@ ASYNC: dict[str, Callable[[Any], Any]] = {
     "await submit": lambda client: client.submit({"message": "1"}),
     "await flush": lambda client: client.send({"message": "1"}) and client.flush(100 * PATIENCE),
 }
+COMMAND = {"command": lambda client: client.command("ping", timeout=100 * PATIENCE) is not None}
 PING = {"ping": lambda client: client.ping(timeout=100 * PATIENCE) is not None}
 ACTION = {"add": lambda client: client.add({"type": "a"}).result().ok}
 CASES = [(server, ways, how) for server in SERVERS for ways in (SYNC, ASYNC) for how in ways]
-CASES += [(server, PING, "ping") for server in ("plog", "logux")] + [("logux", ACTION, "add")]
+CASES += [("plog", COMMAND, "command"), ("logux", PING, "ping"), ("logux", ACTION, "add")]
 cases = pytest.mark.parametrize(
     ("server", "ways", "how"), CASES, ids=lambda v: v if isinstance(v, str) else ""
 )
@@ -122,7 +123,7 @@ FROM_THE_SENDER: dict[str, Callable[[Any, Any], Any]] = {
     "result": lambda client, delivery: delivery.result(),
     "flush": lambda client, delivery: client.flush(100 * PATIENCE),
     "flush of a handler": lambda client, delivery: logclient.Handler(client=client).flush(),
-    "ping": lambda client, delivery: client.ping(timeout=100 * PATIENCE),
+    "command": lambda client, delivery: client.command("ping", timeout=100 * PATIENCE),
 }
 
 
@@ -142,7 +143,7 @@ def test_the_sender_does_not_wait_for_itself(how: str, monkeypatch: pytest.Monke
             try:
                 FROM_THE_SENDER[how](self.client, delivery)
             except ConnectFailed:
-                assert how == "ping"
+                assert how == "command"
             ended.append(threading.current_thread().name)
 
     real = Lanes.deliver
@@ -157,7 +158,7 @@ def test_the_sender_does_not_wait_for_itself(how: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(Lanes, "deliver", deliver)
     gc.disable()
     try:
-        server: Any = PlogServer if how == "ping" else Collector
+        server: Any = PlogServer if how == "command" else Collector
         with server() as collector, logclient.connect(collector.url, timeout=100 * PATIENCE) as client:
             Session.client = client
             Session()

@@ -37,7 +37,7 @@ def settle(client: Any) -> None:
     """Wait until the server has read everything sent before: it has one queue."""
     for left in range(30, -1, -1):
         try:
-            client.stat(timeout=PATIENCE)
+            client.command("stat", timeout=PATIENCE)
             return
         except logclient.ConnectFailed:
             if not left:

@@ -16,10 +16,10 @@ import pytest
 import logclient
 from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
 from logclient.errors import ConfigError, ConnectFailed, EncodeError, ProtocolError, QueueFull
-from logclient.plog import Client, Documents
-from logclient.plog.messages import parse_stat, split_tags
+from logclient.plog import Client
+from logclient.plog.messages import split_tags
 from logclient.records.host import node_name
-from tests.plog.stat import stat_of
+from tests.plog.stat import STAT, stat_of
 from tests.support.forks import run_in_child
 from tests.support.patience import PATIENCE
 
@@ -150,39 +150,40 @@ class TestClient:
 
     def test_commands_are_answered_or_time_out(self, server: Server) -> None:
         with connect(server) as client:
-            assert client.ping(b"\0x").payload == b"\0x"
-            assert client.ping().seconds < PATIENCE
-            assert client.stat() == parse_stat(stat_of())
-            assert client.envi() == "Config({})"
-            with pytest.raises(ValueError, match="pass really=True"):
-                client.kill()
-            client.kill(really=True)
+            assert 0 < client.command("ping", b"\0x") < PATIENCE
+            assert server.commands == [b"PING\0x"]
+            assert client.command("ping") < PATIENCE
+            assert client.command("stat") == STAT
+            assert client.command("envi") == "Config({})"
+            assert client.command("kill") is None
             until(lambda: server.commands[-1] == b"KILL")
             server.answer = b"{}"
             with pytest.raises(ProtocolError, match="stat: "):
-                client.stat()
+                client.command("stat")
             server.deaf = True
             with pytest.raises(ConnectFailed, match="ping: no answer in 0"):
-                client.ping(timeout=0.1)
+                client.command("ping", timeout=0.1)
             with pytest.raises(ConnectFailed, match="stat: no answer in 0"):
-                client.stat(timeout=0.1)
+                client.command("stat", timeout=0.1)
             server.deaf = False
             server.answer = stat_of(uptime=9)
-            assert client.stat().uptime == 9
-            with pytest.raises(ValueError, match="command: "):
-                client.ping(bytes(70_000))
+            assert client.command("stat")["uptime"] == 9
+            for wrong in (("ping", bytes(70_000)), ("quit",)):
+                with pytest.raises(ValueError, match="command: "):
+                    client.command(*wrong)
 
     def test_stat_answers_eight_threads_at_once(self, server: Server) -> None:
         found: list[Any] = []
         with connect(server) as client:
             threads = [
-                threading.Thread(target=lambda: found.append(client.stat(timeout=PATIENCE))) for _ in range(8)
+                threading.Thread(target=lambda: found.append(client.command("stat", timeout=PATIENCE)))
+                for _ in range(8)
             ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join(PATIENCE)
-        assert found == [parse_stat(stat_of())] * 8
+        assert found == [STAT] * 8
 
     def test_a_fork_during_a_question_lets_the_child_ask(self, server: Server) -> None:
         server.deaf = True
@@ -190,7 +191,7 @@ class TestClient:
 
             def ask(timeout: float, words: str) -> None:
                 with pytest.raises(ConnectFailed, match=words):
-                    client.stat(timeout)
+                    client.command("stat", timeout=timeout)
 
             asking = threading.Thread(target=ask, args=(PATIENCE, "ended before the answer"))
             asking.start()
@@ -305,24 +306,7 @@ class TestClient:
         assert second["data"] == "WARNING formatted"
 
 
-class TestLoss:
-    @pytest.mark.parametrize("lose", [0, 7])
-    def test_loss_equals_the_undelivered_messages(self, server: Server, lose: int) -> None:
-        server.answer = None
-        with connect(server, pace=0) as client:
-            client.send(b"before")
-            watch = client.watch()
-            server.lose, server.taken = lose, 0
-            for n in range(700):
-                client.send({"n": n})
-                if n % 100 == 0:
-                    client.ping()
-            found = watch.loss()
-            assert found.reason == ""
-            assert found.sent == 700
-            assert found.lost == 701 - len(server.messages)
-            assert (found.lost > 90) == bool(lose)
-
+class TestMissing:
     def test_feedback_reports_what_is_missing(self, server: Server) -> None:
         server.lose, server.answer = 3, None
         reports: list[str] = []
@@ -337,105 +321,101 @@ class TestLoss:
             until(lambda: reports and reports[-1].endswith(f"{words}{client.stats().missing}"))
         assert client.stats().missing + len(server.messages) == 200
 
-    def test_loss_is_unknown_beside_another_client(self, server: Server) -> None:
-        """The other client sends while we send nothing, and while we send one event."""
+    def test_nothing_is_missing_beside_another_client(self, server: Server) -> None:
+        """The server's counters include its events, so they say nothing of ours."""
         server.answer = None
         other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with connect(server) as client, other:
-            watch = client.watch()
+        with connect(server, feedback="stat") as client, other:
+            client.send(b"first")
+            until(lambda: server.commands)
             other.sendto(b"text", ("127.0.0.1", server.port))
-            until(lambda: len(server.messages) == 1)
-            found = watch.loss()
-            assert (found.lost, found.reason) == (None, "another client's traffic is in the counters")
-            watch = client.watch()
-            other.sendto(b"\0\0PING", ("127.0.0.1", server.port))
-            until(lambda: server.commands[-1] == b"PING")
-            client.send(b"x")
-            assert watch.loss().reason == "another client's traffic is in the counters"
-
-    def test_loss_is_unknown_without_any_answer(self, server: Server) -> None:
-        server.deaf = True
-        with connect(server) as client:
-            watch = client.watch(0.1)
-            client.send(b"x")
-            found = watch.loss(0.2)
-            assert (found.lost, found.sent) == (None, 1)
-            assert found.reason.startswith("stat: no answer")
-
-    def test_loss_is_unknown_without_a_last_answer(self, server: Server) -> None:
-        server.answer = None
-        with connect(server) as client:
-            watch = client.watch()
-            server.deaf = True
-            client.send(b"x")
-            found = watch.loss(0.3)
-            assert found.lost is None
-            assert found.reason.startswith("stat: no answer")
+            until(lambda: len(server.messages) == 2)
+            server.lose = 1
+            asked = len(server.commands)
+            client.send(b"lost")
+            until(lambda: len(server.commands) > asked)
+            client.command("ping")
+            assert client.stats().missing == 0
 
 
 class TestDocuments:
-    def document_of(self, record: logging.LogRecord, made: Any = None, **options: Any) -> Any:
-        taken: list[bytes] = []
-        documents = Documents(lambda body, level, kind: taken.append(body), host="h", **options)
-        assert documents.ship(record, made) == bool(taken)
-        return json.loads(taken[0]) if taken else documents
+    def ship(
+        self, server: Server, record: logging.LogRecord, made: Any = None, **options: Any
+    ) -> tuple[dict[str, Any] | None, logclient.Stats]:
+        """Ship a record; return its document, without its id, and the counts of the client."""
+        with connect(server, **options) as client:
+            shipped = client.documents.ship(record, made)
+            assert client.flush(PATIENCE) == 0
+            stats = client.stats()
+        if not shipped:
+            return None, stats
+        until(lambda: server.messages)
+        found = server.documents()[0]
+        assert list(found)[-1] == "uuid"
+        del found["uuid"]
+        return found, stats
+
+    def data_of(self, server: Server, record: logging.LogRecord, made: Any = None, **options: Any) -> Any:
+        found, _ = self.ship(server, record, made, **options)
+        assert found is not None
+        return found["data"]
 
     def record_of(self, message: Any = "text", **fields: Any) -> logging.LogRecord:
         return logging.makeLogRecord({"msg": message, "created": 12.3456, "levelno": 20, **fields})
 
-    def test_timestamp_is_milliseconds(self) -> None:
-        found = self.document_of(self.record_of())
+    def test_timestamp_is_milliseconds(self, server: Server) -> None:
+        found, _ = self.ship(server, self.record_of())
+        assert found is not None
         assert list(found) == ["type", "host", "timestamp", "data"]
-        assert (found["type"], found["timestamp"]) == ("log", 12345)
+        assert (found["type"], found["host"], found["timestamp"]) == ("log", node_name(), 12345)
         assert found["data"]["message"] == "text"
 
-    def test_formatted_line_or_mapping_becomes_data(self) -> None:
-        assert self.document_of(self.record_of(), "line")["data"] == "line"
-        assert self.document_of(self.record_of(), {"a": 1, 2: None, "s": "\ud800"})["data"] == {
-            "a": "1", "2": "null", "s": "\ufffd",
-        }  # fmt: skip
+    @pytest.mark.parametrize(("made", "data"), [
+        ("line", "line"), ({"a": 1, 2: None, "s": "\ud800"}, {"a": "1", "2": "null", "s": "\ufffd"}),
+    ])  # fmt: skip
+    def test_formatted_line_or_mapping_becomes_data(self, server: Server, made: Any, data: Any) -> None:
+        assert self.data_of(server, self.record_of(), made) == data
 
-    def test_mapping_as_message_becomes_fields(self) -> None:
-        data = self.document_of(self.record_of({"event": "paid", "n": 1.5}))["data"]
+    def test_mapping_as_message_becomes_fields(self, server: Server) -> None:
+        data = self.data_of(server, self.record_of({"event": "paid", "n": 1.5}))
         assert (data["message"], data["n"]) == ("paid", "1.5")
 
-    def test_fields_named_like_ours_stay_in_data(self) -> None:
-        found = self.document_of(self.record_of(uuid="mine", type="theirs", data="x"))
+    def test_fields_named_like_ours_stay_in_data(self, server: Server) -> None:
+        found, _ = self.ship(server, self.record_of(uuid="mine", type="theirs", data="x"))
+        assert found is not None
         assert found["type"] == "log"
         assert (found["data"]["uuid"], found["data"]["type"]) == ("mine", "theirs")
 
-    def test_record_that_cannot_be_encoded_is_counted(self, capsys: pytest.CaptureFixture[str]) -> None:
-        lost: list[int] = []
-        documents = self.document_of(
-            self.record_of("x" * 1000), max_event_bytes=500, count_lost=lambda: lost.append(1)
-        )
-        assert (documents.failed, len(lost)) == (1, 1)
-        assert "a record of logger" in capsys.readouterr().err
-        found = self.document_of(self.record_of(extra="x" * 1000), max_event_bytes=500, truncate=True)
-        assert found.failed == 1
-        assert "longer than max_event_bytes (500)" in capsys.readouterr().err
+    @pytest.mark.parametrize(("record", "options"), [
+        ({"message": "x" * 1000}, {}), ({"extra": "x" * 1000}, {"truncate": True}),
+    ])  # fmt: skip
+    def test_record_that_cannot_be_encoded_is_counted(
+        self, server: Server, capsys: pytest.CaptureFixture[str], record: Any, options: Any
+    ) -> None:
+        found, stats = self.ship(server, self.record_of(**record), max_event_bytes=500, **options)
+        assert found is None
+        assert sum(stats.failed.values()) == 1
+        said = capsys.readouterr().err
+        assert "a record of logger" in said
+        assert "longer than max_event_bytes (500)" in said
 
-    def test_sanitized_values_are_counted(self) -> None:
-        counts: list[tuple[int, int]] = []
-        record = self.record_of(price=float("nan"))
-        self.document_of(record, count_changed=lambda *changed: counts.append(changed))
-        assert counts == [(1, 0)]
+    def test_sanitized_values_are_counted(self, server: Server) -> None:
+        _, stats = self.ship(server, self.record_of(price=float("nan")))
+        assert (stats.sanitized, stats.moved) == (1, 0)
 
-    def test_conflicting_fields_move_below_labels(self) -> None:
-        counts: list[tuple[int, int]] = []
-        record = self.record_of(event="paid", log={"x": 1})
-        made = self.document_of(record, count_changed=lambda *changed: counts.append(changed))["data"]
+    def test_conflicting_fields_move_below_labels(self, server: Server) -> None:
+        found, stats = self.ship(server, self.record_of(event="paid", log={"x": 1}))
+        assert found is not None
+        made = found["data"]
         assert (made["labels.event"], made["labels.log"]) == ("paid", '{"x":1}')
         assert not {"event", "log"} & made.keys()
-        assert counts == [(0, 2)]
+        assert (stats.sanitized, stats.moved) == (0, 2)
 
-    def test_values_become_strings(self) -> None:
-        documents = Documents(lambda *_: None, host="h")
-        assert documents.strings({"t": True, "e": "\xe9", "d": {"k": "\xe9"}}) == {
-            "t": "true", "e": "\xe9", "d": '{"k":"\xe9"}',
-        }  # fmt: skip
+    def test_values_become_strings(self, server: Server) -> None:
         cycle: dict[str, Any] = {}
         cycle["a"] = cycle
-        assert documents.strings(cycle) == {"a": '{"a":"<cycle>"}'}
-        assert documents.host == Documents(lambda *_: None, host="h").host
-        assert Documents(lambda *_: None).host == socket.gethostname()
+        with connect(server) as client:
+            assert client.documents.strings({"t": True, "e": "\xe9", "d": {"k": "\xe9"}}) == {
+                "t": "true", "e": "\xe9", "d": '{"k":"\xe9"}',
+            }  # fmt: skip
+            assert client.documents.strings(cycle) == {"a": '{"a":"<cycle>"}'}

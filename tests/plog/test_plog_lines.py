@@ -19,12 +19,10 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.plog import Codec
 from logclient.config.parsing import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.plog.core import Lines
 from logclient.testing.plog import Collector
 from logclient.transports.tcp import OneWay
 from tests.oracle import plog as oracle
 from tests.support.batches import inflight_of
-from tests.support.configs import config_for
 from tests.support.lumberjack_inputs import near_objects
 from tests.support.patience import PATIENCE
 from tests.support.pumps import refuse_pump
@@ -46,9 +44,9 @@ def url(request: pytest.FixtureRequest, server: Collector, monkeypatch: pytest.M
     return f"plog+tcp://127.0.0.1:{server.listens['tcp']}"
 
 
-def connect(url: str, **options: Any) -> plog.Lines:
+def connect(url: str, **options: Any) -> plog.Client:
     made = logclient.connect(url, **options)
-    assert isinstance(made, plog.Lines)
+    assert isinstance(made, plog.Client)
     return made
 
 
@@ -150,8 +148,11 @@ def test_commands_are_refused_over_tcp(url: str, capsys: pytest.CaptureFixture[s
         assert "plog+tcp servers cannot be asked" in capsys.readouterr().err
     assert cli.main(["check", "--no-event", url]) == ExitCode.OK
     assert "protocol  this protocol has no answers" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="plog over TCP has no 'ping'"):
-        Lines(config_for("plog+tcp"), PRODUCER).call("ping")
+    with connect(url) as client:
+        with pytest.raises(ConfigError, match="command: there are none over TCP"):
+            client.command("ping")
+        with pytest.raises(ConfigError, match="tags: lines over TCP have none"):
+            client.publish(b"x", key="7")
 
 
 def test_collect_of_tcp_alone_names_the_right_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

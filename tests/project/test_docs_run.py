@@ -1077,7 +1077,6 @@ STAGES: dict[str, list[Stage]] = {
     ],
     "docs/plog.md": [
         Stage(PLOG, "assert server.wait_for(events=3, timeout=20) and len(server.messages()) == 3"),
-        Stage(PLOG + "import logclient\nclient = logclient.connect('plog://127.0.0.1:23456')\n"),
         Stage(after="assert Reassembler and len(list(datagrams)) == 1"),
     ],
     "docs/tls.md": [

@@ -15,8 +15,8 @@ from logclient._ext.tracebacks import ExceptionFormatter
 from logclient.errors import ConfigError
 from logclient.logjam import Agent
 from logclient.logjam.agent import LineFormatter
-from logclient.plog.client import Documents
 from logclient.records.formatters import EcsFormatter
+from logclient.testing.plog import Collector
 from tests.support import agent_handler
 from tests.tracebacks.failing_modules import FAILURES, LINKS, exc_info, fail
 
@@ -132,10 +132,13 @@ class TestFingerprint:
         error, fingerprint = expected
         text = EcsFormatter(error_fingerprint=True).format(record_of(error))
         assert json.loads(text)["error"]["fingerprint"] == fingerprint
-        bodies: list[bytes] = []
-        documents = Documents(lambda body, *more: bodies.append(body), fingerprint=True)
-        documents.ship(record_of(error))
-        assert json.loads(bodies[0])["data"]["error.fingerprint"] == fingerprint
+        with Collector(keep=True) as server:
+            handler = logclient.Handler(server.url, error_fingerprint=True)
+            handler.handle(record_of(error))
+            handler.close()
+            assert server.wait_for(events=1)
+            (body,) = server.messages()
+        assert json.loads(body)["data"]["error.fingerprint"] == fingerprint
 
     @pytest.mark.parametrize("url", ["lumberjack://127.0.0.1:9", "logux://127.0.0.1:9", "plog://127.0.0.1:9"])
     def test_it_is_an_option_of_every_url_with_documents(self, url: str) -> None:
