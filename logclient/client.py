@@ -28,10 +28,11 @@ from logclient.config import registry
 from logclient.config.common import Config
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import is_local
-from logclient.config.parsing import MOVING, changed, parse
+from logclient.config.parsing import changed, parse
 from logclient.config.secrets import Secret
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine
+from logclient.delivery.lanes import MOST_ENDPOINTS
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
@@ -177,8 +178,7 @@ class Client(FastClient):
         self.config = config
         self.front_ends = weakref.WeakSet()
         self._reconfiguring: dict[int, Lock] = {}
-        self._engines = _Engines(config, self._core_factory(config))
-        self._engine = self._engines.make()
+        self._engine = _Engines(config, self._core_factory(config)).make()
         self.documents = self._documents(config, self._engine)
         queue = self._engine.queue
         options: dict[str, Any] = {
@@ -292,26 +292,23 @@ class Client(FastClient):
 
     def reconfigure(
         self,
-        url: str | None = None,
         *,
         level: Level | None = None,
         **options: Unpack[Options],
     ) -> None:
-        """Change the server, the level or the common fields of a running client. No event is lost.
+        """Change the level or the common fields of a running client, from the next event on.
 
         ::
 
             client.reconfigure(level="DEBUG")
-            client.reconfigure("lumberjack://other:5044", fields={"release": "2.4.2"})
+            client.reconfigure(fields={"release": "2.4.2"}, environment="staging")
 
-        Events that are queued go to the new server. Those in flight get their outcomes from the old one
-        first; what has none after some seconds is sent again to the new one, under the same id.
+        For another server, or any other option, make a new client, then close the old one.
 
         Args:
-            url: a URL of the same scheme; options that it does not name stay as they are.
             level: a level of ``logging`` for all Handlers, and other front ends, of this client.
-            options: ``connect_timeout``, and the options of TLS; with Lumberjack and Logux ``fields``,
-                ``service``, ``environment``, ``tags``, ``enrich``.
+            options: with Lumberjack and Logux ``fields``, ``service``, ``environment``, ``tags`` and
+                ``enrich``; each replaces its old value, and None restores the default.
 
         Raises:
             ConfigError: a value breaks a rule, or the option cannot change while the client runs. Then
@@ -319,19 +316,10 @@ class Client(FastClient):
         """
         number = None if level is None else level_number(level)
         with threads.lock_here(self._reconfiguring):
-            before = self.config
-            config = changed(before, url, options)
-            moved = any(config.options.get(name) != before.options.get(name) for name in MOVING)
-            if moved or config.endpoints != before.endpoints:
-                self._engines.config = config
-                try:
-                    self._engine.move(config.endpoints, self._engines.make_transport, config.redacted)
-                except BaseException:
-                    self._engines.config = before
-                    raise
-            fields = _common_fields(config).get("fields", {})
-            if fields != _common_fields(before).get("fields", {}):
-                (self.encoder if self.revision is None else self.revision.draft).set_fields(fields)
+            config = changed(self.config, options)
+            if options:
+                encoder = self.encoder if self.revision is None else self.revision.draft
+                encoder.set_fields(_common_fields(config)["fields"])
             self.config = config
         if number is not None:
             for front_end in tuple(self.front_ends):
@@ -478,8 +466,7 @@ class _Engines:
     """Makes a client's engine, and one for what each dead owner left in its spool. Never holds the client."""
 
     def __init__(self, config: Config, make_core: Callable[[bytes], Core]) -> None:
-        self.config = config  # `Client.reconfigure` replaces it
-        self._options = config
+        self._config = config
         self._make_core = make_core
         self._ledger: tuple[str, dict[str, str]] | None = None
         if config.ledger is not None:
@@ -494,19 +481,25 @@ class _Engines:
             }
             self._ledger = (private_directory(config.ledger, "ledger"), about)
 
-    def make_transport(self) -> Any:
-        """Make a transport; each engine has its own, and closes it."""
-        return registry.load(registry.lookup(self.config.scheme).transport)(self.config)
+    def _transports(self) -> list[Any]:
+        """Make one transport, or one for each server; each engine has its own, and closes them."""
+        config = self._config
+        count = len(config.endpoints) if config.balance else 1
+        if count > MOST_ENDPOINTS:
+            raise ConfigError(f"balance: for {MOST_ENDPOINTS} servers at most")
+        if config.balance and len(set(config.endpoints)) < count:
+            raise ConfigError("balance: each server once")
+        transport = registry.load(registry.lookup(config.scheme).transport)
+        return [transport(config) for _ in range(count)]
 
     def make(self, orphan: OrphanSpool | None = None) -> Engine:
         return Engine(
             self._make_core,
-            self.make_transport(),
-            self.config.endpoints,
-            self._options,
-            make_transport=self.make_transport if self._options.balance else None,
+            self._transports(),
+            self._config.endpoints,
+            self._config,
             ledger=self._ledger,
-            url=self.config.redacted,
+            url=self._config.redacted,
             make_replayer=self.make,
             orphan=orphan,
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logclient import client
 from logclient.client import Event, Level, level_number
 from logclient.config.common import Config
-from logclient.config.parsing import parse
+from logclient.config.parsing import changed
 from logclient.delivery import error_log
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from logclient.delivery.stats import Stats
@@ -93,12 +93,10 @@ class Client(AgentMethods[int], client.Client):
         delivery._settle(Outcome("dropped", "closed" if self.closed else DROPPED))
         return delivery
 
-    def reconfigure(
-        self, url: str | None = None, *, level: Level | None = None, **options: Unpack[Options]
-    ) -> None:
+    def reconfigure(self, *, level: Level | None = None, **options: Unpack[Options]) -> None:
         """Check the values and set the level. The client goes on to ship nothing."""
         number = None if level is None else level_number(level)
-        parse("none:" if url is None else url, environ={}, **options)
+        changed(self.config, options)
         for front_end in tuple(self.front_ends) if number is not None else ():
             front_end.setLevel(number)
 

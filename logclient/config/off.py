@@ -6,6 +6,7 @@ from copy import copy
 from typing import Any
 
 from logclient.config.common import Config
+from logclient.config.documents import DocumentConfig
 from logclient.config.option import Option, all_options
 from logclient.config.readers import Reader
 
@@ -16,6 +17,8 @@ class OffConfig(Config):
     It has every option of every protocol. A value must be right for one of the protocols; secrets are not
     read, because the places where they lie may not exist where nothing is shipped.
     """
+
+    changeable = DocumentConfig.changeable
 
 
 def _merge(options: list[Option]) -> Option:

@@ -1,4 +1,4 @@
-"""`parse`: a URL, keywords and variables become a `Config`; `changed`: another one, while a client runs."""
+"""`parse`: a URL, keywords and variables become a `Config`; `changed`: with other values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from typing import Any
 
 from logclient.config import registry
 from logclient.config.common import Config
-from logclient.config.documents import DocumentConfig
-from logclient.config.hosts import host_port
 from logclient.config.option import Option, all_options, declared_options
-from logclient.config.url import encode, environment_endpoints, redacted_url, split_url
+from logclient.config.url import environment_endpoints, redacted_url, split_url
 from logclient.errors import ConfigError
-
-MOVING = ("connect_timeout", "ca", "cert", "key", "tls_password", "server_name", "verify")
-"""Options of connections: the next one has them."""
-
-_COMMON = ("fields", "service", "environment", "tags", "enrich")
-"""Options of the fields that all ECS documents have."""
 
 _VARIABLE = "LOGCLIENT_"
 """How the names of variables begin; the name of the option, or ``URL``, follows in capitals."""
@@ -110,36 +102,20 @@ def parse(
     )
 
 
-def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Config:
-    """Return a configuration with another URL of the same scheme and path, or other options.
+def changed(config: Config, options: Mapping[str, Any]) -> Config:
+    """Return a configuration with other values; None: the default of the option.
 
     Raises:
         ConfigError: a value breaks a rule, or may not change.
     """
-    kind = type(config)
-    changeable = (*MOVING, *_COMMON) if issubclass(kind, DocumentConfig) else MOVING
-    for name in options:
-        if name not in changeable:
-            raise ConfigError(f"{name}: cannot change while the client runs")
-    if url is None:
-        where = ",".join(host_port(*endpoint) for endpoint in config.endpoints)
-        found = parse(f"{config.scheme}://{where}{encode(config.path)}", environ={}, **options)
-        redacted = config.redacted
-    else:
-        found = parse(url, environ={}, **options)
-        redacted = found.redacted
-    if (found.scheme, found.path) != (config.scheme, config.path):
-        raise ConfigError(f"url: must keep the scheme and the path, {config.scheme}://…{config.path}")
-    new = found.given.keys() | options.keys()
-    values = {name: (found if name in new else config).options[name] for name in declared_options(kind)}
-    for name, value in values.items():
-        if name not in changeable:
-            if value != config.options[name]:
-                raise ConfigError(f"{name}: cannot change while the client runs")
-            values[name] = config.options[name]  # the same object: the client holds a secret that is renewed
-    given = {**config.given, **{name: name for name in new}}
-    kind.complete(config.scheme, dict(values), set(given))
-    return config.replace(endpoints=found.endpoints, redacted=redacted, given=given, **values)
+    declared, values = declared_options(type(config)), {}
+    for name, value in options.items():
+        if name not in config.changeable:
+            advice = "make a new client, then close the old one"
+            raise ConfigError(f"{name}: cannot change while the client runs: {advice}")
+        option = declared[name]
+        values[name] = option.default if value is None else _read(name, option.reader, value)
+    return config.replace(given={**config.given, **{name: name for name in options}}, **values)
 
 
 def _read(name: str, read: Callable[[Any], Any], value: Any) -> Any:

@@ -83,17 +83,6 @@ class Endpoints:
         refused = self._refused.get(0)
         return 0.0 if refused is None else refused.not_before
 
-    def replace(self, endpoints: tuple[Any, ...]) -> None:
-        """Begin anew with other endpoints."""
-        self._endpoints = endpoints
-        self._index = 0
-        self._refused.clear()
-        self.backoff.reset()
-        self.not_before = 0.0
-        self.failing = False
-        self._away_since = 0.0
-        self._away_said = False
-
     def others(self, now: float) -> list[Any]:
         """Return the endpoints besides `current` that may be tried now, in their order."""
         count = len(self._endpoints)

@@ -23,7 +23,7 @@ from logclient.delivery.ages import Ages
 from logclient.delivery.books import TURN, Books, Request
 from logclient.delivery.contract import FOREVER, LONGEST, TEST_PRODUCERS, Core, Transport
 from logclient.delivery.ending import Ending
-from logclient.delivery.lanes import Lanes, Route
+from logclient.delivery.lanes import Lanes
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.sender import SLICE, Sender
 from logclient.delivery.stats import COUNTED, Stats
@@ -59,11 +59,10 @@ class Engine:
 
     Args:
         make_core: makes a core for a producer (10 bytes).
-        transport: makes links and compiled pumps.
-        endpoints: where to connect. They are tried in turn, beginning with the last one that worked.
+        transports: make links and compiled pumps: one for each endpoint, to connect to all of them at a time;
+            or one, to try them in turn, beginning with the last one that worked.
+        endpoints: where to connect.
         limits: the configuration, which has all bounds and deadlines.
-        make_transport: for a connection to each endpoint at a time, makes the transports besides the first;
-            None: for one connection at a time.
         ledger: (directory, fields of its ``open`` lines) or None.
         url: redacted, for stats and messages.
         log: the error log; None: that of the process.
@@ -85,11 +84,10 @@ class Engine:
     def __init__(
         self,
         make_core: Callable[[bytes], Core],
-        transport: Transport,
+        transports: list[Transport],
         endpoints: tuple[Any, ...],
         limits: Config,
         *,
-        make_transport: Callable[[], Transport] | None = None,
         ledger: tuple[str, dict[str, Any]] | None = None,
         url: str = "",
         log: error_log.ErrorLog | None = None,
@@ -121,11 +119,13 @@ class Engine:
         self.submissions.waiter = weakref.WeakMethod(self.wait_delivered)
         self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())
         self._make_core = make_core
+        self._transports = transports
+        self._endpoints = endpoints
         self._ledger_target = ledger
         self._make_replayer = make_replayer
         self._orphan = orphan
         self._keeps_connected = False
-        self._begin(Route(endpoints, [transport], make_transport), [self.in_flight])
+        self._begin([self.in_flight])
         if orphan is not None:
             self.spool = self._begin_replay(orphan)
         elif limits.spool is not None:
@@ -133,7 +133,7 @@ class Engine:
         lifecycle.watch(self)
         memory.join(self.queue)
 
-    def _begin(self, route: Route, batches: list[InflightBatches]) -> None:
+    def _begin(self, batches: list[InflightBatches]) -> None:
         """Start anew: in a new client, and in the child of a fork."""
         limits, ending, books = self.limits, self.ending, self.books
         self.given_up = 0
@@ -148,7 +148,15 @@ class Engine:
         self.sender = Sender(ending, self.queue, self.pump, books)
         make_core = partial(_new_core, self._make_core, self.producer)  # without the engine, which is to end
         self.lanes = Lanes(
-            route, batches, make_core, self.pump, limits, self.sender, books, self._keeps_connected
+            self._endpoints,
+            self._transports,
+            batches,
+            make_core,
+            self.pump,
+            limits,
+            self.sender,
+            books,
+            self._keeps_connected,
         )
         books.event_of, books.dates_events = self.core.event_of, self.core.dates_events
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
@@ -526,13 +534,6 @@ class Engine:
         self.lanes.keep_connected(self._keeps_connected)
         if self._keeps_connected and not self.inline and self.start_sender():
             self.queue.wake()
-
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Transport], url: str) -> None:
-        """Deliver to other endpoints from now on; see ``Lanes.plan_move``."""
-        self.lanes.plan_move(endpoints, make_transport, url)
-        if self.spool is not None:
-            self.spool.move(endpoints, make_transport, url)
-        self._wake()
 
     def _wake(self) -> None:
         """Have the sender look at once."""
@@ -925,7 +926,7 @@ class Engine:
     def after_fork(self) -> None:
         """Start anew in the child: empty queue, new producer, no connection. The parent keeps its own."""
         ledger, deliveries, parents = self.books.ledger, self.submissions.deliveries, list(self.lanes)
-        route, batches = self.lanes.next_route(), self.lanes.batches
+        batches = self.lanes.batches
         self.error_log.after_fork()
         self.submissions.callbacks.begin()
         if self.spool is not None:
@@ -934,7 +935,7 @@ class Engine:
         for in_flight in batches:
             in_flight.renew()
         self.ending = Ending(self.limits.atexit_timeout, closed=self.closed, handed=self.ending.is_handed)
-        self._begin(route, batches)
+        self._begin(batches)
         if self.closed:
             self.queue.close()
             self.queue.release()

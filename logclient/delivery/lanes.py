@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
@@ -41,7 +41,7 @@ from logclient.delivery.error_log import counted
 from logclient.delivery.isolation import TRIAL, WITHHOLD
 from logclient.delivery.path import LATE, SMALL, Path, TcpState
 from logclient.delivery.trials import Trials
-from logclient.errors import ConfigError, CredentialError, describe_error, is_shortage
+from logclient.errors import CredentialError, describe_error, is_shortage
 from logclient.standard import os, time
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ SHARE = 0.25
 ALONE = 1.0
 """Seconds for it while none is, and there are others to try."""
 
-MOVE_WAIT = 5.0
-"""Seconds that a connection is kept for events in flight when the client moves to another server."""
+LEAVE_WAIT = 5.0
+"""Seconds for what a transport without acknowledgements holds when a connection that works is closed."""
 
 SOONEST = 0.01
 """Seconds between two questions whether a trial is due."""
@@ -82,8 +82,7 @@ class Lane:
     """The connections of one core, one at a time.
 
     Args:
-        alone: it is the only one of its client, so every endpoint is its home.
-        has_home: its first endpoint is its home; without one, it only sends what it has.
+        alone: it is the only one of its client, so every endpoint is its home; else the first one is.
         handed: the process ends, so there are no trials while other events wait.
 
     Attributes:
@@ -91,7 +90,6 @@ class Lane:
         fatal: nothing can be delivered any more, for this reason.
         connects: connections that were established.
         disconnects: connections that ended.
-        is_moving: the connection is to be left for another server.
         due: the monotonic second at which to look again; FOREVER: when an event comes.
         waits: only the time, or an attempt under way, can bring a connection.
     """
@@ -107,7 +105,6 @@ class Lane:
         poke: Callable[[], object],
         *,
         alone: bool,
-        has_home: bool,
         handed: bool,
         keeps_connected: bool,
     ) -> None:
@@ -124,7 +121,6 @@ class Lane:
         self.fatal: Exception | None = None
         self.connects = self.disconnects = 0
         self.keeps_connected = keeps_connected
-        self.is_moving = False
         self.due = FOREVER
         self.waits = False
         self.drain_timeout = FOREVER
@@ -133,7 +129,6 @@ class Lane:
         self._diagnostics = books.diagnostics
         self._poke = poke
         self._alone = alone
-        self._has_home = has_home
         self._at_home = False
         self._seen = self._queue.next_seq  # a later event is a reason to connect
         self._outcomes = 0  # of events in flight, that were looked at
@@ -145,15 +140,6 @@ class Lane:
         self._late = ""  # the last error that reports a wait, until that is over
         self._known: dict[Any, Any] = {}  # by the attempts so far
         self._leave_at, self._progress_before = FOREVER, 0  # see `plan_end`
-
-    def move(self, endpoints: tuple[Any, ...], has_home: bool, transport: Transport) -> None:
-        """Connect to other endpoints from now on; without a home, only to send what it has."""
-        self.endpoints.replace(endpoints)
-        self.transport = transport
-        self.fatal = None
-        self.is_moving = False
-        self._has_home = has_home
-        self._seen = self._queue.next_seq
 
     @property
     def may_be_reachable(self) -> bool:
@@ -206,7 +192,7 @@ class Lane:
 
     def _begin_attempt(self, now: float, group: Lanes) -> bool:
         """Begin to connect if there is a use for it and the back-off is over; return whether it has."""
-        if group.holds_attempts:
+        if group.is_stopped:
             return False
         if not self._wants_connection(now):
             if self.trials.isolation.withheld:  # the others were dropped meanwhile
@@ -244,11 +230,8 @@ class Lane:
     def _wants_connection(self, now: float) -> bool:
         if self._books.requests.waiting or self.keeps_connected or self.trials.is_due(now):
             return True
-        if self._has_home and self.trials.unsent:
-            return True
         # Another lane may have taken what came since this one lost its connection.
-        is_home = self._has_home and not self._alone
-        return bool(self.in_flight.to_send) or (is_home and self._queue.next_seq > self._seen)
+        return bool(self.trials.unsent) or (not self._alone and self._queue.next_seq > self._seen)
 
     def _choose(self, now: float) -> float:
         """Choose the endpoint to try next; return the monotonic second from which on."""
@@ -288,7 +271,7 @@ class Lane:
         self.connects += 1
         self.link = link
         self.tls = link.tls
-        self._at_home = self._alone or (self._has_home and self.endpoints.at_first)
+        self._at_home = self._alone or self.endpoints.at_first
         self.connection.begin()
         self.path.begin(self.pump.bytes_sent)
         self._report_wait(link)  # the last error may report one on the last connection
@@ -307,7 +290,7 @@ class Lane:
         return self._attempt is not None and not self._attempt.has_thread
 
     def park(self) -> None:
-        """Have an attempt in a thread of its own end soon, for a move, a fork or the end."""
+        """Have an attempt in a thread of its own end soon, for a fork or the end."""
         if self._attempt is not None and self._attempt.has_thread:
             self._attempt.call_off()
 
@@ -337,8 +320,6 @@ class Lane:
             self.pump.send_ready()
         if self.trials.suspects:
             until = self.trials.plan(until)
-        if self.is_moving:
-            self.in_flight.drain()
         if not self._late and self._queue.settled + 1 < self._queue.next_seq:
             until = min(until, (self.pump.last_progress if self.in_flight.inflight else now) + LATE)
         return min(until, self.path.due)
@@ -372,10 +353,7 @@ class Lane:
         if end not in GOES_ON:
             self.lost(link, end)
         elif self.in_flight.drained:
-            if self.is_moving:
-                self.leave(link)
-            else:
-                self._leave_for_trial()
+            self._leave_for_trial()
 
     def _tcp_state(self) -> TcpState | None:
         found = self.pump.tcp_state()
@@ -502,7 +480,7 @@ class Lane:
         """Close a connection that works; events without an outcome are sent again."""
         flying = self.in_flight.inflight_range
         self._discard(link)
-        self.disconnect(time.monotonic() + (MOVE_WAIT if link.drains_on_close else 0.0))
+        self.disconnect(time.monotonic() + (LEAVE_WAIT if link.drains_on_close else 0.0))
         self.disconnects += 1
         self._take_back()
         self.trials.broke("", *flying)
@@ -515,7 +493,7 @@ def _is_over(attempt: LaneAttempt, group: Lanes, began: float) -> bool:
 
     It may take long, so events that are dropped meanwhile are recorded here.
     """
-    if group.holds_attempts:
+    if group.is_stopped:
         attempt.call_off()
     else:
         group.record_gaps()
@@ -578,43 +556,19 @@ def _explain_end(
     return f"the server closed the connection before it acknowledged {what}", None, False
 
 
-class Move(NamedTuple):
-    """A change of the server that was asked for, and by when the old connections end."""
-
-    endpoints: tuple[Any, ...]
-    transports: tuple[Transport, ...]
-    url: str
-    deadline: float
-
-
-class Route(NamedTuple):
-    """Where the connections of a client go."""
-
-    endpoints: tuple[Any, ...]
-    transports: list[Transport]  # one for each lane, at first one
-    make_transport: Callable[[], Transport] | None  # for a further lane; None: one lane has all endpoints
-
-    def check(self) -> None:
-        """Check that each endpoint can have a lane; ConfigError: there are too many, or one twice."""
-        if self.make_transport is None:
-            return
-        if len(self.endpoints) > MOST_ENDPOINTS:
-            raise ConfigError(f"balance: for {MOST_ENDPOINTS} servers at most")
-        if len(set(self.endpoints)) < len(self.endpoints):
-            raise ConfigError("balance: each server once")
-
-    def order(self, index: int) -> tuple[tuple[Any, ...], bool]:
-        """Return the endpoints in the order of one lane, and whether the first is its home."""
-        first = index % len(self.endpoints)
-        return self.endpoints[first:] + self.endpoints[:first], index < len(self.endpoints)
-
-
 class Lanes:
-    """The lanes of one client, each with its in-flight batches; more are made as needed."""
+    """The lanes of one client, each with its in-flight batches.
+
+    Args:
+        endpoints: where to connect.
+        transports: one for each endpoint, or one for all of them.
+        batches: those of the first lane; those of the others are added.
+    """
 
     def __init__(
         self,
-        route: Route,
+        endpoints: tuple[Any, ...],
+        transports: list[Transport],
         batches: list[InflightBatches],
         make_core: Callable[[], Core],
         pump: PumpGroup,
@@ -623,45 +577,28 @@ class Lanes:
         books: Books,
         keeps_connected: bool,
     ) -> None:
-        self.route = route
         self.batches = batches
-        self.moving: Move | None = None
-        self._make_core = make_core
         self._pump = pump
-        self._limits = limits
         self._sender = sender
         self._books = books
-        self._keeps_connected = keeps_connected
         self._queue = batches[0].queue
         self._lanes: list[Lane] = []
-        route.check()
-        self._add_lanes()
-
-    def _add_lanes(self) -> None:
-        """Add the lanes that are missing. One that lost its home by a move stays."""
-        make_transport = self.route.make_transport
-        wanted = 1 if make_transport is None else max(len(self.route.endpoints), len(self.batches))
-        for index in range(len(self._lanes), wanted):
-            if index == len(self.batches):
-                self.batches.append(InflightBatches(self._queue, self.batches[0]))
-            if index == len(self.route.transports):
-                assert make_transport is not None
-                self.route.transports.append(make_transport())
-            endpoints, has_home = self.route.order(index)
+        for index, transport in enumerate(transports):
+            if index == len(batches):
+                batches.append(InflightBatches(self._queue, batches[0]))
             lane = Lane(
-                self._make_core(),
-                self.batches[index],
-                self.route.transports[index],
-                endpoints,
-                self._limits,
-                self._books,
-                self._pump.poke,
-                alone=make_transport is None,
-                has_home=has_home,
-                handed=self._sender.ending.is_handed,
-                keeps_connected=self._keeps_connected,
+                make_core(),
+                batches[index],
+                transport,
+                endpoints[index:] + endpoints[:index],
+                limits,
+                books,
+                pump.poke,
+                alone=len(transports) == 1,
+                handed=sender.ending.is_handed,
+                keeps_connected=keeps_connected,
             )
-            self._pump.add(lane.pump)
+            pump.add(lane.pump)
             self._lanes.append(lane)
 
     def __iter__(self) -> Iterator[Lane]:
@@ -703,16 +640,15 @@ class Lanes:
 
     def keep_connected(self, on: bool) -> None:
         """Have the lanes connect even if there is nothing to send, or not."""
-        self._keeps_connected = on
         for lane in self:
             lane.keeps_connected = on
 
     # -- what lanes ask ----------------------------------------------------------------------------
 
     @property
-    def holds_attempts(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether no attempt to connect may begin, or go on."""
-        return self._sender.is_stopped or self.moving is not None
+        return self._sender.is_stopped
 
     def is_late(self, began: float) -> bool:
         """Return whether an attempt in the sender's thread takes the time of other servers."""
@@ -728,7 +664,7 @@ class Lanes:
 
     def needs_thread(self) -> bool:
         """Return whether an attempt is to have a thread of its own."""
-        return self.route.make_transport is not None and not self._sender.inline
+        return len(self._lanes) > 1 and not self._sender.inline
 
     def record_gaps(self) -> None:
         """Record events that were dropped from the queue."""
@@ -740,8 +676,6 @@ class Lanes:
 
     def deliver(self, until: float) -> None:
         """Connect where there is a use for it, and move bytes until the monotonic second `until` at most."""
-        if self.moving is not None:
-            until = self._plan_move(self.moving, until)
         if self.fatal is not None:
             self._fail_all(until)
             return
@@ -799,52 +733,6 @@ class Lanes:
             for lane in self:
                 lane.endpoints.failed(f"{self._books.diagnostics.url}: {words}", "shortage")
 
-    # -- a move ------------------------------------------------------------------------------------
-
-    def plan_move(
-        self, endpoints: tuple[Any, ...], make_transport: Callable[[], Transport], url: str
-    ) -> None:
-        """Deliver to other endpoints from now on. May be called from any thread.
-
-        Events in flight get their outcomes first, within `MOVE_WAIT` seconds; what has none then is sent
-        again to the new endpoints. What `make_transport` raises is raised here, and nothing has changed.
-        """
-        self.route._replace(endpoints=endpoints).check()
-        wanted = 1 if self.route.make_transport is None else max(len(self._lanes), len(endpoints))
-        transports = tuple(make_transport() for _ in range(wanted))
-        self.moving = Move(endpoints, transports, url, time.monotonic() + MOVE_WAIT)
-
-    def _plan_move(self, move: Move, until: float) -> float:
-        """Leave the old endpoints once that is possible; return when to ask again, `until` at most."""
-        now = time.monotonic()
-        waits = False
-        for lane in self:
-            lane.park()
-            lane.is_moving = True
-            if lane.link is not None and lane.in_flight.inflight and now < move.deadline:
-                waits = True
-            elif lane.link is not None:
-                lane.leave(lane.link)
-        if waits:
-            return min(until, move.deadline)
-        if self.moving is move:
-            self.moving = None
-        for transport in self.route.transports:
-            transport.close()
-        self.route = self._follow(move)
-        for index, lane in enumerate(self):
-            lane.move(*self.route.order(index), self.route.transports[index])
-        self._add_lanes()
-        return until
-
-    def _follow(self, move: Move) -> Route:
-        self._books.diagnostics.url = move.url
-        return self.route._replace(endpoints=move.endpoints, transports=list(move.transports))
-
-    def next_route(self) -> Route:
-        """Return where the child of a fork delivers: nothing delays a move that is under way."""
-        return self.route if self.moving is None else self._follow(self.moving)
-
     # -- ends --------------------------------------------------------------------------------------
 
     def plan_end(self, deadline: float) -> None:
@@ -875,5 +763,4 @@ class Lanes:
         for lane in self:
             lane.park()
             lane.disconnect(deadline)
-        for transport in self.route.transports:
-            transport.close()
+            lane.transport.close()

@@ -103,7 +103,7 @@ class Rig:
         self.limits = config_for("lumberjack").replace(**limits)  # not checked against each other
         self.engine = Engine(
             lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),
-            transport,
+            [transport],
             (self.server.endpoint,),
             self.limits,
             ledger=None

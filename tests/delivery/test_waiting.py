@@ -249,39 +249,6 @@ def test_an_asynchronous_client_notices_a_fork(how: str, fork: str, request: pyt
         client.close(0.0)
 
 
-@needs_fork
-@pytest.mark.parametrize("fork", FORKS)
-@pytest.mark.parametrize("used", [True, False], ids=["used before", "not used before"])
-@pytest.mark.parametrize("servers", [1, 2])
-def test_a_fork_keeps_a_move_to_another_server(
-    servers: int, used: bool, fork: str, request: pytest.FixtureRequest
-) -> None:
-    """Also a move that the parent's sender has not begun, and one to several servers side by side."""
-    if fork == "from C" and passes_in_own_process(request.node.nodeid):
-        return
-    with Collector(keep=True) as old, Collector(keep=True) as new, Collector(keep=True) as other:
-        balance = {"balance": True} if servers == 2 else {}
-        client = logclient.connect(old.url, **balance)  # type: ignore[arg-type]
-        if used:
-            client.send({"message": "old"})
-            assert client.flush(PATIENCE) == 0
-        hosts = ",".join(f"127.0.0.1:{server.port}" for server in (new, other)[:servers])
-        client.reconfigure(f"lumberjack://{hosts}")
-
-        def child() -> None:
-            client.send({"message": "child"})
-            assert client.close(PATIENCE) == 0
-            stats = client.stats()
-            assert stats.acked == 1 and stats.url == client.config.redacted == f"lumberjack://{hosts}"
-
-        run_in_child(child, FORKS[fork])
-        client.send({"message": "parent"})
-        assert client.close(PATIENCE) == 0
-        assert [event["message"] for event in old.events()] == ["old"] * used
-        found = [event["message"] for server in (new, other) for event in server.events()]
-        assert sorted(found) == ["child", "parent"]
-
-
 def test_each_dead_server_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     """However many clients have one; and 40 dead servers have no more kinds than 32."""
     ports = [1, 1, 2, 2, *range(3, 41)]

@@ -14,7 +14,6 @@ from logclient.lumberjack import Writer
 from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
-from tests.support.wrong_servers import dead
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -99,15 +98,15 @@ def test_level_by_name_spares_errors_from_drop_oldest(
 ) -> None:
     monkeypatch.setitem(logging._nameToLevel, "loud", 45)
     options: dict[str, Any] = {"overflow": "drop_oldest", "max_events": 3}
-    with dead() as port, logclient.connect(f"lumberjack://127.0.0.1:{port}", **options) as client:
+    with Collector(keep=True) as collector, logclient.connect(collector.url, **options) as client:
+        collector.stop()
         client.send("sent kept", level)
         client.submit("submitted kept", level)
         for n in range(10):
             client.send(str(n))
-        with Collector(keep=True) as collector:
-            client.reconfigure(collector.url)
-            assert client.flush(PATIENCE) == 0
-            messages = [event["message"] for event in collector.events()]
+        collector.start()
+        assert client.flush(PATIENCE) == 0
+        messages = [event["message"] for event in collector.events()]
     assert messages == ["sent kept", "submitted kept", "9"]
 
 

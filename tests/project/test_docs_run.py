@@ -735,10 +735,16 @@ STAGES: dict[str, list[Stage]] = {
             "assert client.close() == 0\n",
         ),
         Stage(
+            server("lumberjack", port=5044, keep=True)
+            + "import logclient\nclient = logclient.connect('lumberjack://127.0.0.1:5044')\n",
+            "client.send('changed')\n[event] = events(1)\n"
+            "assert (event['release'], event['service.environment']) == ('2.4.2', 'staging')\n",
+        ),
+        Stage(
             server("lumberjack", port=5045, keep=True)
             + "import logclient\nclient = logclient.connect('lumberjack://127.0.0.1:5044')\n",
-            "client.send('moved')\n[event] = events(1)\n"
-            "assert (event['release'], event['service.environment']) == ('2.4.2', 'staging')\n",
+            "client.send('to the new server')\n[event] = events(1)\n"
+            "assert old.closed and event['message'] == 'to the new server'\n",
         ),
     ],
     "docs/filters.md": [

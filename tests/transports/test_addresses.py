@@ -165,7 +165,7 @@ class TestEndpoints:
     def test_the_servers_that_may_be_tried_come_from_the_next_on(self, tmp_path: Path) -> None:
         rig = Rig(Setup("fifo"), tmp_path / "run", server=MemoryServer("fifo"))
         endpoints = rig.engine.lanes.first.endpoints
-        endpoints.replace(("a", "b", "c"))
+        endpoints._endpoints = ("a", "b", "c")
         assert endpoints.others(0.0) == ["b", "c"]
         endpoints.use("b")
         assert endpoints.current == "b" and endpoints.others(0.0) == ["c", "a"]
@@ -191,7 +191,7 @@ def test_what_hangs_at_one_server_goes_to_another_at_the_end(tmp_path: Path) -> 
     servers = {name: MemoryServer("fifo") for name in "ab"}
     servers["a"].script = silent
     rig = Rig(Setup("fifo"), tmp_path / "run", server=servers["b"], transport=TwoServers(servers))
-    rig.engine.lanes.first.endpoints.replace(("a", "b"))
+    rig.engine.lanes.first.endpoints._endpoints = ("a", "b")
     rig.many(5)
     servers["a"].events(5)
     rig.engine.lanes.plan_end(time.monotonic())  # half of the time is over
@@ -204,7 +204,7 @@ def test_what_hangs_at_one_server_goes_to_another_at_the_end(tmp_path: Path) -> 
 
 def test_the_line_at_the_end_says_what_events_waited_for(tmp_path: Path, hole: tuple[str, int]) -> None:
     rig = Rig(Setup("fifo"), tmp_path / "run", server=MemoryServer("fifo"), transport=transports.tcp(NEVER))
-    rig.engine.lanes.first.endpoints.replace((hole,))
+    rig.engine.lanes.first.endpoints._endpoints = (hole,)
     rig.many(3)
     rig.until(lambda _: rig.engine.lanes.holds_sender)
     rig.exit(time.monotonic() + 0.5)
@@ -348,7 +348,7 @@ class TestSleep:
         rig = Rig(
             Setup("fifo"), tmp_path / "run", server=MemoryServer("fifo"), transport=transports.tcp(NEVER)
         )
-        rig.engine.lanes.first.endpoints.replace((hole,))
+        rig.engine.lanes.first.endpoints._endpoints = (hole,)
         rig.put()
         wait_until(lambda: sleeps and sleeps[-1] > 30.0, "a long sleep")
         assert assert_returns(lambda: rig.engine.close(0.0)) == 1

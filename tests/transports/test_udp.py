@@ -136,7 +136,7 @@ def engine_of(way: str, url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Engi
     monkeypatch.setattr(UdpLink, "send_method", way)
     config = parse(url)
     transport = RecordedUdp(config)
-    engine = Engine(lambda producer: Plog(config, producer), transport, config.endpoints, config)
+    engine = Engine(lambda producer: Plog(config, producer), [transport], config.endpoints, config)
     return engine, transport
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from logclient import threads
 from logclient._ext.spool import SEGMENT, SUPPORTED, Log, Segments
@@ -51,7 +51,6 @@ class _Replayer(Protocol):
     @property
     def ended(self) -> bool: ...
     def begin_replay(self) -> None: ...
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None: ...
     def close(self, timeout: float) -> int: ...
 
 
@@ -414,12 +413,6 @@ class Spool:
         log.close(used)
         if self._log_thread is not None:
             threads.join(self._log_thread, 1.0)
-
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
-        """Send what dead owners left to other endpoints from now on."""
-        with self._lock:
-            if self._replayer is not None:
-                self._replayer.move(endpoints, make_transport, url)
 
     # -- forks -------------------------------------------------------------------------------------
 

@@ -86,9 +86,9 @@ class Replay:
         self._files.unlock()
 
     def nothing(self, *_: Any) -> None:
-        """Do nothing: files and events are there, there is no thread, and its engine moves and closes."""
+        """Do nothing: files and events are there, there is no thread, and its engine closes."""
 
-    open = make_room = leave = start = move = park = wait_parked = unpark = nothing
+    open = make_room = leave = start = park = wait_parked = unpark = nothing
 
 
 def settle(
