@@ -21,9 +21,7 @@ from logclient.errors import ConfigError
 from logclient.records.formatters import EcsFormatter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-    from typing import Any, Unpack
+    from typing import Unpack
 
     from logclient.config.options import Options
 
@@ -37,44 +35,6 @@ def _locks_logging() -> bool:
     """Return whether this thread holds the lock that ``getLogger`` and ``dictConfig`` take."""
     owned = getattr(getattr(logging, "_lock", None), "_is_owned", None)
     return owned is not None and bool(owned())
-
-
-class _Configuration:
-    """The configurator of ``dictConfig`` that is making a handler.
-
-    It keeps its handlers, and is in a reference cycle: they would live on until a garbage collection.
-    """
-
-    def __init__(self, handler: Handler, configurator: Callable[[], Any]) -> None:
-        self._handler = weakref.ref(handler)
-        self._configurator = configurator
-
-    @classmethod
-    def of(cls, handler: Handler) -> _Configuration | None:
-        """Return that of a handler whose ``__init__`` runs; None: ``dictConfig`` does not make it."""
-        maker: Any = getattr(sys.modules.get("logging.config"), "DictConfigurator", None)
-        frame: FrameType | None = sys._getframe(1) if maker is not None and _locks_logging() else None
-        while frame is not None:
-            if frame.f_code is maker.configure_handler.__code__:
-                return cls(handler, weakref.ref(frame.f_locals["self"]))
-            frame = frame.f_back
-        return None
-
-    def forget(self) -> None:
-        """Have it forget the handler. It needs it no more when its configuration is complete."""
-        configurator, handler = self._configurator(), self._handler()
-        handlers = {} if configurator is None else configurator.config.get("handlers", {})
-        for name in [name for name, found in handlers.items() if found is handler]:
-            del handlers[name]
-
-    def forget_if_complete(self) -> None:
-        """The same, unless a configuration may be going on."""
-        lock = getattr(logging, "_lock", None)
-        if lock is not None and not _locks_logging() and lock.acquire(blocking=False):
-            try:
-                self.forget()
-            finally:
-                lock.release()
 
 
 class Handler(FastHandler, logging.Handler):
@@ -123,7 +83,6 @@ class Handler(FastHandler, logging.Handler):
 
     client: Client = UNMADE
     _owner = True
-    _configuration: _Configuration | None = None
 
     def __init__(
         self,
@@ -142,10 +101,7 @@ class Handler(FastHandler, logging.Handler):
                 raise ConfigError(f"{name}: a Handler never raises; use drop_oldest, drop_new or block")
             client = open_client(config)
         self.client = client
-        self._configuration = _Configuration.of(self)
         engine = client._engine
-        if self._owner and self._configuration is not None:
-            engine.on_start = self._configuration.forget_if_complete
         kind = type(self)
         documents = client.documents
         revision = client.revision
@@ -183,11 +139,10 @@ class Handler(FastHandler, logging.Handler):
         ``handler.client.close()``.
 
         ``dictConfig`` and ``basicConfig(force=True)`` close every handler, also those that stay with their
-        loggers. There the handler goes on, and the rest of this happens when nobody refers to it any more.
+        loggers. There the handler goes on, and the rest of this happens when nobody refers to it any more. A
+        handler that ``dictConfig`` has made may first need a garbage collection: its maker is in a cycle.
         """
         if self._owner and _locks_logging():
-            if self._configuration is not None:
-                self._configuration.forget()
             # Whatever thread it runs in, it does not wait.
             weakref.finalize(self, self.client._engine.retire_in_background, 0.0).atexit = False
             logging.Handler.close(self)

@@ -42,7 +42,6 @@ class _Nothing:
     queue = SimpleNamespace(forked=False)
     books = SimpleNamespace(watcher=None)
     error_log = error_log.process
-    on_start: Any = None
 
     def flush(self, timeout: float) -> int:
         return 0

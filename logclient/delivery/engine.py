@@ -72,7 +72,6 @@ class Engine:
     Attributes:
         given_up: events that were not delivered in time.
         why: what kept the last of them from that, in words.
-        on_start: called whenever a sender is needed, also when one runs already.
         on_end: called when the client has ended, before its last callbacks have run.
 
     Raises:
@@ -99,7 +98,6 @@ class Engine:
         self._blocks = limits.policy == "block"
         self.error_log = log or error_log.process
         self.on_end: Callable[[], object] = lambda: None
-        self.on_start: Callable[[], object] = lambda: None
         batch_events, batch_bytes = limits.batch_limits
         self.queue = EventQueue(
             max_events=limits.max_events,
@@ -544,7 +542,6 @@ class Engine:
 
     def start_sender(self, wait: bool = False) -> bool:
         """Start the sender's thread unless it runs; return False when none can be started."""
-        self.on_start()
         started = self.sender.start(self, wait)
         if self.spool is not None and not self.ending.forking and not self.ending.is_draining:
             self.spool.start()

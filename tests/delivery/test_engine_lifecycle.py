@@ -381,7 +381,13 @@ def test_a_flush_that_waits_replaces_a_dead_sender(build: Make) -> None:
 
     rig.engine.core.encode = broken  # type: ignore[method-assign]
     rig.put()
-    rig.engine.on_start = flushing.set
+    start = rig.engine.start_sender
+
+    def flushed(wait: bool = False) -> bool:
+        flushing.set()
+        return start(wait)
+
+    rig.engine.start_sender = flushed  # type: ignore[method-assign]
     assert rig.engine.flush(PATIENCE) == 0
     assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
 
