@@ -132,20 +132,6 @@ class Documents(Protocol):
         """Return the document of a plain text."""
 
 
-class _Unmade:
-    """The parts of an object before its `__init__`: their use is a TypeError."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise TypeError("__init__ of this client or handler has not run")
-
-
-UNMADE: Any = _Unmade()
-
-
 class Client(FastClient):
     """A client that ships events to one server or to several, and learns the outcome of each.
 
@@ -165,18 +151,13 @@ class Client(FastClient):
         LedgerError: the ledger's directory cannot be used.
     """
 
-    config: Config = UNMADE
-    documents: Documents | None = UNMADE
     line_encoder: LineEncoder | None = None  # in place of `documents`, for the records that it takes
-    front_ends: weakref.WeakSet[Any] = UNMADE  # they have `setLevel`
     revision: Revision | None = None
     sampling: Sampling | None = None
-    _engine: Engine = UNMADE
-    _put: Callable[..., int] = UNMADE
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.front_ends = weakref.WeakSet()
+        self.front_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # they have `setLevel`
         self._reconfiguring: dict[int, Lock] = {}
         self._engine = _Engines(config, self._core_factory(config)).make()
         self.documents = self._documents(config, self._engine)
@@ -364,7 +345,7 @@ class Client(FastClient):
         self.close()
 
     def __repr__(self) -> str:
-        if self.config is UNMADE:
+        if not hasattr(self, "config"):
             return f"<{type(self).__name__} before its __init__>"
         return f"<Client {self.config.redacted}{' closed' if self.closed else ''}>"
 

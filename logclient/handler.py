@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from logclient._ext.record import FastHandler
-from logclient.client import UNMADE, Client, check_source, open_client
+from logclient.client import Client, check_source, open_client
 from logclient.config.parsing import parse
 from logclient.errors import ConfigError
 from logclient.records.formatters import EcsFormatter
@@ -80,9 +80,6 @@ class Handler(FastHandler, logging.Handler):
 
     ships_logs = True
     """Keeps the log of our own errors from using this handler."""
-
-    client: Client = UNMADE
-    _owner = True
 
     def __init__(
         self,
@@ -168,6 +165,6 @@ class Handler(FastHandler, logging.Handler):
             self.client.warn_limited(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
 
     def __repr__(self) -> str:
-        if self.client is UNMADE:
+        if not hasattr(self, "client"):
             return f"<{type(self).__name__} before its __init__>"
         return f"<{type(self).__name__} {self.client.config.redacted} ({logging.getLevelName(self.level)})>"

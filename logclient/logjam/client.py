@@ -36,8 +36,6 @@ class Client(AgentMethods[int], client.Client):
         agent: the agent of this client.
     """
 
-    agent: Agent = client.UNMADE
-
     def _documents(self, config: Config, engine: Engine) -> Agent:
         assert isinstance(config, LogjamConfig)
         put, lost = client.make_sink(engine)

@@ -62,10 +62,6 @@ class Client(client.Client):
     received the action.
     """
 
-    _inbox: Inbox = client.UNMADE
-    _actions: Encoder = client.UNMADE
-    _plain: Encoder = client.UNMADE
-
     def __init__(self, config: Config) -> None:
         assert isinstance(config, LoguxConfig)
         state = None if config.state is None else State(config.state, error_log.process.warn_limited)

@@ -125,7 +125,7 @@ class Client(client.Client):
     acknowledgement.
     """
 
-    documents: Documents = client.UNMADE
+    documents: Documents
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
         assert isinstance(config, PlogConfig)
