@@ -191,7 +191,7 @@ class Client(FastClient):
             partial(count_lost, self._engine),
             None if self.revision is None else _revised_send(self._engine, self.revision, put),
         )
-        self.sampling = _sampling(config, queue.count_filtered)
+        self._sample(config)
         for kind, risk in _risks(config):
             self.warn_limited(kind, f"{config.redacted}: {risk}")
         # A client without references still delivers its events; then its sender ends.
@@ -277,19 +277,20 @@ class Client(FastClient):
         level: Level | None = None,
         **options: Unpack[Options],
     ) -> None:
-        """Change the level or the common fields of a running client, from the next event on.
+        """Change what a running client sends, from the next event on.
 
         ::
 
-            client.reconfigure(level="DEBUG")
+            client.reconfigure(level="DEBUG", sample={"DEBUG": 0.1})
             client.reconfigure(fields={"release": "2.4.2"}, environment="staging")
 
         For another server, or any other option, make a new client, then close the old one.
 
         Args:
             level: a level of ``logging`` for all Handlers, and other front ends, of this client.
-            options: with Lumberjack and Logux ``fields``, ``service``, ``environment``, ``tags`` and
-                ``enrich``; each replaces its old value, and None restores the default.
+            options: ``sample``, ``rate_limit``, ``dedupe``; with Lumberjack and Logux also ``fields``,
+                ``service``, ``environment``, ``tags``, ``enrich``, ``redact``. Each replaces its old value;
+                None restores the default.
 
         Raises:
             ConfigError: a value breaks a rule, or the option cannot change while the client runs. Then
@@ -298,13 +299,29 @@ class Client(FastClient):
         number = None if level is None else level_number(level)
         with threads.lock_here(self._reconfiguring):
             config = changed(self.config, options)
-            if options:
-                encoder = self.encoder if self.revision is None else self.revision.draft
-                encoder.set_fields(_common_fields(config)["fields"])
+            if options and isinstance(config, DocumentConfig):
+                draft = self.encoder if self.revision is None else self.revision.draft
+                draft.set_fields(_common_fields(config)["fields"])
+                if "redact" in options:
+                    for encoder in {draft, self.encoder}:
+                        encoder.set_redact(config.redact)
+            self._sample(config)
             self.config = config
         if number is not None:
             for front_end in tuple(self.front_ends):
                 front_end.setLevel(number)
+
+    def _sample(self, config: Config) -> None:
+        """Hold back the records that the options say."""
+        given = config.sample, config.rate_limit, config.dedupe
+        if self.sampling is not None:
+            self.sampling.change(*given)
+        elif any(given):
+            from logclient.records.sampling import Sampling
+
+            self.sampling = Sampling(*given, self.queue.count_filtered)
+            for front_end in tuple(self.front_ends):
+                front_end.sampling = self.sampling
 
     def stats(self) -> Stats:
         """Return all counts in one consistent snapshot."""
@@ -422,14 +439,6 @@ def _form(config: Config) -> Form | None:
     from logclient.records.host import node_name
 
     return form(config.format, node_name())
-
-
-def _sampling(config: Config, count: Callable[[int], object]) -> Sampling | None:
-    if not (config.sample or config.rate_limit or config.dedupe):
-        return None
-    from logclient.records.sampling import Sampling
-
-    return Sampling(config.sample, config.rate_limit, config.dedupe, count)
 
 
 def level_number(level: Level) -> int:

@@ -60,7 +60,9 @@ cdef class FastHandler:
     cdef bint own_emit               # a subclass overrides emit()
     cdef bint own_format             # ... format()
     cdef bint json                   # text that a formatter returns is a JSON object, if it looks like one
-    cdef object sampling             # a `records.sampling.Sampling`; None: all are shipped
+    # A `records.sampling.Sampling`; None: all are shipped. Once set it is never replaced, but changed.
+    cdef public object sampling
+    sampling: Sampling | None
     # The next two change while other threads log: access them in a critical section of this object.
     cdef object user_formatter       # None: our document
     cdef object other_filters        # None: `own_filters` apply

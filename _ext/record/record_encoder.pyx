@@ -54,6 +54,7 @@ cdef class Encoder:
     cdef object span_variable        # the context variable of `spans`, or None
     cdef Redaction redaction         # of fields that are left out, or None
     cdef PyObject *entries           # its entries, or NULL
+    cdef list replaced               # earlier ones, which other threads may still read
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text: Callable[[str], dict[str, Any]] | None = None,
@@ -107,6 +108,7 @@ cdef class Encoder:
         self.message = "message"
         self._learn_keys()
         self.bound = bound
+        self.replaced = []
         self.redaction = Redaction(redact) if redact else None
         self.entries = <PyObject *> self.redaction.entries if redact else NULL
         self.spans = spans
@@ -122,6 +124,18 @@ cdef class Encoder:
         with cython.critical_section(self):
             self.shared = shared     # under it, splices of bound fields are made anew
         self.recent = None
+
+    def set_redact(self, tuple names: tuple[str, ...]):
+        """Replace the names of the fields that are left out; see ``Client.reconfigure`` and `set_fields`."""
+        cdef int i
+        cdef Redaction redaction = Redaction(names)
+        self.replaced.append(self.redaction)
+        self.redaction = redaction   # never None again, as another thread may be using it
+        self.entries = <PyObject *> redaction.entries if names else NULL
+        for i in range(<int> CACHE_SLOTS):
+            if self.cache[i].key != NULL:
+                self.cache[i].redacted = names and _covers(self.entries, self.cache[i].key)
+        self.set_fields(self._own_shared().fields)
 
     cdef inline Shared _own_shared(self):
         # Where threads run at once, `set_fields` may free what is read here: one thread at a time.

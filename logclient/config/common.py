@@ -46,7 +46,7 @@ class Config:
     """An option of protocols over TCP whose servers answer."""
     credentials: ClassVar[tuple[str, ...]] = ()
     """The options whose secrets are sent to the server."""
-    changeable: ClassVar[tuple[str, ...]] = ()
+    changeable: ClassVar[tuple[str, ...]] = ("sample", "rate_limit", "dedupe")
     """The options that ``Client.reconfigure`` changes."""
     backoff_min: ClassVar[float] = 0.1
     """Seconds: the upper bound of the first wait before a new attempt to connect, all of it random."""

@@ -23,7 +23,7 @@ proxy_option = partial(
 class DocumentConfig(Config):
     """The configuration of a client with ECS documents."""
 
-    changeable = ("fields", "service", "environment", "tags", "enrich")
+    changeable = (*Config.changeable, "fields", "service", "environment", "tags", "enrich", "redact")
     timestamp: bool = False
     """Whether mappings and texts without an @timestamp get one: an option of Lumberjack."""
 

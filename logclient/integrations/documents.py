@@ -48,7 +48,7 @@ class FrontEnd:
         if client is None:
             client = open_client(parse(url, defaults={"overflow": "drop_oldest"}, **options))
         self.client = client
-        self._sampling = client.sampling
+        self.sampling = client.sampling
         client.front_ends.add(self)
 
     def _ship_document(self, document: dict[str, Any], level: int, logger: str) -> None:
@@ -56,11 +56,11 @@ class FrontEnd:
         if level < self.level or logger == "logclient" or logger.startswith("logclient."):
             return
         try:
-            if self._sampling is not None:
+            if self.sampling is not None:
                 # Without a message its fields tell it from others.
                 message = document.get("message") or {**document, "@timestamp": None}
                 error = document.get("error.type", "")
-                held = self._sampling.admit(logger, level, message, lambda: str(message), error)
+                held = self.sampling.admit(logger, level, message, lambda: str(message), error)
                 if held < 0:
                     return
                 document |= {SUPPRESSED: held} if held else {}

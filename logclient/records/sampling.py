@@ -44,16 +44,20 @@ class Sampling:
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random,
     ) -> None:
+        self._count = count
+        self._clock = clock
+        self._random = random
+        self._windows: dict[Any, list[Any]] = {}  # key: [end of the window, passed, held back]
+        self.change(sample, rate_limit, dedupe)
+
+    def change(self, sample: Mapping[str, float], rate_limit: int, dedupe: float) -> None:
+        """Decide by other options from now on; other threads may use it meanwhile."""
         known = logging.getLevelNamesMapping()
         levels = {known[name]: share for name, share in sample.items() if name in known}
         loggers = {name: share for name, share in sample.items() if name not in known}
         self._share = lru_cache(LARGEST)(partial(_share, levels, loggers)) if sample else None
         self._rate = rate_limit
         self._dedupe = dedupe
-        self._count = count
-        self._clock = clock
-        self._random = random
-        self._windows: dict[Any, list[Any]] = {}  # key: [end of the window, passed, held back]
 
     def call(self, logger: str, level: int, msg: object, args: Any, exc_info: Any) -> int:
         """Return what ``admit`` does of a log call that has no record."""
@@ -76,28 +80,28 @@ class Sampling:
         The message is what it was logged with, before its arguments; `text` returns its text, and `error` is
         its exception, as `exc_info` or by the name of its type.
         """
-        if self._share is not None:
-            share = self._share(logger, level)
+        if (shares := self._share) is not None:
+            share = shares(logger, level)
             if share < 1.0 and self._random() >= share:
                 self._count(FILTER_SAMPLE)
                 return -1
         held = found = 0
-        if self._dedupe:
+        if dedupe := self._dedupe:
             try:
                 said = text()
             except Exception:  # arguments that do not fit, or an object without a text
                 said = template(message)
-            held = self._pass(hash((logger, level, said, _kind(error))), self._dedupe, 1)
+            held = self._pass(hash((logger, level, said, _kind(error))), dedupe, 1)
             if held < 0:
                 self._count(FILTER_DEDUPE)
                 return -1
-        if self._rate:
+        if rate := self._rate:
             said = template(message)
             if _has_no_words(said):
                 with suppress(Exception):
                     said = template(text())
             key = logger, said
-            found = self._pass(key, _WINDOW, self._rate)
+            found = self._pass(key, _WINDOW, rate)
             if found < 0:
                 self._windows[key][2] += held
                 self._count(FILTER_RATE_LIMIT)

@@ -10,6 +10,7 @@ import pytest
 
 import logclient
 from logclient import ConfigError
+from logclient.integrations.documents import FrontEnd
 from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.forks import run_in_child
@@ -71,6 +72,45 @@ class TestFieldsAndLevels:
             assert [handler.level for handler in handlers] == [15] * 2
 
 
+class TestRedactionAndSampling:
+    @pytest.mark.parametrize("options", [{}, {"before_send": lambda document: {**document, "added": 1}}])
+    def test_the_next_event_has_other_values_redacted(self, options: dict[str, Any]) -> None:
+        """Also a name that the encoder remembers, those of the client and those that a step adds."""
+        fields: dict[str, Any] = {"token": 1, "place": 1}
+        with Collector(keep=True) as server:
+            with logclient.connect(server.url, fields=fields, **options) as client:
+                logger = logging.Logger("test-reconfigure")
+                logger.addHandler(logclient.Handler(client=client))
+                for names in (None, ["secret", "token", "added"], ["place"], None):
+                    client.reconfigure(redact=names)
+                    client.send({"secret": 1})
+                    logger.error("one", extra={"secret": 1})
+                assert client.flush(PATIENCE) == 0
+            events = [dotted(event) for event in server.events(8, PATIENCE)]
+        gone = [sorted(name for name, value in event.items() if value == "[redacted]") for event in events]
+        added = ["added"] if options else []
+        first, second = [*added, "secret", "token"], ["place"]
+        assert gone == [[], [], first, first, second, second, [], []]
+
+    def test_records_are_sampled_from_then_on(self) -> None:
+        with Collector(keep=True) as server:
+            with logclient.connect(server.url) as client:
+                logger = logging.Logger("test-reconfigure")
+                logger.addHandler(logclient.Handler(client=client))
+                other = FrontEnd(client=client)
+                for share in (None, {"INFO": 0}, {"INFO": 1}, {"INFO": 0}, None):
+                    client.reconfigure(sample=share)
+                    logger.info("a record")
+                    other._ship_document({"message": "of another"}, logging.INFO, "shop")
+                client.reconfigure(dedupe="1h")
+                for _ in range(3):
+                    logger.info("the same")
+                assert client.flush(PATIENCE) == 0
+                assert client.stats().filtered == {"sample": 4, "dedupe": 2}
+            messages = [event["message"] for event in server.events(7, PATIENCE)]
+        assert messages == ["a record", "of another"] * 3 + ["the same"]
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "rule"),
@@ -78,6 +118,8 @@ class TestRefusals:
             ({"url": "lumberjack://127.0.0.1:1"}, "url: cannot change"),
             ({"window": 5}, "window: cannot change"),
             ({"ca": "x"}, "ca: cannot change"),
+            ({"redact_text": "x"}, "redact_text: cannot change"),
+            ({"sample": {"INFO": 2}}, "sample: "),
             ({"connect_timeout": 4}, "connect_timeout: cannot change"),
             ({"nonsense": 5}, "nonsense: cannot change"),
             ({"level": "LOUD"}, "level: must be"),
