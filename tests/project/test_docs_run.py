@@ -1139,7 +1139,7 @@ STAGES: dict[str, list[Stage]] = {
 
 OTHERS = {
     *STORIES[1:2],
-    *("docs/verify.md", "docs/verify.md sh"),
+    "docs/verify.md sh",
     *("docs/verify-spark.md", "docs/verify-spark.md sql"),
     *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json", "docs/receivers.md yaml"),
     *("docs/fields.md yaml", "docs/metrics.md yaml", "docs/kubernetes.md yaml", "docs/coming-from.md py"),
