@@ -1,10 +1,9 @@
-"""Captures as DataFrames: arrivals in batches and streams, and rows that do not decode."""
+"""Captures as DataFrames: arrivals, and rows that do not decode."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +57,6 @@ def read_rows(reader: Any, parts: list[Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def stream(folder: Path, rows: str = "events", **options: str) -> Any:
-    source = dataframes.CaptureSource({"path": str(folder), "rows": rows, **options})
-    return source.streamReader(source.schema())
-
-
 def assert_events(rows: list[dict[str, Any]], folder: Path) -> None:
     rows = sorted(rows, key=lambda row: (row["arrival"], row["index"]))
     assert [row["hash"] for row in rows[:8]] == [signed(files.xxh64(body)) for body in BODIES]
@@ -114,30 +108,6 @@ def test_wrong_option_is_named(tmp_path: Path) -> None:
         dataframes.arrivals(None, tmp_path)
 
 
-def test_stream_continues_where_it_stopped(tmp_path: Path) -> None:
-    """It reads whole records only, each once; a new reader knows the peers named before."""
-    [path] = files.write_segments(tmp_path, "main", UNITS)
-    whole = path.read_bytes()
-    path.unlink()
-    reader = stream(tmp_path, "units")
-    offset = reader.initialOffset()
-    assert reader.latestOffset() == {}
-    assert reader.partitions({}, {}) == []
-    rows: list[dict[str, Any]] = []
-    for end in (10, 150, 150, 400, len(whole) - 3, len(whole)):
-        path.write_bytes(whole[:end])
-        latest = reader.latestOffset()
-        assert latest.get("main", {}).get("at", {}).get("1", 0) <= end
-        again = stream(tmp_path, "units")
-        parts = reader.partitions(offset, latest)
-        other = again.partitions(offset, latest)
-        assert read_rows(reader, parts) == read_rows(again, other)
-        rows += read_rows(reader, parts)
-        offset = latest
-    assert [row["raw"] for row in rows] == [raw for raw, _, _ in UNITS]
-    assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
-
-
 # -- messages of several units
 
 MESSAGES = {seq: document(P, seq, 100 * seq) for seq in range(1, 41)}
@@ -161,34 +131,6 @@ def test_messages_may_span_segments(tmp_path: Path, per_segment: int) -> None:
     assert sorted(row["sequence"] for row in rows) == sorted(MESSAGES)
     assert {row["hash"] for row in rows} == {signed(files.xxh64(body)) for body in MESSAGES.values()}
     assert {row["error"] for row in rows} == {None}
-
-
-@pytest.mark.parametrize("per_segment", [3, 1000])
-@pytest.mark.parametrize("again", [False, True], ids=["one reader", "a new one each time"])
-def test_messages_may_span_batches_of_a_stream(tmp_path: Path, per_segment: int, again: bool) -> None:
-    whole, capture = tmp_path / "whole", tmp_path / "capture"
-    capture.mkdir()
-    write_datagrams(whole, fragments(), per_segment)
-    paths = sorted(whole.iterdir())
-    reader = stream(capture)
-    offset = reader.initialOffset()
-    rows: list[dict[str, Any]] = []
-    grown = list(itertools.accumulate((path.stat().st_size for path in paths), initial=0))
-    step = grown[-1] // 23
-    for size in (*range(step, grown[-1], step), grown[-1]):
-        for path, before in zip(paths, grown, strict=False):
-            if size > before:
-                (capture / path.name).write_bytes(path.read_bytes()[: size - before])
-        latest = json.loads(json.dumps(reader.latestOffset()))
-        other = stream(capture)  # a new reader that continues
-        parts = other.partitions(offset, latest)
-        assert read_rows(reader, reader.partitions(offset, latest)) == read_rows(other, parts)
-        rows += read_rows(other, parts)
-        offset = latest
-        reader = other if again else reader
-    assert sorted(row["sequence"] for row in rows) == sorted(MESSAGES)
-    assert {row["hash"] for row in rows} == {signed(files.xxh64(body)) for body in MESSAGES.values()}
-    assert "open" not in next(iter(offset.values()))
 
 
 def test_listener_name_outside_utf8_is_escaped(tmp_path: Path) -> None:
@@ -222,33 +164,3 @@ def test_arrivals_carry_the_hash_of_spark(spark: Any, tmp_path: Path) -> None:
     theirs = {row[0] for row in bodies.selectExpr("xxhash64(body)").collect()}
     assert theirs == {row.hash for row in found.where("hash is not null").collect()}
     assert dataframes.arrivals(spark, capture, rows="units").count() == 4
-
-
-@pytest.mark.spark
-def test_streaming_query_continues_after_a_restart(spark: Any, tmp_path: Path) -> None:
-    capture, out = tmp_path / "capture", tmp_path / "out"
-    [first, second] = files.write_segments(capture, "main", UNITS, per_segment=2)
-    whole = second.read_bytes()
-
-    def query() -> int:
-        stream = (
-            dataframes.register(spark)
-            .readStream.format("logclient-capture")
-            .option("path", str(capture))
-            .load()
-        )
-        running = (
-            stream.writeStream.format("parquet").option("path", str(out))
-            .option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True).start()
-        )  # fmt: skip
-        running.awaitTermination()
-        count: int = spark.read.parquet(str(out)).count()
-        return count
-
-    second.write_bytes(whole[:300])
-    assert query() == 4
-    second.write_bytes(whole)
-    assert query() == 9
-    assert query() == 9
-    assert_events([row.asDict() for row in spark.read.parquet(str(out)).collect()], capture)
-    assert first.exists()
