@@ -144,7 +144,7 @@ GROUPS = {
     "TLS and credentials": "ca cert key tls_password server_name verify curve_server curve_secret user token",
     "Batching and speed": "linger window inflight compression mtu unboxed pace pace_bytes feedback",
     "Memory and overflow": "max_events max_bytes max_event_bytes truncate overflow keep_level hwm",
-    "Retry and back-off": "backoff_max max_age poison on_doubt processing_timeout",
+    "Retry and back-off": "backoff_max max_age on_doubt processing_timeout",
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
         "format timestamp service environment tags fields enrich opentelemetry "

@@ -144,12 +144,6 @@ class Config:
         "none",
         "Events that wait longer than this fail as max_age; none: no limit.",
     )
-    poison: str = option(
-        readers.choice("fail", "keep"),
-        "fail",
-        "What happens to an event on which the server ends its connections while it accepts others: fail "
-        "(it fails as poison) or keep (it stays in quarantine and is tried again every few minutes).",
-    )
     on_delivery: Callable[..., object] | None = option(
         readers.optional(readers.function),
         "none",

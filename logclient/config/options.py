@@ -38,7 +38,6 @@ class Options(TypedDict, total=False):
     progress_timeout: float | str | None
     backoff_max: float | str | None
     max_age: float | str | None
-    poison: Literal["fail", "keep"] | None
     on_delivery: Callable[..., Any] | None
     on_drop: Callable[..., Any] | None
     fallback: str | PathLike[str] | None

@@ -14,9 +14,9 @@ connections*, or *connections end anyway*::
       │                                                                          │ the other one is taken
       └──────────── the neighbours go on <── withheld events: QUARANTINE <───────┘
 
-Events in quarantine are decided by a randomized experiment. Each *trial* is a fresh connection on which
-one event is sent first and alone: one of the suspects, or a *control*, the next event of the queue. A
-random draw with equal chances decides which. A suspect that is taken once is innocent and settled.
+Events in quarantine are decided by a randomized experiment, one after the other. Each *trial* is a fresh
+connection on which one event is sent first and alone: the suspect, or a *control*, the next event of the
+queue. A random draw with equal chances decides which. A suspect that is taken once is innocent and settled.
 
 If the server did not look at events, a trial that is taken would be as likely the suspect's as the
 control's. So let the evidence against a suspect double with each control that is taken, and become 0 when the
@@ -26,8 +26,8 @@ condemns the suspect, with a probability of 10⁻⁹ at most, however long the t
 this hold; a fixed order would not.
 
 Between two trials the neighbours flow, for at least half of the time. Some of the queue is kept back as
-controls for the next trials, so a suspect can be decided although little is sent. A suspect without a
-decision after `TRIALS` trials or `PATIENCE` seconds is reported and from then on tried at a slow pace.
+controls for the next trials, so a suspect can be decided although little is sent. While nothing else waits
+there is no control: then the suspects are sent in turn, and can only be found innocent.
 
 Events that overtake a suspect stay ahead of it: the ledger lists the suspect as `deferred`.
 
@@ -37,9 +37,10 @@ This is data only: no clock, no socket. ``delivery.trials`` asks before and afte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from logclient.delivery.backoff import Backoff
+from logclient.delivery.contract import FOREVER
 
 if TYPE_CHECKING:
     from logclient.config.common import Config
@@ -56,17 +57,12 @@ ALONE = 3
 CERTAIN = 30
 """Controls that are taken, and the suspect never: evidence of 2³⁰, more than 10⁹, condemns it."""
 
-TRIALS = 400
-"""Trials, its own and those of controls, before a suspect is reported as undecided."""
-
-PATIENCE = 300.0
-"""Seconds since its first trial before a suspect is reported as undecided."""
-
-ACTIVE = 16
-"""Suspects among which a trial is drawn, at most; later ones wait."""
-
 RESERVE = 48
-"""Events of the queue that are kept back as controls for each `ACTIVE` suspects, four times at most."""
+"""Events of the queue that are kept back as controls for each suspect: more than `CERTAIN`, because some of
+them become suspects, or are taken before a trial."""
+
+MOST = 10 * RESERVE
+"""Events that are kept back for all suspects, at most."""
 
 SHARE = 1.5
 """Time that the neighbours flow, as a multiple of the time that the trials took."""
@@ -74,9 +70,9 @@ SHARE = 1.5
 LONGEST = 10.0
 """Seconds that they flow between two trials, at most: an outage is not compensated."""
 
-FLOW, PROBE, CONTROL, SUSPECT, LONE = range(5)
+FLOW, PROBE, CONTROL, SUSPECT = range(4)
 """Uses of a connection: the queue; one event ahead of withheld ones; a trial with a control; a trial with a
-suspect; a suspect when nothing else waits, which is no trial."""
+suspect."""
 
 NOTHING, WITHHOLD, TRIAL = range(3)
 """Meanings of a break: none; withhold some events and try the same server at once with another one; the end
@@ -84,27 +80,13 @@ of a trial, to be followed by the next one soon."""
 
 
 class Suspect:
-    """An event in quarantine, and its evidence. Once it is undecided, `pace` waits between its trials."""
+    """An event in quarantine, and its evidence."""
 
-    def __init__(self, seq: int, now: float, pace: Backoff) -> None:
+    def __init__(self, seq: int) -> None:
         self.seq = seq
-        self.since = 0.0  # when its trials began
-        self.trials = 0  # of its own
-        self.controls = 0  # trials of a control that could have been its own
-        self.control_breaks = 0  # of these: broken
-        self.slow = False  # tried at the slow pace
-        self.kept = False  # condemned, and not to be failed; or its ends are no evidence
-        self.due = now  # its next trial
-        self.pace = pace
-
-
-class Findings(NamedTuple):
-    """Conclusions from an outcome."""
-
-    quarantined: bool = False
-    """Whether the withheld events go into quarantine."""
-    condemned: tuple[int, ...] = ()
-    """Sequences on which the server ends the connection, while it takes others."""
+        self.evidence = 0  # controls that were taken in its place
+        self.exempt = False  # never condemned: it is too long under way for the server
+        self.due = 0.0  # its next trial
 
 
 class Isolation:
@@ -113,9 +95,8 @@ class Isolation:
     Args:
         servers: number of endpoints that are tried in turn.
         random: in [0, 1).
-        config: its back-offs pace the trials: that of connections while other events wait and while none do,
-            that of credentials for a suspect that could not be decided. ``poison=keep``: a condemned event
-            stays in quarantine.
+        config: its back-off of connections paces the trials, and that of credentials those of an event that
+            is too long under way.
     """
 
     def __init__(self, servers: int, random: Callable[[], float], config: Config) -> None:
@@ -126,20 +107,18 @@ class Isolation:
         self._servers = servers
         self._random = random
         self._pace = min(config.backoff_min, config.backoff_max)
-        self._slow = config.auth_backoff_min, config.auth_backoff_max
-        self.keep = config.poison == "keep"
         self._narrow = 0  # events on the wire, 0: any number
         self._first = 0  # suspected: from here
         self._last = 0  # to here
         self._breaks = 0  # in a row at _first
         self._alone = 0  # of these, with nothing else in flight
         self._spread = 1  # to be withheld the next time
-        self._candidates: list[Suspect] = []  # of the trial on this connection
-        self._drawn: Suspect | None = None
+        self._tried = Suspect(0)  # on this connection, or a control in its place
         self._flow_until = 0.0
         self._stopped = 0.0  # since when the neighbours wait for a trial; 0: they flow
-        self._lone = Backoff(config.backoff_min, config.backoff_max, random)
-        self._lone_due = 0.0
+        self._idle = Backoff(config.backoff_min, config.backoff_max, random)
+        self._idle_until = 0.0  # no trial before that while nothing else waits
+        self._slow = Backoff(config.auth_backoff_min, config.auth_backoff_max, random, 0.5)
 
     # -- questions ---------------------------------------------------------------------
 
@@ -155,23 +134,16 @@ class Isolation:
 
     def reserve(self) -> int:
         """Return how many events of the queue to keep back as controls."""
-        active = sum(not s.slow for s in self.suspects.values())
-        return RESERVE * min(4, -(-active // ACTIVE))
+        return min(MOST, sum(RESERVE - s.evidence for s in self.suspects.values() if not s.exempt))
 
-    def due(self, now: float, others: int) -> bool:
-        """Return whether this connection should be left for a trial; `others` events wait."""
+    def next_trial(self, others: int) -> float:
+        """Return the monotonic second of the next trial, while `others` wait; FOREVER: something must change.
+
+        From then on, this connection should be left for it.
+        """
         if self.kind != FLOW or not self.suspects:
-            return False
-        return now >= (self._flow_until if others else self._lone_due) and bool(self._pick(now))
-
-    def next_trial(self, others: int) -> float | None:
-        """Return the monotonic second at which `due` may be true; None: not before something changes."""
-        if not self.suspects:
-            return None
-        return max(
-            self._flow_until if others else self._lone_due,
-            min(s.due if s.slow else 0.0 for s in self.suspects.values()),
-        )
+            return FOREVER
+        return max(self._flow_until if others else self._idle_until, self._next().due)
 
     def leave(self, now: float, others: int) -> None:
         """Note that the connection is left for a trial; `others` events wait for that."""
@@ -185,35 +157,25 @@ class Isolation:
             The sequence of the suspect to send alone, or 0.
         """
         self.kind = FLOW
-        self._candidates = []
-        self._drawn = None
         if self.withheld:
             self.kind = PROBE
-        elif not trials or not self.due(now, others):
-            return 0
-        elif not others:
-            # Nothing to compare with: it can only be found innocent.
-            self.kind = LONE
-            self._drawn = min(self._pick(now), key=lambda s: (s.due, s.seq))
-            self._drawn.due = now
-            self._drawn.since = 0.0  # no trial is possible: this time does not count
-        else:
-            self._candidates = self._pick(now)
-            for suspect in self._candidates:
-                suspect.since = suspect.since or now
-            index = int(self._random() * (len(self._candidates) + 1))
-            self.kind = SUSPECT if index < len(self._candidates) else CONTROL
-            self._drawn = self._candidates[index] if self.kind == SUSPECT else None
-        return self._drawn.seq if self._drawn is not None else 0
+        elif trials and now >= self.next_trial(others):
+            suspect = self._tried = self._next()
+            self.kind = CONTROL if others and self._random() >= 0.5 else SUSPECT
+            if not others:
+                suspect.due = now  # the other suspects have their turn before it has the next one
+            if self.kind == SUSPECT:
+                return suspect.seq
+        return 0
 
-    def _pick(self, now: float) -> list[Suspect]:
-        active = [s for s in self.suspects.values() if not s.slow][:ACTIVE]
-        return active + [s for s in self.suspects.values() if s.slow and s.due <= now][: ACTIVE - len(active)]
+    def _next(self) -> Suspect:
+        return min(self.suspects.values(), key=lambda suspect: suspect.due)
 
-    def quarantine(self, seqs: list[int], now: float) -> None:
-        """Take events into quarantine."""
+    def quarantine(self, seqs: list[int]) -> None:
+        """Take the withheld events into quarantine: another one was taken."""
+        self.withheld = 0
         for seq in seqs:
-            self.suspects[seq] = Suspect(seq, now, Backoff(*self._slow, self._random, 0.5))
+            self.suspects[seq] = Suspect(seq)
 
     def forget(self, left: list[int]) -> None:
         """Drop all suspects but these: the others were settled in other ways."""
@@ -221,52 +183,32 @@ class Isolation:
             keep = set(left)
             self.suspects = {seq: s for seq, s in self.suspects.items() if seq in keep}
 
-    def undecided(self, now: float) -> list[Suspect]:
-        """Return the suspects that are to be reported as undecided; each once."""
-        found = []
-        for suspect in self.suspects.values():
-            if suspect.slow or not suspect.since:
-                continue
-            if suspect.trials + suspect.controls >= TRIALS or now - suspect.since >= PATIENCE:
-                self._slow_down(suspect, now)
-                found.append(suspect)
-        return found
-
-    def _slow_down(self, suspect: Suspect, now: float) -> None:
-        suspect.slow = True
-        suspect.due = now + suspect.pace.delay()
-
     # -- observations ----------------------------------------------------------------------------
 
-    def settled(self, now: float, reached: int) -> Findings:
-        """Note that an event was settled; all up to `reached` are, or are in quarantine."""
+    def settled(self, now: float, reached: int) -> int:
+        """Note that an event was settled; all up to `reached` are, or are in quarantine.
+
+        Returns:
+            The sequence of an event that is condemned: the server ends the connection on it, while it takes
+            others. 0: of none.
+        """
         kind, self.kind = self.kind, FLOW
         self._spread = 1
-        if kind == PROBE:
-            self.withheld = 0
-        elif kind in (SUSPECT, LONE):
-            assert self._drawn is not None
-            self.suspects.pop(self._drawn.seq, None)
-            self._lone.reset()
-        elif kind == CONTROL:
-            for suspect in self._candidates:
-                suspect.controls += 1
         if self._stopped:
             rest = self._pace * self._random()
             self._flow_until = now + max(min(SHARE * (now - self._stopped), LONGEST), rest)
             self._stopped = 0.0
         if self._narrow and reached >= self._last:
             self._narrow = 0
-        condemned = tuple(
-            s.seq for s in self.suspects.values() if s.controls - s.control_breaks >= CERTAIN and not s.kept
-        )
-        for seq in condemned:
-            if self.keep:
-                self.suspects[seq].kept = True
-                self._slow_down(self.suspects[seq], now)
-            else:
-                del self.suspects[seq]
-        return Findings(kind == PROBE, condemned)
+        suspect = self._tried
+        if kind == CONTROL:
+            suspect.evidence += 1
+        condemned = suspect.evidence >= CERTAIN and not suspect.exempt and suspect.seq in self.suspects
+        if kind == SUSPECT or condemned:
+            self._idle.reset()
+            self._slow.reset()
+            self.suspects.pop(suspect.seq, None)
+        return suspect.seq if condemned else 0
 
     def broke(self, first: int, last: int, events: int, others: int, now: float, moving: bool = False) -> int:
         """Note that the server ended a connection with these events on the wire, while `others` wait.
@@ -277,26 +219,15 @@ class Isolation:
         Returns:
             NOTHING, WITHHOLD or TRIAL.
         """
-        kind, self.kind = self.kind, FLOW
-        if self.suspects and kind != LONE:
+        kind = self.kind
+        if self.suspects and (others or kind != SUSPECT):
             self._stopped = self._stopped or now
-        if kind in (SUSPECT, LONE):
-            if events:
-                suspect = self._drawn
-                assert suspect is not None
-                if moving:
-                    suspect.kept = suspect.slow = True
-                if suspect.slow:
-                    suspect.due = now + suspect.pace.delay()
-                if kind == LONE:
-                    self._lone_due = now + self._lone.delay()
-                else:
-                    suspect.trials += 1
+        if kind == SUSPECT:
+            if events and moving:
+                self._tried.exempt = True
+            self.ended(now)
             return TRIAL
-        if kind == CONTROL and events and not moving:
-            for suspect in self._candidates:
-                suspect.controls += 1
-                suspect.control_breaks += 1
+        self.kind = FLOW
         if self.withheld:
             self.no_proof()
             return NOTHING
@@ -323,8 +254,10 @@ class Isolation:
 
     def ended(self, now: float) -> None:
         """Note an end that has nothing to do with events: by a deadline, or by us."""
-        if self.kind == LONE:
-            self._lone_due = now + self._lone.delay()
+        if self.kind == SUSPECT:
+            self._idle_until = now + self._idle.delay()
+            if self._tried.exempt:
+                self._tried.due = now + self._slow.delay()
         self.kind = FLOW
         if self.withheld:
             self.no_proof()

@@ -197,8 +197,7 @@ class Lane:
         if not self._wants_connection(now):
             if self.trials.isolation.withheld:  # the others were dropped meanwhile
                 self.trials.give_back()
-            trial = self.trials.isolation.next_trial(0)
-            self.due = FOREVER if trial is None else max(trial, now + SOONEST)
+            self.due = max(self.trials.isolation.next_trial(0), now + SOONEST)
             return False
         self.due, self.waits = self._choose(now), True
         if now < self.due:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from logclient._ext.constants import R_POISON
 from logclient.delivery.backoff import random
 from logclient.delivery.contract import FOREVER
-from logclient.delivery.isolation import NOTHING, WITHHOLD, Isolation
+from logclient.delivery.isolation import NOTHING, PROBE, WITHHOLD, Isolation
 from logclient.standard import time
 
 if TYPE_CHECKING:
@@ -57,11 +57,15 @@ class Trials:
     def connected(self) -> None:
         """Decide the purpose of a new connection."""
         now = time.monotonic()
-        if self.suspects:
-            self.isolation.forget(self._in_flight.quarantined)
+        self._forget_settled()
         others = self.unsent
         self._in_flight.send_alone(self.isolation.connected(now, others, self._allowed(now, others)))
         self._steer()
+
+    def _forget_settled(self) -> None:
+        """Forget suspects that were settled in other ways, such as by their age."""
+        if self.suspects:
+            self.isolation.forget(self._in_flight.quarantined)
 
     def _steer(self) -> None:
         """Limit the events in flight to the purpose of this connection."""
@@ -83,42 +87,32 @@ class Trials:
         now = time.monotonic()
         isolation = self.isolation
         others = self.unsent
-        for suspect in isolation.undecided(now):
-            self._diagnostics.warn_limited(
-                "undecided",
-                f"{self._diagnostics.url}: event {self._books.producer}{suspect.seq:012x} ended "
-                f"{suspect.trials} connections, other events {suspect.control_breaks} of "
-                f"{suspect.controls}: undecided, it stays in quarantine and is tried now and then",
-            )
         allowed = self._allowed(now, others)
-        if allowed and isolation.due(now, others):
+        trial = isolation.next_trial(others)
+        if allowed and now >= trial:
             isolation.leave(now, others)
             self._in_flight.drain()
             return until
         self._steer()
-        if not allowed:
-            return until
-        trial = isolation.next_trial(others) or until
-        return min(until, self.deadline, max(trial, now + 0.001))
+        return min(until, self.deadline, trial) if allowed else until
 
     def is_due(self, now: float) -> bool:
         """Return whether a suspect is to be tried though nothing else waits."""
-        if not self.suspects:
-            return False
-        self.isolation.forget(self._in_flight.quarantined)
-        return self.isolation.due(now, 0)
+        self._forget_settled()
+        return now >= self.isolation.next_trial(0)
 
     def settled(self) -> None:
         """Draw the conclusions after an event in flight got its outcome, and go on with its neighbours."""
         isolation = self.isolation
         now = time.monotonic()
-        findings = isolation.settled(now, self._in_flight.reached)
-        if findings.quarantined:
+        self._forget_settled()
+        if isolation.kind == PROBE:
             seqs = self._in_flight.quarantine()
-            isolation.quarantine(seqs, now)
+            isolation.quarantine(seqs)
             self._books.deferred([(seq, seq) for seq in seqs])
-        for seq in findings.condemned:
-            self._condemn(seq)
+        condemned = isolation.settled(now, self._in_flight.reached)
+        if condemned:
+            self._condemn(condemned)
         self._steer()
 
     def broke(self, end: str, first: int, last: int, events: int, moving: bool = False) -> int:
@@ -148,12 +142,10 @@ class Trials:
             self._in_flight.release_withheld()
 
     def _condemn(self, seq: int) -> None:
-        url = self._diagnostics.url
-        what = f"{url}: the server ends the connection on event {self._books.producer}{seq:012x}"
+        size = self._in_flight.fail_quarantined(seq, R_POISON)
         # A kind of its own: one line for each poison, and no other line holds it back.
-        if self.isolation.keep:
-            text = f"{what} and takes others: it stays in quarantine (poison=keep)"
-        else:
-            size = self._in_flight.fail_quarantined(seq, R_POISON)
-            text = f"{what} ({size} bytes) and takes others: it failed (poison)"
-        self._diagnostics.warn_limited(f"poison {seq}", text)
+        self._diagnostics.warn_limited(
+            f"poison {seq}",
+            f"{self._diagnostics.url}: the server ends the connection on event "
+            f"{self._books.producer}{seq:012x} ({size} bytes) and takes others: it failed (poison)",
+        )

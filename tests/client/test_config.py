@@ -214,7 +214,6 @@ class TestOptions:
             ("silence", "1.5s", 1.5),
             ("linger", 0, 0.0),
             ("max_age", "2h", 7200.0),
-            ("poison", "keep", "keep"),
             ("ledger", Path("/tmp/x"), "/tmp/x"),
             ("tags", "a,, b ,", ("a", "b")),
             ("sample", "DEBUG=0.5, shop = 1", {"DEBUG": 0.5, "shop": 1.0}),

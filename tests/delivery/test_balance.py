@@ -251,7 +251,7 @@ class TestFailures:
             for seed in (1, 2, 3)
         ]
         with running(*faults, capture=str(capture)) as servers:
-            options = {"overflow": "block", "max_events": 1000, "window": 20, "poison": "keep"}
+            options = {"overflow": "block", "max_events": 1000, "window": 20}
             client = connect(*servers, ledger=str(ledger), **options)
             stop = threading.Event()
             sent: list[int] = []

@@ -273,25 +273,6 @@ def test_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Setup
     assert books.outcomes[bad] == ("failed", "poison") and books.deferred == {bad}
 
 
-@pytest.mark.slow
-@needs_setup(acks)
-def test_poison_is_kept_on_request(make: Make, setup: Setup) -> None:
-    """A kept event is delivered once the server takes it."""
-    rig = make(poison="keep", auth_backoff_min=0.002, auth_backoff_max=0.01)
-    rig.server.script = ends_at_poison(lambda got: got.body == b"bad")
-    rig.put(b"bad")
-
-    def reports() -> int:
-        return len([kind for kind, _ in rig.lines.lines if kind.startswith("poison")])
-
-    send_until(rig, lambda s: reports())
-    stats = rig.until(lambda s: s.acked == s.sent - 1)
-    assert stats.failed == {} and stats.quarantined == reports() == 1
-    rig.server.script = acknowledge
-    stats = rig.settle()
-    assert stats.acked == stats.sent
-
-
 @needs_setup(acks)
 def test_random_breaks_condemn_no_event(make: Make, setup: Setup) -> None:
     rig = make(inflight=64, batch_events=8)

@@ -20,10 +20,9 @@ from logclient.delivery.isolation import (
     CONTROL,
     FLOW,
     NOTHING,
-    PATIENCE,
+    PROBE,
     SUSPECT,
     TRIAL,
-    TRIALS,
     WITHHOLD,
     Isolation,
 )
@@ -31,7 +30,7 @@ from logclient.delivery.trials import Trials
 from tests.support.breaks import BLIND, at_random, by_connection
 from tests.support.configs import config_for
 
-FAIL, KEEP = config_for("lumberjack"), config_for("lumberjack", poison="keep")
+CONFIG = config_for("lumberjack")
 CONNECT = 0.001
 WINDOW = 0.001
 
@@ -56,10 +55,9 @@ class Simulation:
         servers: int = 1,
         count: int = 1 << 60,
         rate: float = 10_000.0,
-        keep: bool = False,
     ) -> None:
         self.random = random
-        self.isolation = Isolation(servers, random.random, KEEP if keep else FAIL)
+        self.isolation = Isolation(servers, random.random, CONFIG)
         self.server = server
         self.poison = poison
         self.window = window
@@ -74,7 +72,6 @@ class Simulation:
         self.acked: list[int] = []
         self.condemned: list[int] = []
         self.settled_in: list[float] = []
-        self.undecided: list[int] = []
         self.breaks = 0
         self.attempts = 0
         self.flowing = 0.0  # seconds on connections that carry the queue
@@ -101,10 +98,6 @@ class Simulation:
             self.made += 1
             self.pending.append(self.made)
 
-    def _report(self) -> None:
-        for suspect in self.isolation.undecided(self.now):
-            self.undecided.append(suspect.seq)
-
     def _wait(self, seconds: float) -> None:
         self.now += seconds
         self._make()
@@ -117,8 +110,7 @@ class Simulation:
         kind = isolation.kind
         while not self.until(self):
             self._make()
-            self._report()
-            if isolation.due(self.now, len(self.pending)):
+            if self.now >= isolation.next_trial(len(self.pending)):
                 isolation.leave(self.now, len(self.pending))
                 isolation.ended(self.now)
                 return
@@ -180,17 +172,15 @@ class Simulation:
             for _ in window:
                 self.pending.popleft()
         waiting = [*self.aside[:1], *itertools.islice(self.pending, 1)]
-        findings = isolation.settled(self.now, min(waiting) - 1 if waiting else self.made)
-        if findings.quarantined:
-            isolation.quarantine(self.aside, self.now)
+        if isolation.kind == PROBE:
+            isolation.quarantine(self.aside)
             self.quarantine |= dict.fromkeys(self.aside, self.now)
             self.deferred |= set(self.aside)
             self.aside = []
-        for seq in findings.condemned:
+        seq = isolation.settled(self.now, min(waiting) - 1 if waiting else self.made)
+        if seq:
             self.condemned.append(seq)
-            self.settled_in.append(self.now - self.quarantine[seq])
-            if not isolation.keep:
-                del self.quarantine[seq]
+            self.settled_in.append(self.now - self.quarantine.pop(seq))
         assert set(isolation.suspects) == set(self.quarantine)
 
 
@@ -207,13 +197,14 @@ def test_a_blind_server_condemns_no_event(name: str) -> None:
 
 def test_an_event_that_is_too_long_under_way_is_set_aside_and_not_condemned() -> None:
     """The server's patience ends before it has the event, each time that it is sent alone."""
-    isolation = Isolation(1, Random(1).random, FAIL)
+    isolation = Isolation(1, Random(1).random, CONFIG)
     now, controls, trials = 1.0, 0, 0
     assert isolation.connected(now, 9) == 0
     assert isolation.broke(5, 5, 1, 9, now, True) == WITHHOLD  # at once: it would be under way as long again
     isolation.connected(now, 9)
-    assert isolation.settled(now, 4).quarantined
-    isolation.quarantine([5], now)
+    assert isolation.kind == PROBE
+    isolation.quarantine([5])
+    assert isolation.settled(now, 4) == 0
     for _ in range(20 * CERTAIN):
         now += 1000.0
         isolation.connected(now, 9)
@@ -222,13 +213,13 @@ def test_an_event_that_is_too_long_under_way_is_set_aside_and_not_condemned() ->
             assert isolation.broke(5, 5, 1, 9, now, True) == TRIAL
         else:
             controls += isolation.kind == CONTROL
-            assert isolation.settled(now, 4).condemned == ()
+            assert isolation.settled(now, 4) == 0
     assert trials > CERTAIN < controls
 
 
 def test_a_break_while_several_events_move_says_nothing() -> None:
     books: Any = SimpleNamespace(diagnostics=None)
-    trials = Trials(InflightBatches(EventQueue()), FAIL, 1, books, False)
+    trials = Trials(InflightBatches(EventQueue()), CONFIG, 1, books, False)
     for moving, limit in ((True, 0), (False, 8)):
         for _ in range(3):
             trials.connected()
@@ -262,7 +253,6 @@ def test_each_poison_is_found(innocent: float, often: int) -> None:
     assert sorted(world.condemned) == sorted(bad)
     assert sorted(world.acked) == [seq for seq in range(1, 20_001) if seq not in bad]
     assert max(world.settled_in) < 300.0
-    assert not world.undecided
 
 
 def test_neighbours_flow_at_half_rate_during_trials() -> None:
@@ -305,42 +295,55 @@ def test_poison_without_neighbours_waits_for_them() -> None:
 
 
 @pytest.mark.slow
-def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
-    """It is delivered once the server takes it."""
-    random = Random(5)
-    bad = {50}
-    world = Simulation(at_random(0.0, random), random, poison=lambda seq: seq in bad, keep=True, rate=10.0)
-    world.run(lambda w: bool(w.condemned))
-    breaks = world.breaks
-    world.run(lambda w: w.now > 3600.0)
-    assert world.condemned == [50] and 10 < world.breaks - breaks < 120, "tried at the slow pace"
-    bad.clear()
-    world.run(lambda w: not w.quarantine)
-    assert 50 in world.acked
-
-
-@pytest.mark.slow
-def test_an_undecided_suspect_is_reported_once() -> None:
-    """Nine connections of ten take nothing, so the trials prove nothing about the event."""
+def test_a_suspect_is_decided_although_most_connections_take_nothing() -> None:
+    """Nine of ten: few controls are taken, too."""
     random = Random(6)
     world = Simulation(by_connection(0.9, random), random, poison={300}.__contains__, rate=1000.0)
-    world.run(lambda w: 300 in w.undecided)
-    world.run(lambda w: w.now > 20_000.0)
-    assert world.undecided.count(300) == 1
-    assert 300 in world.quarantine or 300 in world.condemned
+    world.run(lambda w: bool(w.condemned) or w.now > 20_000.0)
+    assert world.condemned == [300]
 
 
-@pytest.mark.parametrize(("controls", "seconds"), [(TRIALS - 1, 0.0), (0, PATIENCE)])
-def test_a_suspect_is_undecided_after_enough_trials_or_time(controls: int, seconds: float) -> None:
-    search = Isolation(1, Random(1).random, FAIL)
-    search.quarantine([7], 1.0)
-    (suspect,) = search.suspects.values()
-    assert search.undecided(1e9) == []  # nothing was tried
-    suspect.since, suspect.trials, suspect.controls = 1.0, 0, controls
-    assert search.undecided(1.0 + 0.9 * seconds) == []
-    suspect.trials = 1
-    assert search.undecided(1.0 + seconds) == [suspect]
-    assert search.undecided(1e9) == []
+def test_suspects_have_their_turns_while_nothing_else_waits() -> None:
+    """A poison does not keep those behind it from being found innocent."""
+    search = Isolation(1, Random(1).random, CONFIG)
+    search.quarantine([7, 8, 9])
+    now, tried = 1.0, []
+    while len(search.suspects) > 1 and len(tried) < 10:
+        now = max(now + 0.001, search.next_trial(0))
+        tried.append(search.connected(now, 0))
+        if tried[-1] == 7:
+            assert search.broke(7, 7, 1, 0, now) == TRIAL
+        else:
+            assert search.settled(now, 6) == 0
+    assert tried == [7, 8, 9]
+
+
+def test_one_suspect_after_the_other_is_decided() -> None:
+    random = Random(7)
+    search = Isolation(1, random.random, CONFIG)
+    search.quarantine([7, 8, 9])
+    now, condemned, tried = 1.0, [], set()
+    while search.suspects:
+        now += 100.0
+        seq = search.connected(now, 1000)
+        if seq:
+            tried.add(seq)
+            assert tried == {*condemned, seq}
+            search.broke(seq, seq, 1, 1000, now)
+        elif found := search.settled(now, 6):
+            condemned.append(found)
+    assert condemned == [7, 8, 9]
+
+
+def test_a_suspect_that_was_settled_meanwhile_is_not_condemned() -> None:
+    """It grew too old while its last control was under way."""
+    lot = Draws()
+    search = with_suspect(lot)
+    for n in range(1, CERTAIN):
+        assert run_trial(search, lot, 100.0 * n, False, True) == 0
+    assert search.connected(100.0 * CERTAIN, 1000) == 0 and search.kind == CONTROL
+    search.forget([])
+    assert search.settled(100.0 * CERTAIN, 0) == 0
 
 
 SIZES = st.integers(1, 64)
@@ -412,20 +415,20 @@ class Draws:
 
 def with_suspect(lot: Draws) -> Isolation:
     """Return an isolation with event 1 in quarantine."""
-    isolation = Isolation(1, lot, FAIL)
-    isolation.quarantine([1], 0.0)
+    isolation = Isolation(1, lot, CONFIG)
+    isolation.quarantine([1])
     return isolation
 
 
-def run_trial(isolation: Isolation, lot: Draws, now: float, suspect: bool, taken: bool) -> tuple[int, ...]:
-    """Run one trial as drawn, with many events waiting; return the events that it condemns."""
+def run_trial(isolation: Isolation, lot: Draws, now: float, suspect: bool, taken: bool) -> int:
+    """Run one trial as drawn, with many events waiting; return the event that it condemns, or 0."""
     lot.suspect = suspect
-    assert isolation.due(now, 1000)
+    assert now >= isolation.next_trial(1000)
     assert isolation.connected(now, 1000) == (1 if suspect else 0) and isolation.limit == 1
     if taken:
-        return isolation.settled(now, 0).condemned
+        return isolation.settled(now, 0)
     assert isolation.broke(1 if suspect else int(now), 1, 1, 1000, now) != WITHHOLD
-    return ()
+    return 0
 
 
 def test_the_random_draw_chooses_suspect_or_control() -> None:
@@ -458,17 +461,17 @@ def test_an_event_is_condemned_after_enough_proof(broken: int) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("suspects", [1, 3])
 def test_evidence_against_a_suspect_of_a_blind_server_is_fair(broken: bool, suspects: int) -> None:
-    """After a trial, its mean over the two draws that concern a suspect is 1, as before: a martingale."""
-    for suspect in range(suspects):
+    """After a trial, its mean over the two draws is 1, as before: a martingale."""
+    for suspect in range(1, suspects + 1):
         evidence = []
-        for place in (suspect, suspects):  # this suspect, or a control
-            isolation = Isolation(1, lambda place=place: (place + 0.5) / (suspects + 1), FAIL)
-            isolation.quarantine(list(range(1, suspects + 1)), 0.0)
+        for draw in (0.25, 0.75):  # a suspect, or a control
+            isolation = Isolation(1, lambda draw=draw: draw, CONFIG)
+            isolation.quarantine(list(range(1, suspects + 1)))
             alone = isolation.connected(100.0, 1000) or 1000
             if broken:
                 isolation.broke(alone, alone, 1, 1000, 100.0)
             else:
                 isolation.settled(100.0, 0)
-            left = isolation.suspects.get(suspect + 1)
-            evidence.append(0.0 if left is None else 2.0 ** (left.controls - left.control_breaks))
+            left = isolation.suspects.get(suspect)
+            evidence.append(0.0 if left is None else 2.0**left.evidence)
         assert sum(evidence) / 2 == 1.0

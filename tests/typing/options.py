@@ -37,7 +37,7 @@ def mine(**options: Unpack[logclient.Options]) -> logclient.Client:
 mine(silence="30s")
 
 logclient.connect(URL, windwo=500)  # wrong
-logclient.connect(URL, poison="bogus")  # wrong
+logclient.connect(URL, spool_sync="bogus")  # wrong
 logclient.connect(URL, window="many")  # wrong
 logclient.connect(URL, check="yes")  # wrong
 logclient.connect(URL, max_bytes=0.5)  # wrong
@@ -53,4 +53,4 @@ logclient.AsyncClient(URL, identity="uuid")  # wrong
 logclient.AsyncClient(URL, max_events=None, linger="5ms", ack="never")  # wrong
 Writer(URL, windows=100)  # wrong
 mine(silnce="30s")  # wrong
-bad: logclient.Options = {"window": 500, "poison": "wait"}  # wrong
+bad: logclient.Options = {"window": 500, "spool_mode": "wait"}  # wrong
