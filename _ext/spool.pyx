@@ -22,6 +22,8 @@ from logclient._ext.queue cimport *
 from logclient._ext.queue cimport EventQueue
 from logclient._ext.hash cimport xxh64_of
 
+from logclient._ext.constants import REASONS, STATUSES
+
 cdef extern from "bits.h" nogil:
     uint64_t lc_ones(uint64_t v)
 
@@ -69,7 +71,6 @@ cdef enum:
 CHUNK_STRUCT = sizeof(lc_chunk)      # bytes before the first event of a slot
 HEAD = SEGMENT_HEAD                  # bytes before the first slot of a segment
 SEGMENT = FILE_SIZE                  # bytes of a segment
-JOURNAL = JOURNAL_AT                 # where the journal begins in the first segment
 SUPPORTED = LC_MAPS != 0             # this system can map files for a spool
 
 # As in docs/formats.md.
@@ -84,6 +85,12 @@ cdef bint _makes_sense(const lc_event *e, uint64_t after, uint64_t left) noexcep
     # Return whether it may be an event behind that sequence, in so many bytes.
     return (e.seq > after and e.seq >> SEQUENCE_BITS == 0 and event_room(e.size) <= left
             and (e.level & ~EVENT_SETTLED) <= LEVELS)
+
+
+cdef uint32_t _slots_of(const lc_chunk *c, uint32_t left) noexcept nogil:
+    # Return how many slots a chunk takes; 0: its slot is free, or it is not possible with so many left.
+    cdef uint64_t size = <uint64_t> c.capacity + CHUNK_HEAD
+    return <uint32_t> (size // SLOT) if c.live and size % SLOT == 0 and size // SLOT <= left else 0
 
 
 cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept nogil:
@@ -515,17 +522,15 @@ cdef class Segments:
                 p = 0
                 while p < SLOTS:
                     c = chunk_at(s, i * SLOTS + p)
-                    k = (c.capacity + CHUNK_HEAD) // SLOT
+                    k = _slots_of(c, SLOTS - p)
                     good = False
-                    if c.live == 0:
-                        k = 1
-                    elif k == 0 or k > SLOTS - p or (c.capacity + CHUNK_HEAD) % SLOT:
-                        damaged += 1
-                        k = 1
-                    else:
+                    if k:
                         self._read_chunk(c, 1 + i * SLOTS + p, ranges, count, &last, oldest_us, pending,
                                          expired)
                         good = c.count > 0
+                    elif c.live:
+                        damaged += 1
+                    k = max(k, <uint32_t> 1)
                     if good:
                         found.append(((<lc_event *> (chunk_data(c) + c.read)).seq, i * SLOTS + p))
                     else:
@@ -617,4 +622,4 @@ cdef class Segments:
 
 
 include "spool/log.pyx"
-include "spool/recovery.pyx"
+include "spool/reader.pyx"

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _facts(owner: Owner) -> dict[str, Any]:
-    hidden = ("pending", "last", "outcomes")
+    hidden = ("pending", "last")
     facts = {name: value for name, value in owner._asdict().items() if name not in hidden}
     facts["oldest"] = _time(owner.oldest_us)
     facts["damages"] = [damage._asdict() for damage in owner.damages]

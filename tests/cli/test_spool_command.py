@@ -17,6 +17,7 @@ import pytest
 
 from logclient import cli
 from logclient._ext.hash import xxh64
+from logclient._ext.spool import SEGMENT
 from logclient.errors import ExitCode
 from tests import support
 from tests.spool.scene import NOBODY, Scene
@@ -262,6 +263,17 @@ class TestCheck:
         first, last = out.splitlines()
         assert first.startswith(f"{path}: {words}") and first.count("; ") == 2
         assert last == "1 owner, 1 fault"
+
+    @pytest.mark.parametrize("size", [4096, SEGMENT - 1, SEGMENT + 1, 1 << 40])
+    def test_a_segment_of_another_size_is_named(
+        self, scene: Scene, size: int, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """No more memory is taken for one of a tebibyte."""
+        producer = scene.run(events=10, spool_bytes="8MiB")
+        path = scene.spool / f"{producer.name}.000000.seg"
+        os.truncate(path, size)
+        out, _ = command(capsys, "check", scene.spool, code=ExitCode.BROKEN)
+        assert out.startswith(f"{path}: has {size} bytes, not {SEGMENT}; ")
 
     @pytest.mark.parametrize("number", [0, 77], ids=["another owner", "another number"])
     def test_a_file_that_was_renamed_is_named(

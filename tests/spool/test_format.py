@@ -19,7 +19,7 @@ from logclient._ext.constants import K_TOMB, R_CLOSED, R_COUNT
 from logclient._ext.hash import xxh64
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient._ext.spool import HEAD, SEGMENT, LogReader, Segments
+from logclient._ext.spool import HEAD, SEGMENT, FileReader, Segments, read_journal
 from logclient.delivery.spool import owner_files
 from logclient.delivery.spool.owner_files import LOG_MAGIC, Head, read_orphan
 from logclient.files.ledger import merged, without
@@ -89,32 +89,70 @@ def _events(data: bytes, at: int, end: int, last: int) -> Iterator[tuple[int, in
         at += room
 
 
-def _read_segment(data: bytes, settled: set[int]) -> Found:
-    chunks, damaged, place = [], 0, 0
+def _chunks(data: bytes) -> Iterator[tuple[int, int, bool]]:
+    """Yield (where its head is, capacity, whether that is possible) of each chunk."""
+    place = 0
     while place < PLACES:
         base = HEAD + place * PLACE
         (capacity,) = struct.unpack_from("=I", data, base + 8)
-        (live,) = struct.unpack_from("=Q", data, base + 56)
         taken, rest = divmod(capacity + 64, PLACE)
-        if not live:
-            taken = 1
-        elif rest or not 0 < taken <= PLACES - place:
+        possible = not rest and 0 < taken <= PLACES - place
+        live = any(data[base + 56 : base + 64])
+        if live:
+            yield base, capacity, possible
+        place += taken if live and possible else 1
+
+
+def _chunk_events(data: bytes, base: int, capacity: int) -> Iterator[tuple[int, int, int, bytes]]:
+    (live,) = struct.unpack_from("=Q", data, base + 56)
+    return _events(data, base + 64, base + 64 + capacity, live - 1)
+
+
+def _read_segment(data: bytes, settled: set[int]) -> Found:
+    chunks, damaged = [], 0
+    for base, capacity, possible in _chunks(data):
+        if not possible:
             damaged += 1
-            taken = 1
-        else:
-            begin, waiting, unused = base + 64, [], 0
-            for _, seq, level, body in _events(data, begin, begin + capacity, live - 1):
-                if level & SETTLED or seq in settled:
-                    unused += EVENT.size + (len(body) + 7) // 8 * 8
-                    if waiting and unused > 0xFFFF:
-                        break
-                else:
-                    waiting.append((seq, body))
-                    unused = 0
-            if waiting:
-                chunks.append(Chunk(waiting, data[base + 49] != 0))
-        place += taken
+            continue
+        waiting, unused = [], 0
+        for _, seq, level, body in _chunk_events(data, base, capacity):
+            if level & SETTLED or seq in settled:
+                unused += EVENT.size + (len(body) + 7) // 8 * 8
+                if waiting and unused > 0xFFFF:
+                    break
+            else:
+                waiting.append((seq, body))
+                unused = 0
+        if waiting:
+            chunks.append(Chunk(waiting, data[base + 49] != 0))
     return Found(chunks, damaged)
+
+
+def _check_reader(segments: list[bytes], settled: list[tuple[int, int]]) -> None:
+    """What the reader for people finds equals what is found in plain Python."""
+    reader = FileReader(keeps=False)
+    among = {seq for first, last in settled for seq in range(first, last + 1)}
+    sizes: dict[int, set[int]] = {}
+    last = 0
+    for data in segments:
+        faults: list[tuple[int, int | None]] = []
+        for base, capacity, possible in _chunks(data):
+            if not possible:
+                faults.append((base, capacity))
+                continue
+            end = base + 64
+            for at, seq, level, body in _chunk_events(data, base, capacity):
+                end = at + EVENT.size + (len(body) + 7) // 8 * 8
+                last = max(last, seq)
+                if not level & SETTLED and seq not in among:
+                    sizes.setdefault(seq, set()).add(len(body))
+            if base + 64 + capacity - end >= 8 and any(data[end : end + 8]):
+                faults.append((end, None))
+        assert reader.read_segment(data) == faults
+    found = reader.waiting(settled)
+    assert [seq for seq, _, _ in found] == sorted(sizes)
+    assert all(size in sizes[seq] for seq, _, size in found)
+    assert reader.last == last
 
 
 def _in_order(found: list[Found]) -> Found:
@@ -198,6 +236,7 @@ class Restored:
 
 
 def _check(folder: Path, segments: list[bytes], settled: list[tuple[int, int]]) -> Found:
+    _check_reader(segments, settled)
     among = {seq for first, last in settled for seq in range(first, last + 1)}
     parts = [_read_segment(data, among) for data in segments]
     expected = _in_order(parts)
@@ -242,11 +281,8 @@ def _places(segments: list[bytes]) -> tuple[list[tuple[int, int]], list[tuple[in
         for place in range(PLACES):
             base = HEAD + place * PLACE
             heads.append((number, base))
-            (live,) = struct.unpack_from("=Q", data, base + 56)
-            if live:
-                (capacity,) = struct.unpack_from("=I", data, base + 8)
-                found = _events(data, base + 64, base + 64 + capacity, live - 1)
-                events += [(number, at) for at, *_ in found]
+        for base, capacity, _ in _chunks(data):
+            events += [(number, at) for at, *_ in _chunk_events(data, base, capacity)]
     return heads, events
 
 
@@ -379,6 +415,9 @@ def test_equal_sequences_of_both_lists_are_sent(original: Original, tmp_path: Pa
         EVENT.pack_into(segment, base + 64 + 32, 2, 1, 8, 2, 1, 0)
     restored = Restored(tmp_path, [(0, bytes(segment))], [])
     assert (merged(restored.pending), restored.queued) == ([(1, 2)], 4)
+    reader = FileReader(keeps=False)
+    assert reader.read_segment(segment) == []
+    assert reader.waiting([]) == [(1, 1, 8), (2, 1, 8)], "each once"
 
 
 @pytest.mark.parametrize("numbers", [[2], [0, 0], [1, 0, 1]])
@@ -521,17 +560,15 @@ def _read_log(data: bytes, salt: int) -> list[tuple[int, bytes]]:
 
 def _restored_log(folder: Path, log: bytes, salt: int, settled: list[tuple[int, int]]) -> dict[int, bytes]:
     """Return the events that are put into new segments."""
-    path = folder / "log"
-    path.write_bytes(log)
     queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
     (folder / f"{PRODUCER.hex()}.lock").touch()
     boot = owner_files.boot_id()
     written = Segments(queue, str(folder), PRODUCER, boot, os.getpid(), 8, True, 0)
-    fd = os.open(path, os.O_RDONLY)
+    reader = FileReader(keeps=True)
     try:
-        count = LogReader([(fd, len(log), salt)]).write(written, settled)
+        reader.read_log(log, salt)
+        count = reader.write(written, settled)
     finally:
-        os.close(fd)
         written.close()
     made = sorted(folder.glob("*.seg"))
     found = {
@@ -593,4 +630,25 @@ def test_damaged_logs_are_read_as_in_plain_python(
     folder.mkdir(exist_ok=True)
     found = _restored_log(folder, bytes(log), head.salt, settled)
     assert merged((seq, seq) for seq in found) == waiting
+    reader = FileReader(keeps=False)
+    reader.read_log(bytes(log), head.salt)
+    assert merged((seq, seq) for seq, _, _ in reader.waiting(settled)) == waiting
     assert all(found[seq] == expected[seq] for seq in found)
+
+
+def test_a_reader_refuses_what_it_cannot_do(original: Original, tmp_path: Path) -> None:
+    reader = FileReader(keeps=False)
+    for size in (0, HEAD, SEGMENT - 1, SEGMENT + 1):
+        with pytest.raises(ValueError, match=f"a segment has {SEGMENT} bytes, not {size}"):
+            reader.read_segment(bytes(size))
+    with pytest.raises(ValueError, match=f"the head of a segment has {HEAD} bytes, not 4095"):
+        read_journal(bytes(4095))
+    for size in (0, 16, LOG_HEAD, LOG_HEAD + 15):
+        assert reader.read_log(original.log[:size], 0) == min(size, LOG_HEAD)
+    reader.read_segment(original.segments[0])
+    queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
+    mapped = Segments(queue, str(tmp_path), PRODUCER, bytes(16), os.getpid(), 8, True, 0)
+    with pytest.raises(ValueError, match="the bodies were not kept"):
+        reader.write(mapped, [])
+    assert list(tmp_path.iterdir()) == []
+    mapped.close()

@@ -1,52 +1,28 @@
 """What lies in the files of a spool, for people: read, not mapped. Only `purge` changes them.
 
 The files of an owner that is alive change while they are read: its figures are those of a moment, and its
-events are not tested. docs/formats.md ("Spool") has the offsets.
+events are not tested.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from logclient._ext.hash import xxh64
-from logclient._ext.spool import CHUNK_STRUCT, HEAD, SEGMENT, SUPPORTED
+from logclient._ext.spool import SEGMENT, SUPPORTED, FileReader, read_journal
 from logclient.delivery.spool import owner_files
 from logclient.delivery.spool.owner_files import LOG_MAGIC, VERSION
 from logclient.delivery.spool.replay import settle
 from logclient.errors import LedgerError
 from logclient.files import open_regular, private_directory
-from logclient.files.ledger import LAST_SEQUENCE, Ranges, make_ledger, merged, read_record, without
+from logclient.files.ledger import Ranges, make_ledger, merged, read_record
 from logclient.standard import json, os
-
-SLOT = 65536
-SETTLED = 0x80
-LEVELS = 5
 
 _ABOUT = ("protocol", "url", "identity", "mode", "host")
 """Fields of an ``open`` line that later parts repeat."""
 
 _ALL = "all events of its owner stay unsent"
-
-LOG_HEAD = 120
-EVENTS, OUTCOMES = 1, 2
-"""Kinds of blocks in a log."""
-
-_CAPACITY = struct.Struct("=I")
-_LIVE = struct.Struct("=Q")
-_EVENT = struct.Struct("=QqIBBH")
-_BLOCK = struct.Struct("=QII")
-
-
-class Event(NamedTuple):
-    """An event in a file."""
-
-    seq: int
-    created_us: int
-    size: int  # bytes of its body
-    settled: bool  # it is marked as one that has its outcome
 
 
 class Damage(NamedTuple):
@@ -80,7 +56,6 @@ class Owner(NamedTuple):
     oldest_us: int  # when the oldest was made; 0: there is none
     pending: Ranges  # sequences of these events
     last: int  # the highest sequence that is known
-    outcomes: list[owner_files.Outcome]  # that its ledger may not have
     damages: list[Damage]
 
 
@@ -117,10 +92,10 @@ class _Reader:
         self.size = 0
         self.damages: list[Damage] = []
         self.head: owner_files.Head | None = None
-        self.is_copy = False
-        self.file_id = 0, 0  # device and inode of the file that was read last
-        self.outcomes: list[owner_files.Outcome] = []
-        self.found: dict[int, Event] = {}
+        self.copied = ""  # a segment of another start of the machine, or one that was copied
+        self.log = FileReader(keeps=False)
+        self.segments = FileReader(keeps=False)
+        self.journal: list[owner_files.Outcome] = []
 
     def damage(self, path: str, what: str, lost: str, newer: bool = False) -> None:
         mend = "read it with that logclient" if newer else "drain the rest, then purge it"
@@ -128,108 +103,73 @@ class _Reader:
             mend = "restore the file, or purge this owner"
         self.damages.append(Damage(path, what, lost, mend))
 
-    def read_file(self, path: str) -> bytes | None:
-        """Return what a file has; None: it is gone, or cannot be read."""
+    def read_file(self, path: str, magic: bytes) -> tuple[owner_files.Head, bytes, os.stat_result] | None:
+        """Return what a file has; None: it is gone, not used yet, or cannot be read."""
         try:
             with os.fdopen(open_regular(path), "rb") as file:
                 status = os.fstat(file.fileno())
-                self.file_id = status.st_dev, status.st_ino
                 self.size += status.st_blocks * 512
-                return file.read()
+                # No more of what is too long to be a segment.
+                data = file.read(-1 if magic == LOG_MAGIC else SEGMENT + 1)
         except FileNotFoundError:  # the owner, or its replayer, goes on
-            pass
+            return None
         except OSError as error:
             self.damage(path, error.strerror or str(error), _ALL)
-        return None
-
-    def read_head(self, path: str, data: bytes, magic: bytes) -> owner_files.Head | None:
+            return None
+        if magic != LOG_MAGIC and not any(data[:8]):
+            return None
         try:
-            return owner_files.Head.decode(data, magic)
+            return owner_files.Head.decode(data, magic), data, status
         except ValueError as error:
             self.damage(path, str(error), _ALL, "newer" in str(error))
             return None
 
     def read_segment(self, number: int) -> None:
         path = self.files.segment_path(number)
-        data = self.read_file(path)
-        if data is None or not any(data[:8]):  # its owner has not used it yet
+        found = self.read_file(path, owner_files.MAGIC)
+        if found is None:
             return
-        head = self.read_head(path, data, owner_files.MAGIC)
-        if head is None:
-            return
+        head, data, status = found
         what = ""
         if len(data) != SEGMENT:
-            what = f"has {len(data)} bytes, not {SEGMENT}"
+            what = f"has {status.st_size} bytes, not {SEGMENT}"
         elif head.number != number or head.producer.hex() != self.files.producer:
             what = "is not what its head says: it was renamed"
         if what:
             self.damage(path, what, _ALL)
             return
-        self.is_copy |= (head.boot, head.device, head.inode) != (self.boot, *self.file_id)
+        if (head.boot, head.device, head.inode) != (self.boot, status.st_dev, status.st_ino):
+            self.copied = self.copied or path
         self.head = self.head or head
         if number == 0:
-            journal = owner_files.Journal.decode(data)
-            self.outcomes += journal.outcomes
-            if not journal.complete and not self.alive:
+            self.journal, complete, _ = read_journal(data)
+            if not complete and not self.alive:
                 self.damage(path, "its journal is full or makes no sense", "some outcomes")
-        for event in self.read_slots(path, data):
-            self.found[event.seq] = event
-
-    def read_slots(self, path: str, data: bytes) -> Iterator[Event]:
-        """Yield the events of all slots, and note those chunks that make no sense."""
-        slots = (SEGMENT - HEAD) // SLOT
-        slot = 0
-        while slot < slots:
-            base = HEAD + slot * SLOT
-            (live,) = _LIVE.unpack_from(data, base + CHUNK_STRUCT - 8)
-            (capacity,) = _CAPACITY.unpack_from(data, base + 8)
-            taken, rest = divmod(capacity + CHUNK_STRUCT, SLOT)
-            if live == 0:
-                slot += 1
-                continue
-            if rest or not 0 < taken <= slots - slot:
-                if not self.alive:
-                    what = f"the chunk at {base} has an impossible size, {capacity}"
-                    self.damage(path, what, "its events are lost")
-                slot += 1
-                continue
-            end = yield from read_events(data, base + CHUNK_STRUCT, base + CHUNK_STRUCT + capacity, live - 1)
-            left = base + CHUNK_STRUCT + capacity - end
-            if not self.alive and left >= 8 and any(data[end : end + 8]):
-                self.damage(path, f"an event at {end} makes no sense", "it and those behind it are lost")
-            slot += taken
+        for at, capacity in self.segments.read_segment(data):
+            if self.alive:
+                break
+            if capacity is None:
+                self.damage(path, f"an event at {at} makes no sense", "it and those behind it are lost")
+            else:
+                what = f"the chunk at {at} has an impossible size, {capacity}"
+                self.damage(path, what, "its events are lost")
 
     def read_log(self, number: int) -> None:
         path = self.files.log_path(number)
-        data = self.read_file(path)
-        if data is None:
+        found = self.read_file(path, LOG_MAGIC)
+        if found is None:
             return
-        head = self.read_head(path, data, LOG_MAGIC)
-        if head is None:
-            return
+        head, data, _ = found
         self.head = self.head or head
-        at = LOG_HEAD
-        while len(data) - at >= _BLOCK.size:
-            total, size, kind = _BLOCK.unpack_from(data, at)
-            end = at + _BLOCK.size + size
-            if end > len(data) or size % 8 or xxh64(data[at + 8 : end], head.salt) != total:
-                break
-            begin = at + _BLOCK.size
-            if kind == OUTCOMES:
-                self.outcomes += owner_files.decode_outcomes(data[begin:end])
-            elif kind == EVENTS:
-                for event in read_events(data, begin, end, 0):
-                    self.found.setdefault(event.seq, event)
-            at = end
+        at = self.log.read_log(data, head.salt)
         if at != len(data) and not self.alive:
             what = f"the block at {at} fails its checksum"
             self.damage(path, what, "what was not synced is lost if the machine ended, else nothing")
 
     def result(self) -> Owner:
-        settled = merged((first, last) for first, last, _, _ in self.outcomes)
-        open_events = merged((seq, seq) for seq, event in self.found.items() if not event.settled)
-        pending = without(open_events, settled)
-        waiting = [self.found[seq] for first, last in pending for seq in range(first, last + 1)]
+        reader, outcomes = (self.log, self.log.outcomes) if self.copied else (self.segments, self.journal)
+        settled = merged((first, last) for first, last, _, _ in outcomes)
+        waiting = reader.waiting(settled)
         head = self.head
         return Owner(
             producer=self.files.producer,
@@ -237,16 +177,15 @@ class _Reader:
             version=VERSION if head is not None else 0,
             pid=head.pid if head is not None else 0,
             mode="" if head is None else "always" if head.always else "overflow",
-            boot="" if head is None else "earlier" if self.is_copy else "this",
+            boot="" if head is None else "earlier" if self.copied else "this",
             segments=len(self.files.segments()),
             logs=len(self.files.logs()),
             bytes=self.size,
             events=len(waiting),
-            body_bytes=sum(event.size for event in waiting),
-            oldest_us=min((event.created_us for event in waiting), default=0),
-            pending=pending,
-            last=max([0, *self.found, *(last for _, last, _, _ in self.outcomes)]),
-            outcomes=self.outcomes,
+            body_bytes=sum(size for _, _, size in waiting),
+            oldest_us=min((created_us for _, created_us, _ in waiting), default=0),
+            pending=merged((seq, seq) for seq, _, _ in waiting),
+            last=max([reader.last, *(last for _, last, _, _ in outcomes)]),
             damages=self.damages,
         )
 
@@ -259,33 +198,12 @@ def read_owner(files: owner_files.OwnerFiles, boot: bytes, alive: bool) -> Owner
     reader = _Reader(files, boot, alive)
     for number in files.logs():
         reader.read_log(number)
-    logged = reader.found, reader.outcomes
-    reader.found, reader.outcomes = {}, []
     for number in files.segments():
         reader.read_segment(number)
-    if reader.is_copy:
-        reader.found, reader.outcomes = logged
-        if not files.logs():
-            what = "was written before this machine started, or copied, and no log confirms what it holds"
-            path = files.segment_path(files.segments()[0])
-            reader.damages.append(Damage(path, what, "its events are lost", "purge this owner"))
+    if reader.copied and not files.logs():
+        what = "was written before this machine started, or copied, and no log confirms what it holds"
+        reader.damages.append(Damage(reader.copied, what, "its events are lost", "purge this owner"))
     return reader.result()
-
-
-def read_events(data: bytes, at: int, end: int, last: int) -> Generator[Event, None, int]:
-    """Yield events that lie one behind the other, with rising sequences above `last`.
-
-    The generator's value is where they end.
-    """
-    while end - at >= _EVENT.size:
-        seq, created_us, size, level, _, _ = _EVENT.unpack_from(data, at)
-        room = _EVENT.size + (size + 7 & ~7)
-        if not last < seq <= LAST_SEQUENCE or room > end - at or level & ~SETTLED > LEVELS:
-            break
-        last = seq
-        yield Event(seq, created_us, size, bool(level & SETTLED))
-        at += room
-    return at
 
 
 def purge(files: owner_files.OwnerFiles, directory: str | None) -> tuple[bool, str]:

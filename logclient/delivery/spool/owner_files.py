@@ -7,16 +7,16 @@ take over what it left.
 from __future__ import annotations
 
 import fcntl
+import mmap
 import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.hash import xxh64
 from logclient._ext.queue import EventQueue
-from logclient._ext.spool import CHUNK_STRUCT, HEAD, JOURNAL, SEGMENT, LogReader, Segments
+from logclient._ext.spool import CHUNK_STRUCT, HEAD, SEGMENT, FileReader, Segments, read_journal
 from logclient.descriptors import File
 from logclient.files import open_regular
 from logclient.files.ledger import Ranges, Record, merged, read_record
@@ -32,8 +32,6 @@ BYTE_ORDER = 0x01020304
 
 _HEAD = struct.Struct("=8sII16s10s6xQQIIIIQQQQ")
 _SUM = struct.Struct("=Q")
-_JOURNAL = struct.Struct("=QQQ")
-_ITEM = struct.Struct("=QQBB6x")
 _LOCK = re.compile(r"([0-9a-f]{20})\.lock")
 
 REMOTE = frozenset(
@@ -87,24 +85,6 @@ class Journal(NamedTuple):
     outcomes: list[Outcome]
     complete: bool  # it has all of them
     unspooled: bool  # the owner had events in memory only
-
-    @classmethod
-    def decode(cls, data: bytes) -> Journal:
-        """Read it from the head of the first segment; items that make no sense are left out."""
-        n, full, unspooled = _JOURNAL.unpack_from(data, JOURNAL)
-        at = JOURNAL + _JOURNAL.size
-        room = (HEAD - at) // _ITEM.size
-        found = decode_outcomes(data[at : at + min(n, room) * _ITEM.size])
-        return cls(found, not full and len(found) == n, bool(unspooled))
-
-
-def decode_outcomes(data: bytes) -> list[Outcome]:
-    """Read outcomes as the journal and the log have them; those that make no sense are left out."""
-    return [
-        (first, last, STATUSES[status], REASONS[reason])
-        for first, last, status, reason in _ITEM.iter_unpack(data[: len(data) // _ITEM.size * _ITEM.size])
-        if 0 < first <= last and status < len(STATUSES) and reason < len(REASONS)
-    ]
 
 
 class OwnerFiles:
@@ -315,7 +295,7 @@ def read_orphan(files: OwnerFiles, boot: bytes, ledger: str | None) -> tuple[Orp
             fd = open_regular(files.segment_path(number), os.O_RDWR)
             orphan.segments.append((number, fd))
             if number == 0 and not outcomes:
-                orphan = orphan._replace(journal=Journal.decode(os.pread(fd, HEAD, 0)))
+                orphan = orphan._replace(journal=Journal(*read_journal(os.pread(fd, HEAD, 0))))
     except BaseException:
         orphan.close()
         raise
@@ -378,15 +358,17 @@ def _restore(
     if not logs:
         files.mark_restored(boot)
         return [], f"{len(old)} segments of an earlier boot are lost: no log confirms what they hold"
-    reader = LogReader([(fd, size, head.salt) for head, fd, size in logs])
+    reader = FileReader(keeps=True)
+    for head, fd, size in logs:
+        reader.read_log(mmap.mmap(fd, size, access=mmap.ACCESS_READ), head.salt)
     size = sum(size for _, _, size in logs)
     queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
     most = 2 * size // SEGMENT + 8
     producer = bytes.fromhex(files.producer)
     segments = Segments(queue, files.directory, producer, boot, os.getpid(), most, True, 0)
     try:
-        reader.write(segments, merged([*settled, *((first, last) for first, last, _, _ in reader.settled)]))
+        reader.write(segments, merged([*settled, *((first, last) for first, last, _, _ in reader.outcomes)]))
     finally:
         segments.close()
     files.mark_restored(boot)
-    return [(first, last, STATUSES[s], REASONS[r]) for first, last, s, r in reader.settled], ""
+    return reader.outcomes, ""
