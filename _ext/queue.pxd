@@ -211,7 +211,7 @@ ctypedef struct lc_queue:
     uint8_t fork_safe        # the sender sleeps and touches nothing that a forked child would use
     uint8_t fork_paused      # a fork is prepared: a fork-safe sender goes on sleeping
     uint32_t waking          # callers that are about to write to `wake`
-    int needs_sender         # != 0: the caller must call Engine.ensure_sender() after a put
+    int needs_sender         # != 0: the caller must call Producer.wake() after a put
     uint64_t clock_ticks     # when clock_us was read
     int64_t clock_us         # wall clock, a few microseconds old at most
     uint64_t next_seq

@@ -322,7 +322,7 @@ cdef class EventQueue:
 
     @property
     def needs_sender(self) -> bool:
-        """Whether each put must be followed by ``Engine.ensure_sender()``."""
+        """Whether each put must be followed by ``Producer.wake()``."""
         return self.h.needs_sender != 0
 
     @needs_sender.setter

@@ -127,8 +127,8 @@ def _callers(rounds: int, seed: int) -> dict[str, Any]:
 
 def _parked(client: Any) -> QueueOnly:
     queue = QueueOnly(client)
-    if client._engine.spool is not None:
-        client._engine.spool.start()
+    if client._sender.engine.spool is not None:
+        client._sender.engine.spool.start()
     return queue
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from logclient.config.options import Options
+    from logclient.delivery.sender import Waiter
 
 __all__ = ["Actions", "AsyncClient"]
 
@@ -89,6 +90,7 @@ class AsyncClient:
             name = config.given.get("overflow", "overflow")
             raise ConfigError(f"{name}: block would stop the loop; use drop_oldest, drop_new or raise")
         self.client: Any = url if isinstance(url, Client) else open_client(config)
+        self._waiter: Waiter = self.client._waiter
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()
         self._listeners: set[asyncio.Task[None]] = set()
         self._awaited: Delivery | None = None
@@ -104,17 +106,15 @@ class AsyncClient:
 
     async def flush(self, timeout: float | None = None) -> int:
         """Wait until all events sent so far have an outcome, as ``logclient.Client.flush``."""
-        engine = self._engine
-        if engine.inline:
+        if self._waiter.inline:
             return int(self.client.flush(timeout))
         if timeout is None:
             timeout = self.client.config.timeout
-        return await self._settled(engine.queue.next_seq - 1, timeout)
+        return await self._settled(self._waiter.last, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end, as ``logclient.Client.close``. May be called again."""
-        engine = self._engine
-        if engine.inline:
+        if self._waiter.inline:
             left = int(self.client.close(timeout))
         else:
             left = await self._close(self.client.config.timeout if timeout is None else timeout)
@@ -123,16 +123,15 @@ class AsyncClient:
         return left
 
     async def _close(self, timeout: float) -> int:
-        engine = self.client._engine
+        waiter = self._waiter
         deadline = time.monotonic() + timeout
-        if engine.begin_close(timeout):
-            await self._settled(engine.queue.next_seq - 1, timeout)
-            await _until(lambda: not engine.running, max(deadline, time.monotonic() + ENDING))
-            engine.end_idle()
-            callbacks = engine.submissions.callbacks
-            await _until(lambda: not callbacks.unfinished, max(deadline, time.monotonic() + ENDING))
-            engine.drain_callbacks(0.0, "when close() ended")
-        return int(engine.remaining)
+        if waiter.begin_close(timeout):
+            await self._settled(waiter.last, timeout)
+            await _until(waiter.has_left, max(deadline, time.monotonic() + ENDING))
+            waiter.end_close()
+            await _until(waiter.called_back, max(deadline, time.monotonic() + ENDING))
+            waiter.drain_callbacks(0.0)
+        return waiter.remaining
 
     def stats(self) -> Stats:
         """Return all counts in one consistent snapshot."""
@@ -152,15 +151,15 @@ class AsyncClient:
             ConnectFailed: no answer within `timeout` seconds.
             ConfigError: the protocol has no ping.
         """
-        ping, engine = self._method("ping"), self._engine
-        if engine.inline:
+        ping, peer = self._method("ping"), self.client._peer
+        if self._waiter.inline:
             return ping(timeout=timeout)
         future, settle = _promise()
-        request, _ = engine.begin_request("ping", None, settle)
+        request = peer.begin_request("ping", None, settle)
         try:
             await self._wait(future, timeout)
         finally:
-            answer = partial(engine.finish_request, request, timeout)
+            answer = partial(peer.finish_request, request, timeout)
             if not future.done():  # cancelled
                 with suppress(ConnectFailed, ValueError):
                     answer()
@@ -248,22 +247,22 @@ class AsyncClient:
 
     async def _settled(self, target: int, timeout: float) -> int:
         """Wait until all events up to this sequence are settled; return how many are not."""
-        engine = self.client._engine
-        if engine.queue.settled >= target:
+        waiter = self._waiter
+        if waiter.settled >= target:
             return 0
         future, settle = _promise()
-        watch = engine.submissions.watch(target, settle)
+        cancel = waiter.when(target, settle)
         try:
             await self._wait(future, timeout)
         finally:
-            engine.submissions.unwatch(watch)
-        return 0 if future.done() else int(engine.unsettled(target))
+            cancel()
+        return 0 if future.done() else waiter.unsettled(target)
 
     async def _wait(self, future: asyncio.Future[Any], timeout: float) -> None:
         """Wait for the sender, `timeout` seconds at most, and start another where it is missing."""
         deadline = time.monotonic() + timeout
         while True:
-            self.client._engine.restart()
+            self._waiter.ensure()
             left = max(0.0, deadline - time.monotonic())
             await asyncio.wait({future}, timeout=min(left, CHECK))
             if future.done() or left <= CHECK:
@@ -294,22 +293,10 @@ class AsyncClient:
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """While outcomes are awaited, start another sender where it is missing, or fail them."""
-        engine = self._engine
-        engine.restart()
-        if engine.inline and not engine.ending.patience:  # the process ends, and its time is over
-            engine.submissions.settle([(1, 1 << 48, "failed", "closed")])
-        if engine.submissions.deliveries:
+        if self._waiter.ensure_outcomes():
             loop.call_later(CHECK, self._check, loop)
         else:
             self._checked.discard(loop)
-
-    @property
-    def _engine(self) -> Any:
-        """The client's engine; in the child of a fork that no hook has seen it starts anew."""
-        engine = self.client._engine
-        if engine.queue.forked:
-            engine.after_fork()
-        return engine
 
     def _method(self, name: str) -> Any:
         found = getattr(self.client, name, None)

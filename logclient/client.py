@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
-from logclient._ext.constants import K_RAW, K_TOMB
+from logclient._ext.constants import K_RAW
 from logclient._ext.record import (
     Encoder,
     FastClient,
     LineEncoder,
     bytes_refused,
-    failure_reason,
-    record_level,
 )
 from logclient._ext.record import level_index as level_index
 from logclient.config import registry
@@ -31,10 +28,13 @@ from logclient.config.hosts import is_local
 from logclient.config.parsing import changed, parse
 from logclient.config.secrets import Secret
 from logclient.delivery.contract import Core
-from logclient.delivery.engine import Engine
 from logclient.delivery.lanes import MOST_ENDPOINTS
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
+from logclient.delivery.peer import Peer
+from logclient.delivery.producer import INFO_LEVEL, Producer
+from logclient.delivery.sender import Sender
+from logclient.delivery.setup import Setup
 from logclient.delivery.stats import Stats
 from logclient.errors import ConfigError, EncodeError, QueueFull, described
 from logclient.files import open_to_all, private_directory
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
 INFO = 20
-INFO_LEVEL = level_index(INFO)
 
 Event = Mapping[str, Any] | str | bytes
 Level = int | str
@@ -103,23 +102,6 @@ def open_client(config: Config) -> Client:
     return kind(config)
 
 
-def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
-    """Make the functions that an implementation of `Documents` needs. They hold the engine, never the client.
-
-    ``put(body, level, kind)`` ships a document and returns its sequence, or 0 if it was dropped.
-    """
-
-    def put(body: bytes, level: int, kind: int) -> int:
-        return engine.put(body, record_level(level), kind)
-
-    return put, partial(count_lost, engine)
-
-
-def count_lost(engine: Engine, error: BaseException | None = None, level: int = INFO_LEVEL) -> None:
-    """Count an event that could not be made; `level` is as the queue keeps it."""
-    engine.put(bytes([failure_reason(error)]), level, K_TOMB)
-
-
 class Documents(Protocol):
     """Makes documents of records and texts, for a protocol that does not use ECS."""
 
@@ -159,9 +141,12 @@ class Client(FastClient):
         self.config = config
         self.front_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # they have `setLevel`
         self._reconfiguring: dict[int, Lock] = {}
-        self._engine = _Engines(config, self._core_factory(config)).make()
-        self.documents = self._documents(config, self._engine)
-        queue = self._engine.queue
+        self._sender = _Senders(config, self._core_factory(config)).make()
+        self._waiter = self._sender.waiter
+        self._peer = Peer(self._sender)
+        self.sink = Sink(self._sender)
+        self.documents = self._documents(config)
+        queue = self._sender.queue
         options: dict[str, Any] = {
             "max_event_bytes": config.max_event_bytes,
             "truncate": config.truncate,
@@ -172,7 +157,6 @@ class Client(FastClient):
             **self._encoder_options(config),
         }
         steps, form = _steps(config), _form(config)
-        put = self._put = _putter(self._engine, config)
         if not steps and form is None:
             encoder = Encoder(queue, **_common_fields(config), **options)
         else:
@@ -183,19 +167,17 @@ class Client(FastClient):
             if form is not None:
                 options.update(ecs=form.ecs, nested=form.nested)
             encoder = Encoder(queue, **options)
-            report = partial(_report_step, self._engine)
-            self.revision = Revision(draft, encoder, steps, put, report, None if form is None else form.make)
-        self._bind(
-            encoder,
-            _finish_send(self._engine, encoder, put),
-            partial(count_lost, self._engine),
-            None if self.revision is None else _revised_send(self._engine, self.revision, put),
-        )
+            made = None if form is None else form.make
+            self.revision = Revision(
+                draft, encoder, steps, self.sink.put_or_raise, self.sink.report_step, made
+            )
+        self.sink.bind(encoder, self.revision)
+        self._bind(encoder, self.sink, revises=self.revision is not None)
         self._sample(config)
         for kind, risk in _risks(config):
             self.warn_limited(kind, f"{config.redacted}: {risk}")
         # A client without references still delivers its events; then its sender ends.
-        weakref.finalize(self, self._engine.finalize).atexit = False
+        weakref.finalize(self, self._sender.background).atexit = False
 
     def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
         """Return the function that makes a producer's core, also after a fork. It never holds the client."""
@@ -206,10 +188,10 @@ class Client(FastClient):
         """Return arguments of `Encoder` about the names of fields in mappings."""
         return {"carriers": ("@metadata",)}
 
-    def _documents(self, config: Config, engine: Engine) -> Documents | None:
+    def _documents(self, config: Config) -> Documents | None:
         """Return the object that makes documents; None: `Encoder` does.
 
-        It may hold the engine, never the client: its finalizer must run when the last user reference goes.
+        It may hold the sink, never the client: its finalizer must run when the last user reference goes.
         """
         return None
 
@@ -228,7 +210,7 @@ class Client(FastClient):
             EncodeError: the event cannot be encoded (a ValueError or a TypeError).
             ConfigError: there is no such level (a ValueError). After either the event counts as failed.
         """
-        submit, kept = self._engine.submit, INFO_LEVEL
+        sink, kept = self.sink, INFO_LEVEL
         try:
             kept = level_index(level)
             if self.revision is None or isinstance(event, bytes):
@@ -238,12 +220,12 @@ class Client(FastClient):
             else:
                 revised = self.revision.make(event)
                 if revised is None:
-                    return self._engine.refuse("before_send")
+                    return sink.refuse("before_send")
                 body, kind = revised
         except (TypeError, ValueError) as error:
-            count_lost(self._engine, error, kept)
+            sink.lost(error, kept)
             raise
-        return submit(body, kept, kind)
+        return sink.submit(body, kept, kind)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all events sent before this call have an outcome.
@@ -254,7 +236,7 @@ class Client(FastClient):
         Returns:
             How many of these events have no outcome yet; 0 if all have one.
         """
-        return self._engine.flush(self.config.timeout if timeout is None else timeout)
+        return self._waiter.flush(self.config.timeout if timeout is None else timeout)
 
     def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end.
@@ -269,7 +251,7 @@ class Client(FastClient):
         Returns:
             How many events were given up.
         """
-        return self._engine.close(self.config.timeout if timeout is None else timeout)
+        return self._waiter.close(self.config.timeout if timeout is None else timeout)
 
     def reconfigure(
         self,
@@ -325,17 +307,17 @@ class Client(FastClient):
 
     def stats(self) -> Stats:
         """Return all counts in one consistent snapshot."""
-        return self._engine.stats()
+        return self._sender.stats()
 
     @property
     def closed(self) -> bool:
         """Whether the client is closed and refuses events."""
-        return self._engine.closed
+        return self._sender.closed
 
     @property
     def producer(self) -> str:
         """The first 20 hexadecimal digits of the ids of this client; a forked child has others."""
-        return self._engine.producer.hex()
+        return self._sender.producer
 
     def event_id(self, seq: int) -> str:
         """Return the id of an event.
@@ -350,10 +332,7 @@ class Client(FastClient):
 
     def warn_limited(self, kind: str, text: str) -> None:
         """Write a line to the error log, at most once a minute for each kind, never through our Handlers."""
-        watcher = self._engine.books.watcher
-        if watcher is not None:
-            watcher.failed(text)
-        self._engine.error_log.warn_limited(kind, text)
+        self.sink.report(kind, text)
 
     def __enter__(self) -> Client:
         return self
@@ -452,8 +431,8 @@ def level_number(level: Level) -> int:
     return level
 
 
-class _Engines:
-    """Makes a client's engine, and one for what each dead owner left in its spool. Never holds the client."""
+class _Senders:
+    """Makes a client's sender, and one for what each dead owner left in its spool. Never holds the client."""
 
     def __init__(self, config: Config, make_core: Callable[[bytes], Core]) -> None:
         self._config = config
@@ -472,7 +451,7 @@ class _Engines:
             self._ledger = (private_directory(config.ledger, "ledger"), about)
 
     def _transports(self) -> list[Any]:
-        """Make one transport, or one for each server; each engine has its own, and closes them."""
+        """Make one transport, or one for each server; each sender has its own, and closes them."""
         config = self._config
         count = len(config.endpoints) if config.balance else 1
         if count > MOST_ENDPOINTS:
@@ -482,16 +461,20 @@ class _Engines:
         transport = registry.load(registry.lookup(config.scheme).transport)
         return [transport(config) for _ in range(count)]
 
-    def make(self, orphan: OrphanSpool | None = None) -> Engine:
-        return Engine(
-            self._make_core,
-            self._transports(),
-            self._config.endpoints,
-            self._config,
-            ledger=self._ledger,
-            url=self._config.redacted,
-            make_replayer=self.make,
-            orphan=orphan,
+    def make(self, orphan: OrphanSpool | None = None, on_end: Callable[[], object] = lambda: None) -> Sender:
+        config = self._config
+        return Sender(
+            Setup(
+                self._make_core,
+                self._transports(),
+                config.endpoints,
+                config,
+                ledger=self._ledger,
+                url=config.redacted,
+                make_replayer=self.make,
+                orphan=orphan,
+                on_end=on_end,
+            )
         )
 
 
@@ -508,53 +491,48 @@ def encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
     return encoder.encode(event)
 
 
-def _putter(engine: Engine, config: Config) -> Callable[..., int]:
-    """Return the function with which ``send`` puts a body when there is more to do than that.
+class Sink(Producer):
+    """What ``send`` and handlers call when an event needs more than a put. It never holds the client."""
 
-    It and the next two functions hold the engine, not the client, whose finalizer must run when the last
-    user reference goes.
-    """
+    encoder: Encoder
+    revision: Revision | None
 
-    def put(body: bytes, level: int, kind: int, code: int | None = None) -> int:
-        seq = engine.put(body, level, kind) if code is None else engine.put_contended(code, body, level, kind)
-        if seq == 0 and config.overflow == "raise" and not engine.closed:
-            bound = f"{config.max_events} events or {config.max_bytes} bytes"
+    def bind(self, encoder: Encoder, revision: Revision | None) -> None:
+        """Use this encoder, and these changes before it."""
+        self.encoder, self.revision = encoder, revision
+
+    def put_or_raise(self, body: bytes, level: int, kind: int, code: int | None = None) -> int:
+        """Put an event, or finish a put, as ``send`` does.
+
+        Raises:
+            QueueFull: with ``overflow=raise``.
+        """
+        seq = self.put(body, level, kind) if code is None else self.put_slowly(code, body, level, kind)
+        if seq == 0 and self._config.overflow == "raise" and not self.closed:
+            bound = f"{self._config.max_events} events or {self._config.max_bytes} bytes"
             raise QueueFull(f"overflow: {bound} are waiting; the event was dropped")
         return seq
 
-    return put
-
-
-def _finish_send(
-    engine: Engine, encoder: Encoder, put: Callable[..., int]
-) -> Callable[[int, Event, int], int]:
-    """Return the function that ``send`` calls when the queue did not take an event at once."""
-
-    def go_on(seq: int, event: Event, level: int) -> int:
+    def send_slowly(self, seq: int, event: Event, level: int) -> int:
+        """Finish a ``send`` whose event the queue has not just taken."""
         if seq < 0:
-            body, kind, *_ = encoded(encoder, event)  # its changed values are counted already
-            return put(body, level, kind, seq)
-        if engine.queue.needs_sender:
-            engine.ensure_sender()
+            body, kind, *_ = encoded(self.encoder, event)  # its changed values are counted already
+            return self.put_or_raise(body, level, kind, seq)
+        if self._queue.needs_sender:
+            self.wake()
         return seq
 
-    return go_on
-
-
-def _report_step(engine: Engine, error: BaseException) -> None:
-    kind = f"before_send:{type(error).__name__}"
-    engine.error_log.warn_limited(kind, f"before_send: {described(error)}; the event failed")
-
-
-def _revised_send(engine: Engine, revision: Revision, put: Callable[..., int]) -> Callable[[Event, int], int]:
-    """Return the function that ``send`` calls with an event that goes through a `Revision`."""
-
-    def send(event: Event, level: int) -> int:
+    def revise(self, event: Event, level: int) -> int:
+        """Send what the revision makes of an event."""
+        assert self.revision is not None
         try:
-            revised = revision.make(event)
+            revised = self.revision.make(event)
         except (TypeError, ValueError) as error:
-            count_lost(engine, error, level)
+            self.lost(error, level)
             raise
-        return 0 if revised is None else put(revised[0], level, revised[1])
+        return 0 if revised is None else self.put_or_raise(revised[0], level, revised[1])
 
-    return send
+    def report_step(self, error: BaseException) -> None:
+        """Report what ``before_send`` has raised."""
+        kind = f"before_send:{type(error).__name__}"
+        self.log.warn_limited(kind, f"before_send: {described(error)}; the event failed")

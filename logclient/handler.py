@@ -98,22 +98,20 @@ class Handler(FastHandler, logging.Handler):
                 raise ConfigError(f"{name}: a Handler never raises; use drop_oldest, drop_new or block")
             client = open_client(config)
         self.client = client
-        engine = client._engine
         kind = type(self)
         documents = client.documents
         revision = client.revision
         if client.encoder is not None:  # else the URL is none: the handler stays unbound, and ignores records
             self._bind(
                 client.encoder,
-                engine.ensure_sender,
-                engine.put_contended,
-                revision.ship if revision is not None else None if documents is None else documents.ship,
-                client.line_encoder,
-                EcsFormatter() if documents is None else documents.formatter,
-                kind.emit is not Handler.emit,
-                kind.format is not Handler.format,
-                getattr(client.config, "formatter_json", False),
-                client.sampling,
+                client.sink,
+                ship=revision.ship if revision is not None else None if documents is None else documents.ship,
+                line_encoder=client.line_encoder,
+                formatter=EcsFormatter() if documents is None else documents.formatter,
+                own_emit=kind.emit is not Handler.emit,
+                own_format=kind.format is not Handler.format,
+                json=getattr(client.config, "formatter_json", False),
+                sampling=client.sampling,
             )
         # Afterwards: it sets `formatter` and `filters`.
         logging.Handler.__init__(self, level)
@@ -126,7 +124,7 @@ class Handler(FastHandler, logging.Handler):
         calls it, because then every other thread waits for a lock of ``logging``.
         """
         if not _locks_logging():
-            self.client._engine.flush_if_reachable(self.client.config.timeout)
+            self.client._waiter.flush_if_reachable(self.client.config.timeout)
 
     def close(self) -> None:
         """Take no more records, and deliver the queued ones in the background.
@@ -141,13 +139,12 @@ class Handler(FastHandler, logging.Handler):
         """
         if self._owner and _locks_logging():
             # Whatever thread it runs in, it does not wait.
-            weakref.finalize(self, self.client._engine.retire_in_background, 0.0).atexit = False
+            weakref.finalize(self, self.client._sender.background).atexit = False
             logging.Handler.close(self)
             return
-        engine = self.client._engine
         try:
             if self._owner:
-                engine.retire_in_background(RETIRE_WAIT)
+                self.client._sender.background(RETIRE_WAIT)
             else:
                 self.flush()
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from logclient import client
@@ -34,23 +33,26 @@ _said: list[str] = []
 
 
 class _Nothing:
-    """What clients and front ends ask of an engine: here there is none, and nothing waits."""
+    """The sender, sink and waiter of a client that ships nothing: nothing waits."""
 
     inline = True  # callers never wait for a thread
     closed = False
-    producer = bytes(10)
-    queue = SimpleNamespace(forked=False)
-    books = SimpleNamespace(watcher=None)
-    error_log = error_log.process
+    producer = "0" * 20
 
     def flush(self, timeout: float) -> int:
         return 0
 
-    flush_if_reachable = retire_in_background = flush
+    flush_if_reachable = flush
+
+    def background(self, patience: float = 0.0) -> None:
+        pass
 
     def close(self, timeout: float) -> int:
         self.closed = True
         return 0
+
+    def report(self, kind: str, text: str) -> None:
+        error_log.process.warn_limited(kind, text)
 
 
 class Client(AgentMethods[int], client.Client):
@@ -68,7 +70,8 @@ class Client(AgentMethods[int], client.Client):
         self.config = config
         self.documents = None
         self.front_ends = weakref.WeakSet()
-        self._engine: Any = _Nothing()
+        nothing: Any = _Nothing()
+        self._sender = self._waiter = self.sink = nothing
         self._callbacks = CallbackThread(self.warn_limited)
         # By whether the client was closed. Threads and signal handlers count without a lock.
         self._left = {closed: itertools.repeat(None, _MOST) for closed in (False, True)}

@@ -200,6 +200,11 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
 # -- signals ----------------------------------------------------------------------------------------
 
 
+def unless_green(done: Callable[[], bool], wait: Callable[[float], bool]) -> Callable[[float], bool]:
+    """Return a wait that lets other greenlets run: ``wait`` is compiled, and would block them all."""
+    return lambda seconds: wait_until(done, seconds) if is_green() else wait(seconds)
+
+
 @contextmanager
 def signals_blocked(numbers: Iterable[int] = valid_signals() - FAULTS) -> Iterator[None]:
     """Block signals in the calling thread; a thread that is started meanwhile blocks them for ever.

@@ -38,6 +38,8 @@ HOMES = {
     "logclient._ext.pump": ("CompiledPump",),
     "logclient._ext.tracebacks": ("ExceptionFormatter",),
     "logclient.delivery.contract": ("Core",),
+    "logclient.client": ("Sink",),
+    "logclient.delivery.producer": ("Producer",),
     "logclient.records.sampling": ("Sampling",),
     "logclient.records.spans": ("Spans",),
 }

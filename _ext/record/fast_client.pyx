@@ -8,13 +8,10 @@ cdef class FastClient:
 
     cdef readonly Encoder encoder
     cdef readonly EventQueue queue
-    cdef object finish_send         # finish_send(seq, event, level): when the queue needs more than a put
-    cdef object count_lost       # count_lost(error, level): before `send` raises that error about an event
-    cdef object revise           # revise(event, level): sends what becomes of it; None: nothing is revised
+    cdef object sink             # a `client.Sink`
+    cdef bint revises            # events go through its `revise`
 
-    def _bind(self, Encoder encoder not None, finish_send: Callable[[int, Any, int], int],
-              count_lost: Callable[[BaseException, int], object],
-              revise: Callable[[Any, int], int] | None = None):
+    def _bind(self, Encoder encoder not None, sink: Sink, *, bint revises):
         """Attach the encoder, which has a queue; called once, by ``__init__``."""
         if self.queue is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -22,9 +19,8 @@ cdef class FastClient:
             raise TypeError("encoder: needs a queue")
         self.encoder = encoder
         self.queue = encoder.queue
-        self.finish_send = finish_send
-        self.count_lost = count_lost
-        self.revise = revise
+        self.sink = sink
+        self.revises = revises
 
     @cython.binding(False)
     @cython.embedsignature.format("clinic")
@@ -72,15 +68,15 @@ cdef class FastClient:
             if nested < 0:
                 self._fail(_error(<uint8_t> R_UNENCODABLE, event, 0), kept)
             try:
-                if self.revise is not None:
-                    return self.revise(event, kept)
+                if self.revises:
+                    return self.sink.revise(event, kept)
                 seq = self.encoder.put(event, kept, thread, &reason)
             finally:
                 lc_leave(thread, nested)
         if seq <= 0 or self.queue.h.needs_sender:
             if seq == NOT_ENCODED:
                 self._fail(_error(reason, event, self.encoder.max_event_bytes), kept)
-            return self.finish_send(seq, event, kept)
+            return self.sink.send_slowly(seq, event, kept)
         return seq
 
     cdef uint8_t _kept_level(self, object level) except 255:
@@ -92,5 +88,5 @@ cdef class FastClient:
             raise
 
     cdef int _fail(self, error, uint8_t level) except -1:
-        self.count_lost(error, level)
+        self.sink.lost(error, level)
         raise error

@@ -52,8 +52,7 @@ cdef class FastHandler:
 
     cdef readonly Encoder encoder
     cdef EventQueue queue
-    cdef object on_wakeup_needed     # on_wakeup_needed(): starts or wakes the sender
-    cdef object finish_put         # finish_put(code, body, level, kind): the queue cannot take it
+    cdef object sink                 # a `delivery.producer.Producer`
     cdef object ship                 # ship(record, made) of another protocol; None: our own document
     cdef LineEncoder line_encoder    # ... without Python code, for ordinary records; may be None
     cdef object own_formatter        # the value of `formatter` while the application has set none
@@ -70,20 +69,17 @@ cdef class FastHandler:
     cdef list own_filters
     cdef bint direct                 # bound and not customised, but for `own_filters`
 
-    def _bind(self, Encoder encoder not None, on_wakeup_needed: Callable[[], object],
-              finish_put: Callable[[int, bytes, int, int], object],
+    def _bind(self, Encoder encoder not None, sink: Producer, *,
               ship: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
-              line_encoder: LineEncoder | None, formatter: logging.Formatter, bint own_emit, bint own_format,
-              bint json=False,
-              sampling: Sampling | None = None):
+              line_encoder: LineEncoder | None, formatter: logging.Formatter, bint own_emit,
+              bint own_format, bint json=False, sampling: Sampling | None = None):
         """Attach the encoder, which has a queue; called once, before ``logging.Handler.__init__``."""
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
         if encoder.queue is None:
             raise TypeError("encoder: needs a queue")
         self.queue = encoder.queue
-        self.on_wakeup_needed = on_wakeup_needed
-        self.finish_put = finish_put
+        self.sink = sink
         self.ship = ship
         self.line_encoder = line_encoder
         self.own_formatter = formatter
@@ -351,9 +347,9 @@ cdef class FastHandler:
                      uint8_t kind) except -1:
         try:
             if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED:
-                self.finish_put(seq, PyBytes_FromStringAndSize(<const char *> body, size), level, kind)
+                self.sink.put_slowly(seq, PyBytes_FromStringAndSize(<const char *> body, size), level, kind)
             else:
-                self.on_wakeup_needed()
+                self.sink.wake()
         except Exception:
             self._report_error(record)
         return 0

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from logclient import threads
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.backoff import Backoff
-from logclient.delivery.contract import Core, CoreEvent, Reply
 from logclient.delivery.fallback import Fallback
 from logclient.delivery.outcomes import Submissions
+from logclient.delivery.requests import Requests
 from logclient.delivery.watching import Settlement, Watcher
-from logclient.errors import ConnectFailed, describe_error
+from logclient.errors import describe_error
 from logclient.files.ledger import History, Ledger, Ranges, merged
 from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.pump import PumpGroup
-    from logclient.config.common import Config
+    from logclient.delivery.outcomes import CallbackThread
+    from logclient.delivery.setup import Setup
 
 
 REPORT_EVERY, TURN, IDLE = 0.1, 1.0, 60.0
@@ -28,92 +27,6 @@ REPORT_EVERY, TURN, IDLE = 0.1, 1.0, 60.0
 
 NO_ROOM = {"overflow": "queue", "spool_full": "spool"}
 """What was full, by the reason of a drop."""
-
-
-class Request:
-    """One request: see ``Core.call``. The sender calls `when_done` after the answer, which took `seconds`."""
-
-    def __init__(self, kind: str, payload: Any, when_done: Callable[[], object] = lambda: None) -> None:
-        self.kind = kind
-        self.payload = payload
-        self.reply: Any = None
-        self.error: Exception | None = None
-        self.seconds = 0.0
-        self.done = False
-        self._when_done = when_done
-        self.started = 0.0
-        self._answered = threads.Event()
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until it is done; return whether it is."""
-        return self._answered.wait(timeout)
-
-    def settle(self, reply: Any = None, error: Exception | None = None) -> None:
-        """Settle it; later calls have no effect."""
-        if not self.done:
-            self.reply, self.error = reply, error
-            self.seconds = time.monotonic() - self.started
-            self.done = True
-            self._answered.set()
-            self._when_done()
-
-
-class Requests:
-    """The requests of one client, and unsolicited messages of the server.
-
-    Any thread makes them; the sender starts them, and settles them with the answer (``Core.call``, `Reply`).
-    Requests under way end with their connection; those not yet started wait for the next one. The sender
-    calls `on_event` with events that answer no request.
-    """
-
-    def __init__(self) -> None:
-        self.on_event: Callable[[CoreEvent], object] = lambda event: None
-        self.begin()
-
-    def begin(self) -> None:
-        """Start empty: in a new client, and in the child of a fork."""
-        self._waiting: deque[Request] = deque()
-        self._started: dict[int, Request] = {}
-
-    @property
-    def waiting(self) -> bool:
-        """Whether one is still to be started."""
-        while self._waiting and self._waiting[0].done:  # its caller waits no longer
-            self._waiting.popleft()
-        return bool(self._waiting)
-
-    def add(self, kind: str, payload: Any, when_done: Callable[[], object]) -> Request:
-        """Have the sender start a request."""
-        request = Request(kind, payload, when_done)
-        self._waiting.append(request)
-        return request
-
-    def start(self, core: Core) -> bool:
-        """Start those that wait; return whether the core has something to send for it."""
-        started = False
-        while self.waiting:
-            request = self._waiting.popleft()
-            request.started = time.monotonic()
-            try:
-                self._started[core.call(request.kind, request.payload)] = request
-                started = True
-            except ValueError as error:
-                request.settle(error=error)
-        return started
-
-    def received(self, event: CoreEvent) -> None:
-        """Settle the request that this event answers, or pass it on."""
-        request = self._started.pop(event.token, None) if isinstance(event, Reply) else None
-        if request is not None and isinstance(event, Reply):
-            request.settle(event.payload)
-        else:
-            self.on_event(event)
-
-    def connection_lost(self) -> None:
-        """Fail the requests that are under way."""
-        started, self._started = self._started, {}
-        for request in started.values():
-            request.settle(error=ConnectFailed("the connection ended before the answer"))
 
 
 class Books:
@@ -127,41 +40,42 @@ class Books:
         event_of: finds the application's event in the body of a queued one.
     """
 
-    def __init__(self, in_flight: InflightBatches, limits: Config, url: str, log: error_log.ErrorLog) -> None:
-        self.diagnostics = error_log.Diagnostics(url, log, in_flight.queue)
-        has_log = limits.spool is not None and limits.spool_sync != "none"
-        self.submissions = Submissions(in_flight.queue, limits.max_events, log.warn_limited, has_log)
-        self.requests = Requests()
+    def __init__(
+        self,
+        setup: Setup,
+        in_flight: InflightBatches,
+        pump: PumpGroup,
+        callbacks: CallbackThread,
+        producer: str,
+        ledger: Ledger | None,
+    ) -> None:
+        config = self._config = setup.config
+        self.diagnostics = error_log.Diagnostics(setup.url, setup.log, in_flight.queue)
+        has_log = config.spool is not None and config.spool_sync != "none"
+        self.submissions = Submissions(in_flight.queue, config.max_events, callbacks, pump.poke, has_log)
+        self.requests = Requests(lambda event: setup.on_message(event))
         self.watcher: Watcher | None = None
-        if limits.on_delivery or limits.on_drop or limits.on_error:
-            self.watcher = Watcher(limits, self.submissions.callbacks)
+        if config.on_delivery or config.on_drop or config.on_error:
+            self.watcher = Watcher(config, self.submissions.callbacks)
             self.diagnostics.on_error = self.watcher.failed
         self.event_of: Callable[[bytes, int], bytes]  # of the core; set before the first event
         self.dates_events = False  # as the core says
-        self._fallback = None if limits.fallback is None else Fallback(limits.fallback)
-        self.keeps_lost = self._fallback is not None or limits.on_drop is not None
-        self._in_flight = in_flight
-        self._limits = limits
-
-    def begin(self, producer: str, ledger: Ledger | None, pump: PumpGroup) -> None:
-        """Start anew: in a new client, and in the child of a fork."""
+        self._fallback = None if config.fallback is None else Fallback(config.fallback)
+        self.keeps_lost = self._fallback is not None or config.on_drop is not None
         self.producer = producer
         self.ledger = ledger
         self.history: History | None = None
         self.not_before = 0.0
+        self._in_flight = in_flight
         self._pump = pump
-        self._backoff = Backoff(self._limits.backoff_min, self._limits.backoff_max)
+        self._backoff = Backoff(config.backoff_min, config.backoff_max)
         # By status and reason: outcomes that wait for the ledger. Nothing is sent meanwhile, so they are of
         # events that were dropped or given up, in no more ranges than the queue has events.
         self._unlisted: dict[tuple[str, str], Ranges] = {}
-        self.diagnostics.last_error = ""
         self._saves_later = False
+        self._refusal_reported = False
         self._dropped = 0
         self._look_at = 0.0
-        self.submissions.begin(pump.poke)
-        if self.watcher is not None:
-            self.watcher.begin()
-        self.requests.begin()
 
     @property
     def pause(self) -> float:
@@ -169,7 +83,7 @@ class Books:
         if self.submissions.deliveries:
             return REPORT_EVERY
         events, size = self._in_flight.queue.queued
-        looks = 2 * events > self._limits.max_events or 2 * size > self._limits.max_bytes
+        looks = 2 * events > self._config.max_events or 2 * size > self._config.max_bytes
         looks = looks or bool(events and (self.keeps_lost or self.dates_events))
         return TURN if looks or self.submissions.callbacks.waiting else IDLE
 
@@ -274,11 +188,21 @@ class Books:
             words = f"fallback: {target}: {describe_error(error)}; not all lost events were written"
             self.diagnostics.warn_limited("fallback", words)
 
-    def save_lost_later(self) -> None:
-        """Have the thread of callbacks do that: for events that come after the client has ended."""
-        if not self._saves_later:
+    def report_refusal(self) -> bool:
+        """Report once that events are dropped because they come after ``close``.
+
+        Returns:
+            Whether lost events are kept: the thread of callbacks will save them, as the client has ended.
+        """
+        if self.keeps_lost and not self._saves_later:
             self._saves_later = True
             self.submissions.callbacks.run(self.save_lost)
+        dropped = self._in_flight.queue.counters()["dropped"]
+        if not self._refusal_reported and dropped.get("closed"):
+            self._refusal_reported = True
+            words = "closed, so later events are dropped (stats count them as refused)"
+            self.diagnostics.warn_limited("refused", f"{self.diagnostics.url}: {words}")
+        return self.keeps_lost
 
     def _list_outcomes(self, ledger: Ledger) -> None:
         """Write the lines of the outcomes that are not listed yet."""

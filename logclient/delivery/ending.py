@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from logclient.delivery import lifecycle
 from logclient.delivery.contract import FOREVER
 
 START_AGAIN = 0.1
@@ -61,6 +62,7 @@ class Ending:
         forking: a fork is under way, so no thread may be started.
         threadless: no thread can be started any more.
         start_at: when to try to start a thread again.
+        give_up_at: when a caller that delivers has no more time.
     """
 
     def __init__(self, patience: float, *, closed: bool = False, handed: bool = False) -> None:
@@ -73,6 +75,7 @@ class Ending:
         self.muted = False
         self.running = self.stopping = self.forking = self.threadless = False
         self.start_at = 0.0
+        self.give_up_at = FOREVER
         self._next = State.ENDED  # after draining
         self._goal: int | None = None  # the sequence with whose outcome draining is over; None: the last one
         self._bound = False  # a caller has set the deadline
@@ -98,6 +101,16 @@ class Ending:
     def is_ended(self) -> bool:
         """Whether delivery is over."""
         return self.state is State.ENDED
+
+    @property
+    def inline(self) -> bool:
+        """Whether callers deliver the events that they wait for, because there is no thread for it."""
+        return self.threadless or self.is_handed or lifecycle.forks_unseen()
+
+    @property
+    def stop_at(self) -> float:
+        """When the sender, or a caller that delivers, stops trying."""
+        return 0.0 if self.muted or self.stopping else min(self.deadline, self.give_up_at)
 
     def goal(self, last: int) -> int:
         """Return the sequence with whose outcome draining is over; `last` is that of the last event."""

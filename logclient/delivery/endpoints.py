@@ -34,13 +34,13 @@ class CredentialBackoff:
 class Endpoints:
     """The endpoints of one client, tried in turn from the last one that worked, and its back-off."""
 
-    def __init__(self, endpoints: tuple[Any, ...], limits: Config, diagnostics: Diagnostics) -> None:
+    def __init__(self, endpoints: tuple[Any, ...], config: Config, diagnostics: Diagnostics) -> None:
         self._endpoints = endpoints
-        self._limits = limits
+        self._config = config
         self._diagnostics = diagnostics
         self._index = 0
         self._refused: dict[int, CredentialBackoff] = {}  # by the endpoint's index
-        self.backoff = Backoff(limits.backoff_min, limits.backoff_max)
+        self.backoff = Backoff(config.backoff_min, config.backoff_max)
         self.not_before = 0.0
         """The monotonic second of the next attempt."""
         self.failing = False
@@ -138,7 +138,7 @@ class Endpoints:
         index = self._index % len(self._endpoints)
         refused = self._refused.get(index)
         if refused is None:
-            slow = Backoff(self._limits.auth_backoff_min, self._limits.auth_backoff_max, certain=0.5)
+            slow = Backoff(self._config.auth_backoff_min, self._config.auth_backoff_max, certain=0.5)
             refused = self._refused[index] = CredentialBackoff(slow)
         delay = refused.backoff.delay()
         refused.not_before = time.monotonic() + delay

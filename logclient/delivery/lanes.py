@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from logclient._ext.pump import PumpGroup
     from logclient.config.common import Config
     from logclient.delivery.books import Books
-    from logclient.delivery.sender import Sender
+    from logclient.delivery.ending import Ending
+    from logclient.delivery.setup import Setup
 
 MOST_ENDPOINTS = 64
 """As many lanes as one loop has room for."""
@@ -100,7 +101,7 @@ class Lane:
         in_flight: InflightBatches,
         transport: Transport,
         endpoints: tuple[Any, ...],
-        limits: Config,
+        config: Config,
         books: Books,
         poke: Callable[[], object],
         *,
@@ -111,11 +112,11 @@ class Lane:
         self.core = core
         self.in_flight = in_flight
         self.transport = transport
-        self.pump = _make_pump(transport, in_flight, core, limits)
-        self.endpoints = Endpoints(endpoints, limits, books.diagnostics)
-        self.trials = Trials(in_flight, limits, len(endpoints), books, handed)
+        self.pump = _make_pump(transport, in_flight, core, config)
+        self.endpoints = Endpoints(endpoints, config, books.diagnostics)
+        self.trials = Trials(in_flight, config, len(endpoints), books, handed)
         self.connection = ConnectionRecord(in_flight, self.pump)
-        self.path = Path(limits.silence)
+        self.path = Path(config.silence)
         self.link: Link | None = None
         self.tls = ""
         self.fatal: Exception | None = None
@@ -282,6 +283,15 @@ class Lane:
         self.pump.connected()
         self._outcomes = self.in_flight.outcomes
         self.trials.connected()
+
+    @property
+    def state(self) -> str:
+        """As ``Peer.connection``."""
+        if self.fatal is not None:
+            return "stopped"
+        if self.link is not None:
+            return "up"
+        return "refused" if self.endpoints.all_refused else "down"
 
     @property
     def holds_sender(self) -> bool:
@@ -499,14 +509,14 @@ def _is_over(attempt: LaneAttempt, group: Lanes, began: float) -> bool:
     return attempt.is_called_off or group.is_late(began)
 
 
-def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limits: Config) -> CompiledPump:
+def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, config: Config) -> CompiledPump:
     """Make the transport's pump for this core; adapters stand in for what is not compiled."""
-    batch_events, batch_bytes = limits.batch_limits
+    batch_events, batch_bytes = config.batch_limits
     sizes: dict[str, Any] = {
         "batch_events": batch_events,
         "batch_bytes": batch_bytes,
-        "linger": limits.linger,
-        "progress_timeout": limits.progress_timeout,
+        "linger": config.linger,
+        "progress_timeout": config.progress_timeout,
         "report_every": REPORT_EVERY,
     }
     why = ""
@@ -559,30 +569,26 @@ class Lanes:
     """The lanes of one client, each with its in-flight batches.
 
     Args:
-        endpoints: where to connect.
-        transports: one for each endpoint, or one for all of them.
         batches: those of the first lane; those of the others are added.
     """
 
     def __init__(
         self,
-        endpoints: tuple[Any, ...],
-        transports: list[Transport],
+        setup: Setup,
         batches: list[InflightBatches],
         make_core: Callable[[], Core],
         pump: PumpGroup,
-        limits: Config,
-        sender: Sender,
+        ending: Ending,
         books: Books,
-        keeps_connected: bool,
     ) -> None:
         self.batches = batches
         self._pump = pump
-        self._sender = sender
+        self._ending = ending
         self._books = books
         self._queue = batches[0].queue
         self._lanes: list[Lane] = []
-        for index, transport in enumerate(transports):
+        endpoints = setup.endpoints
+        for index, transport in enumerate(setup.transports):
             if index == len(batches):
                 batches.append(InflightBatches(self._queue, batches[0]))
             lane = Lane(
@@ -590,12 +596,12 @@ class Lanes:
                 batches[index],
                 transport,
                 endpoints[index:] + endpoints[:index],
-                limits,
+                setup.config,
                 books,
                 pump.poke,
-                alone=len(transports) == 1,
-                handed=sender.ending.is_handed,
-                keeps_connected=keeps_connected,
+                alone=len(setup.transports) == 1,
+                handed=ending.is_handed,
+                keeps_connected=setup.keeps_connected,
             )
             pump.add(lane.pump)
             self._lanes.append(lane)
@@ -647,7 +653,7 @@ class Lanes:
     @property
     def is_stopped(self) -> bool:
         """Whether no attempt to connect may begin, or go on."""
-        return self._sender.is_stopped
+        return time.monotonic() >= self._ending.stop_at
 
     def is_late(self, began: float) -> bool:
         """Return whether an attempt in the sender's thread takes the time of other servers."""
@@ -659,11 +665,11 @@ class Lanes:
     def ask_at(self) -> float:
         """Return by when an attempt in the sender's thread asks whether to end: a monotonic second."""
         pause = SHARE if len(self._lanes) > 1 else self._books.pause
-        return min(time.monotonic() + pause, self._sender.ending.deadline, self._sender.give_up_at)
+        return min(time.monotonic() + pause, self._ending.stop_at)
 
     def needs_thread(self) -> bool:
         """Return whether an attempt is to have a thread of its own."""
-        return len(self._lanes) > 1 and not self._sender.inline
+        return len(self._lanes) > 1 and not self._ending.inline
 
     def record_gaps(self) -> None:
         """Record events that were dropped from the queue."""
@@ -739,6 +745,11 @@ class Lanes:
         self._books.not_before = 0.0
         for lane in self:
             lane.plan_end((time.monotonic() + deadline) / 2.0)
+
+    def let_callers_deliver(self) -> None:
+        """Try nothing that takes long: callers wait for what they log."""
+        for lane in self:
+            lane.trials.stopped = True
 
     def fail(self, reason: int) -> int:
         """Fail the events that have no outcome, as many at a time as are copied; return how many."""

@@ -1,4 +1,4 @@
-"""Fork and exit: the hooks that a process needs, registered once, for all engines.
+"""Fork and exit: the hooks that a process needs, registered once, for all clients.
 
 Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
 ``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
@@ -20,36 +20,28 @@ from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from signal import getsignal, valid_signals
 from types import BuiltinFunctionType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from logclient import threads
 from logclient.delivery import error_log
 from logclient.errors import described
 from logclient.standard import open, os, time
 
-if TYPE_CHECKING:
-    from logclient._ext.queue import EventQueue
-    from logclient.config.common import Config
 
+class _Sender(Protocol):
+    """What is called around forks and at exit: a ``delivery.sender.Sender``, which imports this."""
 
-class _Engine(Protocol):
-    """The methods called around forks and at exit; ``delivery.engine.Engine`` has them."""
+    setup: Any
+    engine: Any
+    queue: Any
 
-    limits: Config
-    error_log: error_log.ErrorLog
-    given_up: int
-    why: str
-    queue: EventQueue
-
-    @property
-    def url(self) -> str: ...
     @property
     def running(self) -> bool: ...
     @property
-    def settled_all(self) -> bool: ...
-
-    def flush(self, timeout: float) -> int: ...
-    def flush_if_reachable(self, timeout: float) -> int: ...
+    def ended(self) -> bool: ...
+    @property
+    def waiter(self) -> Any: ...
+    def stats(self) -> Any: ...
 
     # A fork, in this order.
     def park(self, pause: bool) -> None: ...
@@ -58,31 +50,28 @@ class _Engine(Protocol):
     def restart(self) -> bool: ...
     def after_fork(self) -> None: ...
 
-    # The end of the process, in this order.
-    def begin_exit(self, deadline: float) -> bool: ...
-    def wait_left(self, by: float, grace: float) -> bool: ...
+    # The end of the process, in this order; and in between ``waiter.finish``.
+    def exit(self, deadline: float) -> bool: ...
     def undelivered(self, before: int) -> int: ...
-    def leave_spool(self) -> None: ...
-    def drain_callbacks(self, deadline: float) -> int: ...
 
 
 class Observer:
-    """What is told of all engines, such as a collector of metrics."""
+    """What is told of all clients, such as a collector of metrics."""
 
-    def add(self, engine: Any) -> None:
-        """Take note of an engine; it is of this process, or was made in the one that this was forked from."""
+    def add(self, sender: _Sender) -> None:
+        """Take note of a client; it is of this process, or was made in the one that this was forked from."""
 
     def after_fork(self) -> None:
-        """Begin anew in the child of a fork; called before its engines do."""
+        """Begin anew in the child of a fork; called before its clients do."""
 
     def process_ends(self) -> None:
         """Read the last counts: all senders have ended."""
 
 
-# Engines to call at exit and around a fork.
-_engines: weakref.WeakSet[_Engine] = weakref.WeakSet()
+# Senders to call at exit and around a fork.
+_senders: weakref.WeakSet[_Sender] = weakref.WeakSet()
 _registered: dict[str, int] = {}
-_restarting: deque[_Engine] = deque()
+_restarting: deque[_Sender] = deque()
 
 _observers: list[weakref.ref[Observer]] = []
 
@@ -94,11 +83,11 @@ OVERTIME = 0.5
 the callbacks of these."""
 
 
-def watch(engine: _Engine) -> None:
-    """Call `engine` around forks and at the end of the process."""
-    _engines.add(engine)
+def watch(sender: _Sender) -> None:
+    """Call `sender` around forks and at the end of the process."""
+    _senders.add(sender)
     for observer in _alive():
-        observer.add(engine)
+        observer.add(sender)
     _install_hooks()
 
 
@@ -113,14 +102,14 @@ def _install_hooks() -> None:
 
 
 def observe(observer: Observer) -> None:
-    """Tell `observer` of all engines: those that are there, those to come, and when all have ended.
+    """Tell `observer` of all clients: those that are there, those to come, and when all have ended.
 
     It is told as long as somebody else refers to it.
     """
     _observers.append(weakref.ref(observer, _observers.remove))
     _install_hooks()
-    for engine in engines():
-        observer.add(engine)
+    for sender in senders():
+        observer.add(sender)
 
 
 def _alive() -> list[Observer]:
@@ -143,37 +132,37 @@ def shutting_down() -> bool:
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
 
 
-def engines() -> list[_Engine]:
-    """Return all engines of this process."""
+def senders() -> list[_Sender]:
+    """Return all senders of this process."""
     while True:
         try:
-            return list(_engines)
+            return list(_senders)
         except RuntimeError:  # another thread has just added one
             continue
 
 
 def at_exit(hurried: bool = False) -> None:
-    """Deliver the queued events of all engines at the same time; each has its own deadline."""
+    """Deliver the queued events of all senders at the same time; each has its own deadline."""
     begin = time.monotonic()
-    _end_process(lambda engine: begin + engine.limits.atexit_timeout, hurried)
+    _end_process(lambda sender: begin + sender.setup.config.atexit_timeout, hurried)
 
 
-def _end_process(limit: Callable[[_Engine], float], hurried: bool = False) -> None:
-    """Have all engines end by their monotonic deadlines; `hurried`: do not wait for a server that is away."""
+def _end_process(limit: Callable[[_Sender], float], hurried: bool = False) -> None:
+    """Have all senders end by their monotonic deadlines; `hurried`: do not wait for a server that is away."""
     with _undisturbed():
-        found = engines()
+        found = senders()
         left = set()
         if hurried:
-            left = {e for e in found if e.flush_if_reachable(max(0.0, limit(e) - time.monotonic()))}
+            left = {s for s in found if s.waiter.flush_if_reachable(max(0.0, limit(s) - time.monotonic()))}
         now = time.monotonic()
 
-        def deadline(engine: _Engine) -> float:
-            return now if engine in left else limit(engine)
+        def deadline(sender: _Sender) -> float:
+            return now if sender in left else limit(sender)
 
         finish(found, deadline)
         soon = time.monotonic() + OVERTIME
-        for engine in found:
-            engine.drain_callbacks(max(deadline(engine), soon))
+        for sender in found:
+            sender.engine.drain_callbacks(max(deadline(sender), soon))
         unsaid = _registered.pop("unsaid", 0)
         if unsaid:
             what = error_log.counted(unsaid, "more event")
@@ -190,53 +179,53 @@ def _tell(call: Callable[[Observer], object]) -> None:
             error_log.process.warn_limited("observer", f"{type(observer).__name__}: {described(error)}")
 
 
-def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
-    """Have all these engines deliver until their monotonic deadlines, side by side, and end.
+def finish(found: list[_Sender], deadline: Callable[[_Sender], float]) -> None:
+    """Have all these senders deliver until their monotonic deadlines, side by side, and end.
 
     All senders are asked first, so that none waits for another. Then they are waited for, and this thread
-    delivers for engines that have no thread. Ctrl-C ends the wait; the rest is given up, counted and reported
+    delivers for senders that have no thread. Ctrl-C ends the wait; the rest is given up, counted and reported
     like events that are left at the deadline.
     """
-    before = {engine: engine.given_up for engine in found}
+    before = {sender: sender.engine.given_up for sender in found}
     interrupt: BaseException | None = None
     try:
-        asked = [(engine, by) for engine in found if engine.begin_exit(by := deadline(engine))]
-        _drive([(engine, by) for engine, by in asked if not engine.running])
+        asked = [(sender, by) for sender in found if sender.exit(by := deadline(sender))]
+        _drive([(sender, by) for sender, by in asked if not sender.running])
         last = max((by for _, by in asked), default=0.0)
-        for engine, by in asked:
-            engine.wait_left(by, last - by + OVERTIME)
+        for sender, by in asked:
+            sender.waiter.finish(by, last - by + OVERTIME)
     except BaseException as error:
         interrupt = error
         end = time.monotonic()
-        for engine in found:
-            engine.begin_exit(end)
-        for engine in found:
-            engine.wait_left(end, OVERTIME)
-    left = [(engine, n) for engine in found if (n := engine.undelivered(before[engine]))]
-    for engine in found:
-        engine.leave_spool()
+        for sender in found:
+            sender.exit(end)
+        for sender in found:
+            sender.waiter.finish(end, OVERTIME)
+    left = [(sender, n) for sender in found if (n := sender.undelivered(before[sender]))]
     total = sum(n for _, n in left)
     if left:
-        more = len(left) - 1
+        first, more = left[0][0], len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
-        text = f"{left[0][0].url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
-        kept = {engine: n for engine, n in left if engine.limits.fallback and engine.settled_all}
-        named = ", ".join(sorted({str(engine.limits.fallback) for engine in kept}))
+        text = f"{first.setup.url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
+        kept = {sender: n for sender, n in left if sender.setup.config.fallback and sender.engine.settled_all}
+        named = ", ".join(sorted({str(sender.setup.config.fallback) for sender in kept}))
         some = sum(kept.values())
         which = "" if some == total else f" for {some} of them"
         text += f"; see {named}{which}" if kept else "; fallback=FILE, or stderr, would keep them"
-        text += f" ({left[0][0].why})" if left[0][0].why else ""
-        left[0][0].error_log.warn_limited("exit", text, 40)
+        text += f" ({first.engine.why})" if first.engine.why else ""
+        first.setup.log.warn_limited("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt
 
 
-def _drive(waiting: list[tuple[_Engine, float]]) -> None:
-    """Deliver for engines that have no thread, in turn, so that none takes the time of another."""
+def _drive(waiting: list[tuple[_Sender, float]]) -> None:
+    """Deliver for senders that have no thread, in turn, so that none takes the time of another."""
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
-        # A single engine gets all of the time, and none gets less than a connection takes.
+        # A single sender gets all of the time, and none gets less than a connection takes.
         share = max(OVERTIME / 2, (last - now) / len(waiting))
-        waiting = [(engine, by) for engine, by in waiting if not engine.wait_left(min(by, now + share), 0.0)]
+        waiting = [
+            (sender, by) for sender, by in waiting if not sender.waiter.finish(min(by, now + share), 0.0)
+        ]
 
 
 @contextmanager
@@ -257,15 +246,15 @@ def _undisturbed() -> Iterator[None]:
 
 def _before_fork() -> None:
     # No lock is taken here: other hooks run after this one, and may log.
-    found = engines()
+    found = senders()
     _restarting.clear()
     pause = not _would_warn()
-    for engine in found:
-        engine.park(pause)
+    for sender in found:
+        sender.park(pause)
     deadline = time.monotonic() + PARK
     with threads.without_switching():
-        for engine in found:
-            engine.wait_parked(deadline)
+        for sender in found:
+            sender.wait_parked(deadline)
 
 
 def _would_warn() -> bool:
@@ -286,7 +275,7 @@ def _in_parent() -> None:
 
 
 def _unpark() -> None:
-    _restarting.extend(engine for engine in engines() if engine.unpark())
+    _restarting.extend(sender for sender in senders() if sender.unpark())
     start_next()
 
 
@@ -297,18 +286,18 @@ def start_next() -> None:
     """
     while _restarting:
         try:
-            engine = _restarting.popleft()
+            sender = _restarting.popleft()
         except IndexError:  # the last one went to another thread
             return
-        if engine.restart():
+        if sender.restart():
             return
 
 
 def _in_child() -> None:
     _tell(lambda observer: observer.after_fork())
-    for engine in engines():
-        if engine.queue.forked:
-            engine.after_fork()
+    for sender in senders():
+        if sender.queue.forked:
+            sender.after_fork()
 
 
 def in_sender(ident: int) -> bool:
@@ -468,11 +457,11 @@ def flush_on_sigterm(timeout: float = 2.0) -> None:
         deadline = time.monotonic() + timeout
         ends = not callable(previous) and previous != signal.SIG_IGN
         if ends:
-            _end_process(lambda engine: deadline)
+            _end_process(lambda sender: deadline)
         else:
             with _undisturbed():
-                for engine in engines():
-                    engine.flush(max(0.0, deadline - time.monotonic()))
+                for sender in senders():
+                    sender.waiter.flush(max(0.0, deadline - time.monotonic()))
         if callable(previous):
             previous(number, frame)
         elif ends:

@@ -56,12 +56,12 @@ def limit_memory(size: int | str | None) -> None:
     else:
         bound.limit = limit
     _bounds[0] = bound
-    for engine in lifecycle.engines():
-        join(engine.queue)
+    for sender in lifecycle.senders():
+        join(sender.queue)
 
 
 def join(queue: EventQueue) -> None:
-    """Count a queue in the present bound. A client calls this once it is among ``lifecycle.engines``."""
+    """Count a queue in the present bound. A client calls this once it is among ``lifecycle.senders``."""
     while True:
         bound = _bounds[0]
         queue.share(bound)
@@ -74,7 +74,7 @@ def memory_used() -> int:
     bound = _bounds[0]
     if bound is not None:
         return bound.used
-    return sum(engine.queue.memory_used for engine in lifecycle.engines())
+    return sum(sender.queue.memory_used for sender in lifecycle.senders())
 
 
 def weight(value: dict[str, Any]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -116,9 +115,9 @@ class Delivery:
             done = self._done
         self._request_flush()
         owner = self._runner.owner()
-        wait = owner.waiter() if owner is not None else None
-        if wait is not None:  # without its client, nothing brings an outcome any more
-            wait(self, done, timeout)
+        waiter = owner.waiter() if owner is not None else None
+        if waiter is not None:  # without its client, nothing brings an outcome any more
+            waiter.delivered(self, done, timeout)
         return self._outcome
 
     def stored(self, timeout: float | None = None) -> bool:
@@ -202,10 +201,10 @@ class CallbackThread:
     ) -> None:
         self.owner = owner
         self._report = report
-        self.begin()
+        self.renew()
 
-    def begin(self) -> None:
-        """Start without a thread and callbacks: in a new client, and in the child of a fork."""
+    def renew(self) -> None:
+        """Be without thread and callbacks: at first, and in a forked child, where deliveries hold this."""
         # Re-entrant: a signal handler may submit, or ask for a result, while this thread does.
         self.lock = threads.RLock()
         self._more = threads.Event()  # cleared and set with the lock held, waited for without
@@ -385,27 +384,25 @@ class CallbackThread:
 
 
 class Submissions:
-    """The submitted events of one client; `has_log`: callers can wait for the disk, as its spool has a log.
+    """The submitted events of one client, whose `callbacks` are run by that thread.
 
-    ``waiter()`` returns the function that waits for a delivery; None: the client is gone.
+    ``poke()`` makes the pump return soon. With `has_log` callers can wait for the disk: the spool has a log.
+    ``waiter()`` returns what waits for a delivery; None: the client is gone.
     """
 
     def __init__(
         self,
         queue: EventQueue,
         max_events: int,
-        warn_limited: Callable[[str, str], object],
+        callbacks: CallbackThread,
+        poke: Callable[[], object],
         has_log: bool = False,
     ) -> None:
         self._queue = queue
-        self.waiter: Callable[[], Callable[[Delivery, threads.Event, float | None], object] | None]
+        self.waiter: Callable[[], Any] = lambda: None  # of a `Waiter`
         self.has_log = has_log
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
-        # A weak reference: an engine without references is freed at once, also at exit.
-        self.callbacks = CallbackThread(warn_limited, weakref.ref(self))
-
-    def begin(self, poke: Callable[[], object]) -> None:
-        """Start empty: in a new client, and in the child of a fork. ``poke()`` makes the pump return soon."""
+        self.callbacks = callbacks
         self.deliveries: dict[int, Delivery] = {}
         self._watched: dict[object, tuple[int, Callable[[], object]]] = {}
         self._flush_target = 0
@@ -474,6 +471,16 @@ class Submissions:
         with self._lock:
             for seq, _ in done:
                 del deliveries[seq]
+
+    def fail_rest(self) -> None:
+        """Fail all that have no outcome: delivery is over."""
+        self.settle([(1, 1 << 48, "failed", "closed")])
+
+    def fail_those_of(self, parent: Submissions) -> None:
+        """In a forked child, fail the deliveries of the parent, which goes on with its own."""
+        for delivery in parent.deliveries.values():
+            delivery._done = None  # a thread of the parent may have waited for it
+            delivery._settle(Outcome("failed", "forked"))
 
     def explain(self, seq: int, details: Mapping[str, Any]) -> None:
         """Add details to the outcome of an event that is not settled yet. Called by the sender."""

@@ -1,107 +1,185 @@
-"""The sender: the thread that delivers for one client, and callers that deliver in its place.
+"""The sender of one client: the thread that delivers, callers that deliver in its place, and the ends.
 
-Only one thread at a time is the sender: it holds the *role*. Normally that is a daemon thread, started by the
-first event. Where no thread can be started, at interpreter exit or in uwsgi's master, callers take the role
-and deliver in their call: delivery is *inline*.
+Only one thread at a time delivers: it has the *role*. Normally that is a daemon thread, which the first event
+starts. Where no thread can be started, at interpreter exit or in uwsgi's master, callers take the role and
+deliver in their call: delivery is *inline*. `Ending` has the states, and what may happen in each; four things
+end delivery, or interrupt it:
+
+- *close*: `close` asks, and `finish` waits, or delivers in place of a thread.
+- *in the background*: `background`, for a closed handler or a client without references. The thread goes on.
+- *exit*: ``delivery.lifecycle`` calls `exit` for all clients, then `finish`, then `undelivered`.
+- *fork*: `park` before it. In the parent `unpark` goes on. In the child `after_fork` begins anew, with an
+  empty queue, an `Engine` of its own and no thread. What the parent had is the parent's.
+
+Who wakes the sender: a put must be followed by a look at ``EventQueue.needs_sender``. It is true while no
+thread would notice the event by itself: before the first event, after a thread has ended or died, and at
+exit. Whoever has put then calls ``Producer.wake``. So a log call costs one look at a flag, and a thread that
+died is replaced at the next event. Callers that wait look once a second.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 from logclient import threads
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient._ext.record import mark_sender_thread
-from logclient.delivery import lifecycle
+from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.contract import FOREVER, LONGEST
+from logclient.delivery.ending import Ending
+from logclient.delivery.engine import SLICE, Engine
+from logclient.delivery.outcomes import CallbackThread, Delivery
+from logclient.delivery.setup import Setup
+from logclient.delivery.stats import Stats
 from logclient.errors import described
 from logclient.standard import time
 
-if TYPE_CHECKING:
-    from logclient._ext.pump import PumpGroup
-    from logclient._ext.queue import EventQueue
-    from logclient.delivery.books import Books
-    from logclient.delivery.ending import Ending
+ORPHAN_TIMEOUT = 50.0
+"""Seconds in which a client without references, or with a closed handler, delivers its events."""
 
-SLICE = 0.05
-"""Seconds between two checks whether the condition has come for which a caller delivers."""
+LOST_BYTES = 8 << 20
+"""Bytes of lost events that wait for the fallback and `on_drop`, which get them once a second or sooner."""
+
+REPLAY_DRAIN_S = 30.0
+"""How long the sender of a dead owner's events waits for what the transport holds, once all are handed."""
 
 
-class _Work(Protocol):
-    """What a sender does; ``delivery.engine.Engine`` has it."""
+CHECK = 1.0
+"""Seconds after which a caller that waits looks whether there is still a sender."""
 
-    @property
-    def has_work(self) -> bool: ...
-    def start_sender(self, wait: bool = False) -> bool: ...
-    def step(self) -> bool: ...
-    def turn(self, until: float) -> None: ...
-    def turned_at_exit(self, done: Callable[[], bool], deadline: float) -> None: ...
-    def leave(self) -> None: ...
+OVERTIME = 1.0
+"""Seconds for a sender to end beyond the deadline that it was given."""
 
 
 class Sender:
-    """The role, its thread, and callers that deliver.
+    """Delivers for one client, in this process and in forked children.
+
+    Args:
+        setup: what the engine of each process is made of.
 
     Attributes:
-        ending: the state in which delivery is.
+        queue: the events; it stays in a forked child, because handlers hold it.
+        engine: does the work, in this process.
+        ending: the state of delivery, in this process.
         ident: the thread that has the role; 0: none has.
         thread: the last one that was started.
-        give_up_at: when a caller that delivers has no more time: a monotonic second.
+
+    Raises:
+        ConfigError: no native thread can be started in this process.
     """
 
-    def __init__(self, ending: Ending, queue: EventQueue, pump: PumpGroup, books: Books) -> None:
+    def __init__(self, setup: Setup) -> None:
+        threads.check()
+        config = setup.config
+        batch_events, batch_bytes = config.batch_limits
+        self.setup = setup
+        self.queue = EventQueue(
+            max_events=config.max_events,
+            max_bytes=config.max_bytes,
+            max_event_bytes=config.queued_event_bytes,
+            policy=config.policy,
+            keep_level=config.keep_level // 10,
+            full_events=batch_events,
+            full_bytes=batch_bytes,
+        )
+        self._batches = [InflightBatches(self.queue)]
+        found = weakref.ref(self)  # an application that holds a delivery keeps no client alive
+        self._callbacks = CallbackThread(
+            setup.log.warn_limited, lambda: None if (sender := found()) is None else sender.engine.submissions
+        )
+        self._begin(Ending(config.atexit_timeout, handed=lifecycle.shutting_down()))
+        if self.engine.books.keeps_lost:
+            self.queue.keep_lost(LOST_BYTES)
+        self.engine.open_spool()
+        lifecycle.watch(self)
+        memory.join(self.queue)
+
+    def _begin(self, ending: Ending) -> None:
+        """Begin in this process, without a thread and with a new engine."""
+        self.ending = ending
         self.ident = 0
         self.thread: threads.AnyThread | None = None
-        self.give_up_at = FOREVER
-        self.ending = ending
-        self._queue = queue
-        self._pump = pump
-        self._callbacks = books.submissions.callbacks
-        self._diagnostics = books.diagnostics
         self._role = threads.Lock()
         self._starting = threads.Lock()
         self._thread_ended = threads.Event()
+        self.engine = Engine(self.setup, ending, self._batches, self._callbacks)
+        found = weakref.ref(self)
+        self.engine.submissions.waiter = lambda: None if (sender := found()) is None else sender.waiter
 
     @property
-    def inline(self) -> bool:
-        """Whether callers deliver the events that they wait for, because there is no thread for it."""
-        return self.ending.threadless or self.ending.is_handed or lifecycle.forks_unseen()
+    def waiter(self) -> Waiter:
+        """What waits for this sender."""
+        return Waiter(self)
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether the sender must not begin anything that takes long."""
-        ending = self.ending
-        return ending.muted or ending.stopping or time.monotonic() >= min(ending.deadline, self.give_up_at)
+    def producer(self) -> str:
+        """The first 20 hexadecimal digits of the ids of this process."""
+        return self.engine.producer.hex()
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more events are taken."""
+        return self.ending.closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client has ended."""
+        return self.ending.is_ended
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread is the sender."""
+        return self.ending.running
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether a thread is needed even if no event comes."""
+        if not self.ending.is_open:
+            return False
+        return not self.engine.settled_all or self.ending.is_draining or self.setup.keeps_connected
+
+    def stats(self) -> Stats:
+        """Take a snapshot of all counts that adds up."""
+        self.notice_fork()  # from C: the parent's mutex may be held for ever
+        return self.engine.stats()
 
     # -- the thread --------------------------------------------------------------------------------
 
-    def start(self, work: _Work, wait: bool = False) -> bool:
+    def start(self, wait: bool = False) -> bool:
         """Start the thread, unless it runs or a fork goes on; return False when none can be started."""
-        ending = self.ending
+        started = self._start_thread(wait)
+        spool = self.engine.spool
+        if spool is not None and not self.ending.forking and not self.ending.is_draining:
+            spool.start()
+        return started
+
+    def _start_thread(self, wait: bool) -> bool:
+        ending, diagnostics = self.ending, self.engine.diagnostics
         # Between the two hooks of a fork no thread may be started. And a log call in a destructor or signal
         # handler may come while this very thread starts one.
         if ending.forking or not self._starting.acquire(blocking=wait):
             return True
         try:
             # First: a sender that ends meanwhile sets it again.
-            self._queue.needs_sender = False
+            self.queue.needs_sender = False
             if ending.running:
                 return True
             if time.monotonic() < ending.start_at:
-                self._queue.needs_sender = True
+                self.queue.needs_sender = True
                 return False
             lifecycle.call_at_end()
             if lifecycle.threads_starve():
-                self._diagnostics.warn_limited(
+                diagnostics.warn_limited(
                     "uwsgi",
                     "uwsgi runs no threads between requests, so records wait for the next one: "
                     "set enable-threads = true",
                 )
-            self._pump.resume()
-            thread = threads.make_thread(partial(self._run, work), threads.SENDER)
+            self.engine.pump.resume()
+            thread = threads.make_thread(self._run, threads.SENDER)
             self.thread = thread
             self._thread_ended = threads.Event()
             ending.thread_started()
@@ -110,20 +188,20 @@ class Sender:
             except (RuntimeError, MemoryError) as error:
                 # The interpreter ends, or it is only out of threads: then the next event tries again.
                 ending.thread_failed(time.monotonic(), "shutdown" in str(error))
-                self._queue.needs_sender = True
+                self.queue.needs_sender = True
                 if not ending.threadless:
-                    self._diagnostics.warn_limited("sender", f"{self._diagnostics.url}: no sender: {error}")
+                    diagnostics.warn_limited("sender", f"{diagnostics.url}: no sender: {error}")
                 return False
             except BaseException:  # Ctrl-C; the thread may have begun
                 if not thread.is_alive():
                     ending.thread_ended()
-                self._queue.needs_sender = True
+                self.queue.needs_sender = True
                 raise
             return True
         finally:
             self._starting.release()
 
-    def _run(self, work: _Work) -> None:
+    def _run(self) -> None:
         lifecycle.start_next()
         ending = self.ending
         with self._role:
@@ -132,28 +210,46 @@ class Sender:
             leaves = False
             try:
                 while ending.is_open and not ending.stopping and not leaves:
-                    leaves = not work.step()
+                    leaves = not self._step()
             except BaseException as error:
-                # A bug of ours must not end in silence; the next event starts a new sender.
+                # A bug of ours must not end in silence; the next event starts a new thread. While draining
+                # there may be no next event, so the rest is given up and counted at once.
                 words = f"the sender stopped: {type(error).__name__}: {error}"
-                self._diagnostics.warn_limited("sender", words)
+                self.engine.diagnostics.warn_limited("sender", words)
                 leaves = ending.is_draining
                 raise
             finally:
                 try:
                     if leaves:
-                        work.leave()
+                        self.leave()
                 finally:
                     self.ident = 0
                     ending.thread_ended()
-                    self._queue.needs_sender = True
+                    self.queue.needs_sender = True
                     self._thread_ended.set()
         # The stop may have been requested for a fork that is over already.
-        if not ending.stopping and work.has_work:
-            work.start_sender(wait=True)
+        if not ending.stopping and self._has_work:
+            self.start(wait=True)
+
+    def _step(self) -> bool:
+        """Deliver for a while; return False, without doing that, when draining is over."""
+        if self.drained():
+            return False
+        ending, engine = self.ending, self.engine
+        engine.turn(min(time.monotonic() + engine.pause, ending.hand_off_at, ending.deadline))
+        return True
+
+    def drained(self) -> bool:
+        """Return whether draining is over; if not, the pump returns when it is."""
+        ending, last = self.ending, self.engine.last
+        if ending.is_over(self.queue.settled, last, time.monotonic()):
+            return True
+        if ending.is_draining:
+            self.queue.set_flush_target(ending.goal(last))
+        return False
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of the sender's thread; return whether it has ended."""
+        """Wait for the end of the thread; return whether it has ended."""
         thread = self.thread
         if thread is not None and thread.ident != threads.get_ident():
             # Not `join` alone: before Python 3.13 a join that is interrupted takes the thread for ended.
@@ -161,8 +257,6 @@ class Sender:
             if self._thread_ended.wait(deadline - time.monotonic()):
                 threads.join(thread, max(0.0, deadline - time.monotonic()))
         return not self.ending.running
-
-    # -- callers -----------------------------------------------------------------------------------
 
     @contextmanager
     def role(self, seconds: float) -> Iterator[bool]:
@@ -174,75 +268,436 @@ class Sender:
             if has:
                 self._role.release()
 
+    # -- close -------------------------------------------------------------------------------------
+
+    def close(self, seconds: float) -> bool:
+        """Take no more events, deliver the queued ones, for `seconds` at most, and end.
+
+        This does not wait. Until the sender has ended it goes on by itself, and the end of the process waits
+        for it.
+
+        Returns:
+            Whether there is something to wait for, with ``finish``.
+        """
+        self.notice_fork()
+        seconds = max(0.0, min(seconds, LONGEST))
+        self._close(self.ending.close(time.monotonic() + seconds))
+        return not self.ended
+
+    def _close(self, begun: bool) -> None:
+        if begun:
+            self.queue.close()
+            self.setup.keeps_connected = False
+            self.engine.lanes.keep_connected(False)
+            self._drain()
+
+    def _drain(self) -> None:
+        """Have the sender deliver what is left by the deadline."""
+        self.engine.lanes.plan_end(self.ending.deadline)
+        if not self.running and not self.ending.inline and not self.engine.settled_all:
+            self.start()
+        self.engine.wake()
+
+    def background(self, patience: float = 0.0) -> None:
+        """Close for a caller that may not wait for a server.
+
+        It waits `patience` seconds at most, for a thread that ends by itself. Finalizers have none, and may
+        run in any thread.
+        """
+        self.notice_fork()
+        if not self.ending.is_open:
+            return
+        self._close(self.ending.close_in_background(time.monotonic() + ORPHAN_TIMEOUT))
+        if self.ending.inline and patience:
+            self.waiter.finish(time.monotonic() + patience, 0.0)
+            return
+        engine = self.engine
+        if (
+            not self.running
+            and not self.ending.inline
+            and (engine.spool is not None or engine.lanes.connected)
+        ):
+            self.start()  # to release files and connections may take long
+        if not self.running and (self.ending.inline or engine.settled_all):
+            with self.role(0.0) as has_role:
+                if has_role:
+                    self.leave()
+        if patience and engine.lanes.may_be_reachable:
+            self.join(patience)
+
+    def leave(self) -> None:
+        """End, or leave the role to callers at exit. The caller holds the role."""
+        if not self.ending.is_open:
+            return
+        if self.ending.hand_over():
+            self._let_callers_deliver()
+            self.engine.hand_over()
+            self.ending.handed_over(time.monotonic())
+            return
+        self.engine.end()
+        self.ending.end()
+        self.queue.needs_sender = True
+        self.queue.release()
+        self.setup.on_end()
+
+    # -- exit: called by lifecycle -----------------------------------------------------------------
+
+    def exit(self, deadline: float) -> bool:
+        """Have the sender end by the monotonic `deadline`; return whether there is one to wait for.
+
+        Called for all clients first.
+        """
+        self.notice_fork()
+        begun = self.ending.exit(deadline, time.monotonic(), self.engine.last)
+        if begun:
+            self._drain()
+        return begun
+
+    def _let_callers_deliver(self) -> None:
+        self.engine.lanes.let_callers_deliver()
+        self.queue.needs_sender = True
+
+    def undelivered(self, before: int) -> int:
+        """Return how many events were given up since `given_up` was `before`, after the wait at exit.
+
+        Then only the files of the spool that events lie in are kept.
+        """
+        engine = self.engine
+        engine.books.report_dropped(at_end=True)
+        if self.ending.is_open:
+            # Its thread is stuck in a name look-up. Later events are delivered in the call that logs them.
+            stuck = engine.lanes.holds_sender
+            self.ending.abandon(stuck)
+            self._let_callers_deliver()
+            # It touches nothing else: its events fail here, and are listed.
+            left = engine.settle_abandoned() if stuck else engine.last - self.queue.settled
+        else:
+            left = engine.given_up - before
+        if engine.spool is not None and not self.ended:
+            with self.role(0.0) as has_role:
+                if has_role:
+                    engine.spool.leave()
+        return left
+
+    # -- a fork: called by lifecycle ---------------------------------------------------------------
+
+    def park(self, pause: bool) -> None:
+        """Before a fork: ask all threads to end, so that no work of them is interrupted in the child.
+
+        Everything they work on stays; the next event (or ``unpark``) starts others. With `pause`, a sender
+        that only waits is paused instead, which costs next to nothing.
+        """
+        self.ending.forking = True  # first: from now on no thread starts
+        self.queue.needs_sender = True
+        paused = lifecycle.in_sender(self.ident) or (pause and self.queue.pause_for_fork())
+        self.ending.fork_begins(paused)
+        if not paused:
+            self.engine.pump.stop()
+            if self.ending.running:
+                self.queue.wake()
+        self.engine.park()
+
+    def wait_parked(self, deadline: float) -> None:
+        """Wait, until the monotonic `deadline`, for the threads that were asked to end."""
+        if self.ending.stopping:
+            self.join(deadline - time.monotonic())
+        self.engine.wait_parked(deadline)
+
+    def unpark(self) -> bool:
+        """Go on in the parent after a fork; return whether a thread has work."""
+        self.ending.fork_over()
+        self.engine.pump.resume()
+        self.queue.resume_after_fork()
+        has_work = self._has_work
+        if self.engine.spool is not None:
+            self.engine.spool.unpark()
+        return has_work
+
+    def restart(self) -> bool:
+        """Have a thread again, or deliver in this call; return whether a thread was started."""
+        if self.ending.inline:
+            self.waiter.deliver_inline()
+            return False
+        return not self.running and self.start() and self.running
+
+    def notice_fork(self) -> None:
+        """Begin anew in the child of a fork that no hook has seen."""
+        if self.queue.forked:
+            self.after_fork()
+
+    def after_fork(self) -> None:
+        """Begin anew in the child: empty queue, new engine and producer. The parent keeps its own."""
+        parents = self.engine
+        self.setup.log.after_fork()
+        self._callbacks.renew()
+        if parents.spool is not None:
+            parents.spool.abandon()
+        self.queue.renew()
+        for batches in self._batches:
+            batches.renew()
+        # Only the parent sends what a dead owner left.
+        closed = self.closed or self.setup.orphan is not None
+        timeout, handed = self.setup.config.atexit_timeout, self.ending.is_handed
+        self._begin(Ending(timeout, closed=closed, handed=handed))
+        parents.abandon()
+        self.engine.submissions.fail_those_of(parents.submissions)
+
+
+class Waiter:
+    """Waits for a sender. It holds the sender, never the client."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def until(self, done: Callable[[], bool], wait: Callable[[float], bool], timeout: float) -> bool:
+        """Wait for what the sender does; return whether it is done.
+
+        Args:
+            done: returns whether it is.
+            wait: waits so many seconds at most for a thread to do it, and returns whether it is done.
+            timeout: seconds.
+        """
+        sender = self._sender
+        if lifecycle.cannot_wait(sender.ident):
+            return done()
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            if sender.ending.inline:
+                return self.drive(done, left)
+            slice_ = min(left, CHECK)  # the sender may end meanwhile, and Python notices signals in between
+            if sender.start():
+                sender.queue.wake()
+                found = wait(slice_)
+            else:
+                found = self.drive(done, slice_)
+            if found or left <= slice_:
+                return found
+
+    def _settled(self, target: int, timeout: float) -> bool:
+        """Wait until every event up to `target` has its outcome; return whether it has."""
+        queue, engine = self._sender.queue, self._sender.engine
+
+        def done() -> bool:
+            return engine.reached(target)
+
+        def wait(seconds: float) -> bool:
+            return queue.wait_settled(target, seconds)
+
+        return queue.settled >= target or self.until(done, threads.unless_green(done, wait), timeout)
+
+    def flush(self, timeout: float) -> int:
+        """Wait until all events sent before this call have their outcome; return how many have not."""
+        sender = self._sender
+        sender.notice_fork()
+        if sender.ending.is_handed:
+            timeout = min(timeout, sender.ending.patience)
+        target = sender.engine.last
+        settled = self._settled(target, timeout)
+        error_log.write_deferred()
+        return 0 if settled else self.unsettled(target)
+
+    def flush_if_reachable(self, timeout: float) -> int:
+        """Flush, but do not wait for a server that cannot be reached."""
+        sender = self._sender
+        sender.notice_fork()
+        if sender.ending.is_handed:
+            timeout = min(timeout, sender.ending.patience)
+        deadline = time.monotonic() + timeout
+        target = sender.engine.last
+        while not self._settled(target, max(0.0, min(deadline - time.monotonic(), SLICE))):
+            reachable = sender.engine.lanes.may_be_reachable and not lifecycle.cannot_wait(sender.ident)
+            if time.monotonic() >= deadline or not reachable:
+                return self.flush(0.0)
+        return 0
+
+    def unsettled(self, target: int) -> int:
+        """Return how many events up to this sequence have no outcome."""
+        # Acks may come in any order: events beyond `settled` may have their outcome, too.
+        counts = self._sender.queue.counters()
+        return int(max(0, min(target - counts["settled"], counts["queued"] + counts["inflight"])))
+
+    def delivered(self, delivery: Delivery, done: threads.Event, timeout: float | None) -> None:
+        """Wait for the outcome of a delivery, which sets `done`; None: while the process lives."""
+        sender = self._sender
+        sender.notice_fork()
+        seconds = FOREVER if timeout is None else timeout
+        if sender.ending.inline:
+            seconds = min(seconds, sender.ending.patience)
+        self.until(delivery.done, done.wait, seconds)
+
+    def close(self, timeout: float) -> int:
+        """Take no more events, deliver the queued ones, and end; return how many events were given up.
+
+        A call that was interrupted may be made again: it goes on.
+
+        While the interpreter exits, only the queued events are delivered: more may come from later exit
+        handlers, and are delivered in their call.
+        """
+        sender = self._sender
+        sender.notice_fork()
+        if sender.ending.is_handed and not sender.closed:
+            left = self.flush(max(0.0, timeout))
+            with sender.role(SLICE) as has_role:
+                if has_role:
+                    sender.engine.books.write_totals()
+            return left
+        if not sender.ended and sender.close(timeout) and not lifecycle.cannot_wait(sender.ident):
+            deadline = sender.ending.deadline
+            self.finish(deadline, OVERTIME)
+            self.drain_callbacks(max(deadline, time.monotonic() + OVERTIME))
+        return self.remaining
+
+    # -- delivering in place of a thread -----------------------------------------------------------------
+
     @contextmanager
-    def acting(self, deadline: float) -> Iterator[None]:
+    def _acting(self, deadline: float) -> Iterator[None]:
         """Be the sender inside of a call that holds the role, until the monotonic second `deadline`."""
-        self.ident = threads.get_ident()
+        sender = self._sender
+        sender.ident = threads.get_ident()
         own = mark_sender_thread(True)
-        self.give_up_at = deadline
+        sender.ending.give_up_at = deadline
         try:
             yield
         finally:
-            self.give_up_at = FOREVER
+            sender.ending.give_up_at = FOREVER
             mark_sender_thread(own)
-            self.ident = 0
+            sender.ident = 0
 
-    def drive(self, work: _Work, done: Callable[[], bool], timeout: float) -> bool:
+    def drive(self, done: Callable[[], bool], timeout: float) -> bool:
         """Be the sender until ``done()``, where no thread is; return whether that came true."""
+        sender = self._sender
+        engine = sender.engine
         begin = time.monotonic()
         deadline = begin + timeout
-        self._queue.wake()  # a sender that sleeps: a caller waits
+        sender.queue.wake()  # a sender that sleeps: a caller waits
         while not done():
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            with self.role(min(left, SLICE)) as has_role:
+            with sender.role(min(left, SLICE)) as has_role:
                 if not has_role:
                     # A thread still has it, and does the work.
-                    self._queue.wake()
+                    sender.queue.wake()
                     continue
-                with self.acting(deadline):
+                with self._acting(deadline):
                     try:
-                        work.turn(min(deadline, time.monotonic() + SLICE))
+                        engine.turn(min(deadline, time.monotonic() + SLICE))
                     except Exception as error:
                         if not sys.is_finalizing():
                             raise
                         # Destructors may log when Python imports nothing any more, as pyzmq wants to.
-                        self.ending.abandon(True)
+                        sender.ending.abandon(True)
                         words = f"events of destructors are not delivered: {described(error)}"
-                        self._diagnostics.warn_limited("exit", f"{self._diagnostics.url}: {words}")
+                        engine.diagnostics.warn_limited("exit", f"{engine.url}: {words}")
                         break
-                    if self.ending.is_handed:
-                        work.turned_at_exit(done, deadline)
-        if self.inline:
-            self._callbacks.drain(deadline)
-            self.ending.waited(time.monotonic() - begin)
+                    if sender.ending.is_handed:
+                        engine.turned_at_exit(done(), deadline)
+        if sender.ending.inline:
+            engine.submissions.callbacks.drain(deadline)
+            sender.ending.waited(time.monotonic() - begin)
         return done()
 
-    # -- a fork ------------------------------------------------------------------------------------
+    def deliver_inline(self) -> None:
+        """Deliver what is queued in this call, unless it must not wait."""
+        sender = self._sender
+        if not sender.closed and not lifecycle.must_not_block(sender.ident):
+            target = sender.engine.last
+            self.drive(lambda: sender.engine.reached(target), sender.ending.patience)
 
-    def park(self, pause: bool) -> None:
-        """Before a fork: ask the thread to end, so that no work of it is interrupted in the child.
+    def finish(self, by: float, grace: float) -> bool:
+        """Wait until `by`, and `grace` seconds more, for the end of delivery; return whether it has ended.
 
-        Everything it works on stays; the next event (or ``unpark``) starts another. With `pause`, a sender
-        that only waits is paused instead, which costs next to nothing.
+        Deliver in this call when no thread does.
         """
-        self.ending.forking = True  # first: from now on no thread starts
-        self._queue.needs_sender = True
-        paused = lifecycle.in_sender(self.ident) or (pause and self._queue.pause_for_fork())
-        self.ending.fork_begins(paused)
-        if not paused:
-            self._pump.stop()
-            if self.ending.running:
-                self._queue.wake()
+        sender = self._sender
+        if sender.running:
+            sender.join(by - time.monotonic() + grace)
+        if sender.ending.is_open:
+            with sender.role(SLICE) as has_role:
+                if has_role:
+                    with self._acting(by):
+                        sender.ending.finish_alone()  # or one client would take the time of the next
+                        while not sender.drained() and (now := time.monotonic()) < by:
+                            sender.engine.turn(min(by, now + SLICE))
+                        if sender.drained():
+                            sender.leave()
+        return not sender.ending.is_open
 
-    def wait_parked(self, timeout: float) -> None:
-        """Wait for the thread that was asked to end."""
-        if self.ending.stopping:
-            self.join(timeout)
+    def replay(self) -> None:
+        """Send what a dead owner left, then end."""
+        sender = self._sender
+        for lane in sender.engine.lanes:
+            lane.drain_timeout = REPLAY_DRAIN_S
+        sender.close(LONGEST)
+        if not sender.running:  # there is nothing to send
+            self.finish(time.monotonic(), 0.0)
 
-    def unpark(self) -> None:
-        """Go on in the parent after a fork."""
-        self.ending.fork_over()
-        self._pump.resume()
-        self._queue.resume_after_fork()
+    # -- coroutines, which must not block their loop ---------------------------------------------------
+
+    @property
+    def inline(self) -> bool:
+        """Whether callers have to deliver, and so to block: there is no thread for it."""
+        self._sender.notice_fork()
+        return self._sender.ending.inline
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last event."""
+        return self._sender.engine.last
+
+    @property
+    def settled(self) -> int:
+        """The sequence up to which every event has its outcome."""
+        return self._sender.queue.settled
+
+    @property
+    def remaining(self) -> int:
+        """The number of events that were given up, or have no outcome yet."""
+        return self._sender.engine.remaining
+
+    def when(self, target: int, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback()`` once every event up to `target` has its outcome: in the sender, or here.
+
+        It must be quick, and not raise.
+
+        Returns:
+            A function that cancels this.
+        """
+        submissions = self._sender.engine.submissions
+        key = submissions.watch(target, callback)
+        return lambda: submissions.unwatch(key)
+
+    def ensure(self) -> None:
+        """Have a sender, for a coroutine that waits for it."""
+        self._sender.notice_fork()
+        self._sender.restart()
+
+    def ensure_outcomes(self) -> bool:
+        """Have a sender, or fail submitted events; return whether some of these have no outcome."""
+        self.ensure()
+        sender, submissions = self._sender, self._sender.engine.submissions
+        if sender.ending.inline and not sender.ending.patience:  # the process ends, and its time is over
+            submissions.fail_rest()
+        return bool(submissions.deliveries)
+
+    def begin_close(self, timeout: float) -> bool:
+        """Begin to close, without waiting; return whether there is something to wait for."""
+        return self._sender.close(timeout)
+
+    def has_left(self) -> bool:
+        """Return whether no thread is the sender any more."""
+        return not self._sender.running
+
+    def end_close(self) -> None:
+        """End where there is no thread: all is settled, or the time is over."""
+        if not self._sender.running:
+            self.finish(time.monotonic(), 0.0)
+
+    def called_back(self) -> bool:
+        """Return whether all callbacks that are due have run."""
+        return not self._sender.engine.submissions.callbacks.unfinished
+
+    def drain_callbacks(self, deadline: float) -> None:
+        """Have callbacks run until the monotonic `deadline`; report how many have not when ``close`` ends."""
+        self._sender.engine.drain_callbacks(deadline, "when close() ended")

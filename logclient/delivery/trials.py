@@ -26,14 +26,14 @@ class Trials:
     def __init__(
         self,
         in_flight: InflightBatches,
-        limits: Config,
+        config: Config,
         endpoints: int,
         books: Books,
         exiting: bool,
     ) -> None:
         self.deadline = FOREVER
         """The monotonic second from which other events go before trials."""
-        self.isolation = Isolation(endpoints, random, limits)
+        self.isolation = Isolation(endpoints, random, config)
         self._in_flight = in_flight
         self._books = books
         self._diagnostics = books.diagnostics

@@ -60,10 +60,6 @@ class Watcher:
         self._config = config
         self._callbacks = callbacks
         self.omitted = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Start empty: in a new client, and in the child of a fork."""
         self._lock = threads.RLock()
         self._settled: list[Settlement] = []
         self._lost: list[Settlement] = []

@@ -55,18 +55,18 @@ class Totals(lifecycle.Observer):
         self._gone: Counts = {}
         lifecycle.observe(self)
 
-    def add(self, engine: Any) -> None:
-        """Count an engine from now on. Take the last counts of those that have ended meanwhile."""
+    def add(self, sender: Any) -> None:
+        """Count a client from now on. Take the last counts of those that have ended meanwhile."""
         with self._lock:
             if any(one.ended for one in self._live):
                 self.read()
-            if not any(engine is one for one in self._live):
-                self._live.append(engine)
+            if not any(sender is one for one in self._live):
+                self._live.append(sender)
 
     def after_fork(self) -> None:
         """Forget the counts of the parent."""
         self._lock = threading.RLock()
-        self._live = lifecycle.engines()  # another thread may have been reading them
+        self._live = lifecycle.senders()  # another thread may have been reading them
         self._ended, self._gone = [], {}
 
     def read(self) -> tuple[Counts, Counts]:
@@ -75,24 +75,24 @@ class Totals(lifecycle.Observer):
         gauges: Counts = {}
         with self._lock:
             live, self._live = self._live, []
-            for engine in live:
-                ended = engine.ended  # before the counts are read
-                stats = engine.stats()
+            for sender in live:
+                ended = sender.ended  # before the counts are read
+                stats = sender.stats()
                 counts = _counters(stats)
                 _add(counters, counts)
                 if ended:
-                    self._ended.append((weakref.ref(engine), counts))
+                    self._ended.append((weakref.ref(sender), counts))
                 else:
-                    self._live.append(engine)
+                    self._live.append(sender)
                     _add(gauges, _gauges(stats))
             still: list[tuple[weakref.ref[Any], Counts]] = []
             for reference, last in self._ended:
-                engine = reference()
-                if engine is None:
+                gone = reference()
+                if gone is None:
                     _add(self._gone, last)
                     continue
-                if engine not in live:  # events after close count as refused
-                    last = _counters(engine.stats())
+                if gone not in live:  # events after close count as refused
+                    last = _counters(gone.stats())
                     _add(counters, last)
                 still.append((reference, last))
             self._ended = still

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from logclient import client
 from logclient.config.common import Config
-from logclient.delivery.engine import Engine
 from logclient.logjam.agent import Agent, AgentMethods
 from logclient.logjam.config import LogjamConfig
 from logclient.logjam.document import MASKED
@@ -36,20 +35,20 @@ class Client(AgentMethods[int], client.Client):
         agent: the agent of this client.
     """
 
-    def _documents(self, config: Config, engine: Engine) -> Agent:
+    def _documents(self, config: Config) -> Agent:
         assert isinstance(config, LogjamConfig)
-        put, lost = client.make_sink(engine)
+        sink = self.sink
         self.agent = Agent(
-            put,
+            sink.ship,
             config.path[1:],
             zone=config.zone,
             fields=config.fields,
             mask=(*MASKED, *config.mask),
             max_event_bytes=config.max_event_bytes,
             own_ids=config.identity != "id",
-            reporter=engine.error_log,
-            lost=lost,
-            moved=lambda count: engine.queue.count_changed(0, count),
+            reporter=sink.log,
+            lost=sink.lost,
+            moved=lambda fields: sink.count_changed(0, fields),
         )
         self.line_encoder = self.agent.line_encoder()
         return self.agent
@@ -76,7 +75,7 @@ class Client(AgentMethods[int], client.Client):
             ConnectFailed: no answer within `timeout` seconds, or no connection.
             ValueError: the URL is that of a PUSH socket, which never answers.
         """
-        return self.pong(*self._engine.request("ping", None, timeout))
+        return self.pong(*self._peer.request("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:

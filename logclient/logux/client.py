@@ -12,8 +12,10 @@ from logclient._ext.record import Encoder
 from logclient.config.common import Config
 from logclient.delivery import error_log, memory
 from logclient.delivery.contract import Core, CoreEvent, Inbound
-from logclient.delivery.engine import Engine
-from logclient.delivery.outcomes import CallbackThread, Delivery
+from logclient.delivery.outcomes import Delivery
+from logclient.delivery.peer import Peer
+from logclient.delivery.producer import INFO_LEVEL, Producer
+from logclient.delivery.sender import Waiter
 from logclient.errors import EncodeError, EncodeTypeError, described
 from logclient.logux.config import LoguxConfig
 from logclient.logux.core import WHOLE, WHOLE_WITH_META, Action, DebugText, Logux, Opened, Received, Undone
@@ -67,11 +69,11 @@ class Client(client.Client):
         state = None if config.state is None else State(config.state, error_log.process.warn_limited)
         self._inbox = Inbox(config.max_bytes, state)
         super().__init__(config)
-        self._inbox.engine = self._engine
+        self._inbox.bind(self.sink, self._peer, self._waiter)
         if state is not None:
-            self._engine.on_end = partial(_release, state, self._engine.submissions.callbacks)
+            self._peer.on_end(partial(_release, state, self._peer))
         take = weakref.WeakMethod(self._inbox.take)
-        self._engine.books.requests.on_event = lambda event: (found := take()) and found(event)
+        self._peer.on_message(lambda event: (found := take()) and found(event))
         # Actions are never truncated.
         plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
         self._actions = Encoder(**plain, carriers=("id",), identity=config.identity)
@@ -119,7 +121,7 @@ class Client(client.Client):
             EncodeTypeError: `action` is no mapping, or its type is no string (a TypeError).
             EncodeError: it breaks another rule, or has no encoding (a ValueError).
         """
-        kept = client.INFO_LEVEL
+        kept = INFO_LEVEL
         try:
             kept = client.level_index(level)
             if not isinstance(action, Mapping):
@@ -130,11 +132,11 @@ class Client(client.Client):
             head = _head(meta)
             body, _, sanitized, moved = self._actions.encode(action)
         except (TypeError, ValueError) as error:
-            client.count_lost(self._engine, error, kept)  # as `send` does
+            self.sink.lost(error, kept)  # as `send` does
             raise
         if sanitized or moved:
             self.queue.count_changed(sanitized, moved)
-        return self._engine.submit(head + body, kept, WHOLE_WITH_META if head else WHOLE)
+        return self.sink.submit(head + body, kept, WHOLE_WITH_META if head else WHOLE)
 
     def subscribe(self, channel: str, **more: Any) -> Delivery:
         """Subscribe to a channel, now and on each later connection.
@@ -186,7 +188,7 @@ class Client(client.Client):
         Raises:
             ConnectFailed: no answer within `timeout` seconds, or no connection.
         """
-        return self.pong(*self._engine.request("ping", None, timeout))
+        return self.pong(*self._peer.request("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
@@ -269,12 +271,12 @@ class Client(client.Client):
             the server speaks another version of the protocol, or requires another subprotocol. Nothing more
             is sent; see ``stats().last_error``
         """
-        lane = self._engine.lanes.first
-        if lane.fatal is not None:
-            return "stopped"
-        if lane.link is None:
-            return "denied" if lane.endpoints.all_refused and not self.closed else "disconnected"
-        return self._core.state
+        connection = self._peer.connection
+        if connection == "refused":
+            return "disconnected" if self.closed else "denied"
+        return (
+            self._core.state if connection == "up" else {"down": "disconnected"}.get(connection, connection)
+        )
 
     @property
     def node_id(self) -> str:
@@ -286,7 +288,7 @@ class Client(client.Client):
 
     @property
     def _core(self) -> Logux:
-        core = self._engine.core
+        core = self._peer.core
         assert isinstance(core, Logux)
         return core
 
@@ -294,11 +296,10 @@ class Client(client.Client):
 class Inbox:
     """Passes events from the server to callbacks, and keeps our headers and channels.
 
-    It outlives connections and forks. The client owns it; the engine has a weak reference.
+    It outlives connections and forks. The client owns it; the sender has a weak reference.
     """
 
     def __init__(self, most: int, state: State | None = None) -> None:
-        self.engine: Engine
         self.state = state
         self.headers: dict[str, Any] = {}
         self.server_headers: dict[str, Any] = {}
@@ -316,6 +317,10 @@ class Inbox:
         self._received: int | float = 0  # the newest to be saved
         self._saved_at = 0.0
 
+    def bind(self, sink: Producer, peer: Peer, waiter: Waiter) -> None:
+        """Begin to use a client's."""
+        self._sink, self._peer, self._waiter = sink, peer, waiter
+
     def add(self, type: str | None, callback: Callback) -> Callable[[], None]:
         if type is not None and not isinstance(type, str):
             raise EncodeTypeError(f"type: must be a string or None, got {type.__class__.__name__}")
@@ -326,7 +331,7 @@ class Inbox:
         # Replaced, never changed: readers need no lock, and a fork cannot leave it half done.
         with self._lock:
             self._callbacks = {**self._callbacks, type: (*self._callbacks.get(type, ()), one)}
-        self.engine.keep_connected(True)
+        self._peer.keep_connected(True)
 
         def remove() -> None:
             with self._lock:
@@ -334,14 +339,14 @@ class Inbox:
                 others = {name: them for name, them in self._callbacks.items() if name != type}
                 self._callbacks = {**others, type: left} if left else others
             if not self._callbacks:
-                self.engine.keep_connected(False)
+                self._peer.keep_connected(False)
 
         return remove
 
     def set_headers(self, headers: dict[str, Any]) -> None:
-        with self._lock:  # the engine must see the changes of two threads in the order of `self.headers`
+        with self._lock:  # the core must see the changes of two threads in the order of `self.headers`
             self.headers = headers
-            self.engine.post_command("headers", headers)
+            self._peer.post_command("headers", headers)
 
     def take(self, event: CoreEvent) -> None:
         """Take an event of the core; called by the sender. Never waits, never raises."""
@@ -349,26 +354,26 @@ class Inbox:
         if isinstance(payload, Action):
             self._enqueue(payload.action, payload.meta)
         elif isinstance(payload, Undone):
-            self.engine.submissions.explain(payload.seq, _details(payload.action))
+            self._peer.explain(payload.seq, _details(payload.action))
             if UNDO in self._callbacks:
                 self._enqueue(payload.action, payload.meta, ours=True)
         elif isinstance(payload, Received):
             self._save_later(payload.added)
         elif isinstance(payload, Opened):
             self._subscribe(every=True)
-            core = self.engine.core
+            core = self._peer.core
             if self.state is not None and isinstance(core, Logux):
                 self._save_later(core.received)
         elif isinstance(payload, Headers):
             self.server_headers = payload.data
         elif isinstance(payload, DebugText):
             text = payload.text[:1000]
-            self.engine.error_log.warn_limited("debug", f"{self.engine.url}: the server says: {text}")
+            self._peer.warn("debug", f"the server says: {text}")
 
     def _save_later(self, received: int | float) -> None:
         """Save it after the callbacks for everything received before."""
         self._received = received
-        self.engine.submissions.callbacks.run(self._save, received)
+        self._peer.run(self._save, received)
 
     def _save(self, received: int | float) -> None:
         """Save the state; called on the callbacks' thread."""
@@ -383,7 +388,7 @@ class Inbox:
 
     def _subscribe(self, every: bool = False) -> None:
         """Subscribe again to `every` channel, or to those for which there was no room."""
-        engine, seqs = self.engine, []
+        seqs = []
         with self._lock:
             for action, delivery in list(self.channels.items()):
                 outcome = delivery.result(0)
@@ -392,14 +397,14 @@ class Inbox:
                 elif outcome.reason in REFUSED:
                     del self.channels[action]
                 elif every or outcome.status == "dropped":
-                    again = engine.submit(action, client.level_index(URGENT), WHOLE)
+                    again = self._sink.submit(action, client.level_index(URGENT), WHOLE)
                     self.channels[action] = again
                     seqs.append(again.seq)
-        if seqs and not engine.closed:
+        if seqs and not self._sink.closed:
             subscribe = weakref.WeakMethod(self._subscribe)
             # The next outcome of an event makes room for one that found none.
-            target = max(seqs) if all(seqs) else engine.queue.settled + 1
-            engine.submissions.watch(target, lambda: (found := subscribe()) and found())
+            target = max(seqs) if all(seqs) else self._waiter.settled + 1
+            self._waiter.when(target, lambda: (found := subscribe()) and found())
 
     def _enqueue(self, action: dict[str, Any], meta: dict[str, Any], ours: bool = False) -> None:
         """Queue an action for the callbacks; one that undoes `ours` only for those that name its type."""
@@ -414,11 +419,9 @@ class Inbox:
                 self._waiting += 1
                 self._bytes += size
         if full:
-            self.engine.error_log.warn_limited(
-                "inbox", f"{self.engine.url}: callbacks are too slow: actions of the server were dropped"
-            )
+            self._peer.warn("inbox", "callbacks are too slow: actions of the server were dropped")
         else:
-            self.engine.submissions.callbacks.run(self._call, action, meta, size, ours)
+            self._peer.run(self._call, action, meta, size, ours)
 
     def _call(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
         with self._lock:
@@ -430,15 +433,14 @@ class Inbox:
             try:
                 callback(action, meta)
             except BaseException as error:  # neither the thread nor the next callback must suffer
-                self.engine.error_log.warn_limited(
-                    "callback", f"a callback for {action['type'][:100]!r} raised {described(error)}"
-                )
+                what = f"a callback for {action['type'][:100]!r}"
+                self._peer.warn("callback", f"{what} raised {described(error)}")
 
 
-def _release(state: State, callbacks: CallbackThread) -> None:
+def _release(state: State, peer: Peer) -> None:
     """Release the file of a client that has ended, after the changes that wait were saved."""
-    if callbacks.waiting:
-        callbacks.run(state.release)
+    if peer.callbacks:
+        peer.run(state.release)
     else:
         state.release()
 

@@ -13,7 +13,7 @@ from logclient import client
 from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config.common import Config
-from logclient.delivery.engine import Engine
+from logclient.delivery.producer import INFO_LEVEL
 from logclient.errors import ConfigError, EncodeError
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED
@@ -37,10 +37,8 @@ class Documents:
 
     formatter = EventFormatter()
 
-    def __init__(self, config: PlogConfig, engine: Engine) -> None:
-        self._put, self._count_lost = client.make_sink(engine)
-        self._count_changed = engine.queue.count_changed
-        self._error_log = engine.error_log
+    def __init__(self, config: PlogConfig, sink: client.Sink) -> None:
+        self._sink = sink
         self._event_type = config.event_type
         self._host = node_name()
         self._encoder = Encoder(max_event_bytes=config.max_event_bytes, ecs=False, carriers=())
@@ -64,18 +62,16 @@ class Documents:
                 data = self.strings(made)
             else:
                 body, _, *changed = self._records.encode_record(record)
-                self._count_changed(*changed)
+                self._sink.count_changed(*changed)
                 data = _strings(body)
                 data.pop("@timestamp", None)
             found = self.document(data, timestamp=int(record.created * 1000))
-            self._put(self._encode(found), record.levelno, 0)
+            self._sink.ship(self._encode(found), record.levelno, 0)
         except Exception as error:
-            self._count_lost()
+            self._sink.lost()
             name = getattr(record, "name", "?")
-            self._error_log.warn_limited(
-                f"plog:{type(error).__name__}",
-                f"a record of logger {name!r}: {type(error).__name__}: {error}",
-            )
+            kind = type(error).__name__
+            self._sink.report(f"plog:{kind}", f"a record of logger {name!r}: {kind}: {error}")
             return False
         return True
 
@@ -114,7 +110,7 @@ class Documents:
     def strings(self, fields: Mapping[Any, Any]) -> dict[str, str]:
         """Return a mapping of strings to strings. Values that are not strings are written in JSON."""
         body, _, *changed = self._encoder.encode(fields)
-        self._count_changed(*changed)
+        self._sink.count_changed(*changed)
         return _strings(body)
 
 
@@ -127,9 +123,9 @@ class Client(client.Client):
 
     documents: Documents
 
-    def _documents(self, config: Config, engine: Engine) -> Documents:
+    def _documents(self, config: Config) -> Documents:
         assert isinstance(config, PlogConfig)
-        return Documents(config, engine)
+        return Documents(config, self.sink)
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:
         return {"carriers": ("uuid",), "ecs": False}
@@ -204,16 +200,16 @@ class Client(client.Client):
             return self.send(event, level)
         if self.config.scheme != "plog":
             raise ConfigError("tags: lines over TCP have none")
-        kept = client.INFO_LEVEL
+        kept = INFO_LEVEL
         try:
             kept = client.level_index(level)
             body, kind, *changed = client.encoded(self.encoder, event)
             self.queue.count_changed(*changed)
         except (TypeError, ValueError) as error:
-            client.count_lost(self._engine, error, kept)  # as `send` does
+            self.sink.lost(error, kept)  # as `send` does
             raise
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self._put(tagged, kept, kind | TAGGED_KIND)
+        return self.sink.put_or_raise(tagged, kept, kind | TAGGED_KIND)
 
     def command(self, name: str, payload: bytes = b"", timeout: float = 2.0) -> Any:
         """Give a command to the server. There are none over TCP.
@@ -239,7 +235,7 @@ class Client(client.Client):
         """
         if self.config.scheme != "plog":
             raise ConfigError("command: there are none over TCP")
-        answer, seconds = self._engine.request(name, payload, timeout)
+        answer, seconds = self._peer.request(name, payload, timeout)
         if name == "ping":
             return seconds
         if name == "stat":

@@ -205,7 +205,7 @@ class TestThreads:
             assert await asyncio.gather(*flushes) == [1] * 100
             closes = [asyncio.ensure_future(client.close(0.2)) for _ in range(100)]
             assert await asyncio.gather(*closes) == [1] * 100
-            assert client.client._engine.submissions._watched == {}
+            assert client.client._sender.engine.submissions._watched == {}
 
         with Mute() as server:
             asyncio.run(main(server.url))
@@ -247,7 +247,7 @@ class TestThreads:
             for _ in range(50):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(client.flush(3600), 0.001)
-            assert client.client._engine.submissions._watched == {}
+            assert client.client._sender.engine.submissions._watched == {}
             await client.close(0)
 
         with Refusing() as server:

@@ -746,6 +746,5 @@ class TestRegistry:
 def test_the_engine_reads_the_options_of_its_client() -> None:
     config = parse("plog://h", keep_level="critical", max_event_bytes=5000)
     with open_client(config) as client:
-        engine = client._engine
-        assert engine.limits is client.config is config
+        assert client._sender.engine.config is client.config is config
         assert (config.batch_limits, config.queued_event_bytes) == ((2048, 1 << 20), 5000 + 2 + 65_507)

@@ -106,8 +106,8 @@ class Limits:
     def __init__(self) -> None:
         self.found: list[Any] = []
 
-    def add(self, engine: Any) -> None:
-        self.found.append(engine.limits)
+    def add(self, sender: Any) -> None:
+        self.found.append(sender.setup.config)
 
     def after_fork(self) -> None: ...
     def process_ends(self) -> None: ...

@@ -52,7 +52,7 @@ class ClientWithoutSender:
 
     def __init__(self, *, pairs: bool = False, truncate: bool = False, **bounds: Any) -> None:
         self.queue = EventQueue(policy=bounds.pop("policy", "drop_oldest"), **bounds)
-        self._engine = self
+        self._sender = self._waiter = self.sink = self
         self.queue.needs_sender = False
         self.encoder = Encoder(
             self.queue,
@@ -66,12 +66,12 @@ class ClientWithoutSender:
         self.trouble: Exception | None = None
         self.warn_limited = ErrorLog().warn_limited
 
-    def ensure_sender(self) -> None:
+    def wake(self) -> None:
         self.calls.append("attend")
         if self.trouble:
             raise self.trouble
 
-    def put_contended(self, code: int, body: bytes, level: int, kind: int) -> int:
+    def put_slowly(self, code: int, body: bytes, level: int, kind: int) -> int:
         self.calls.append((code, body, level, kind))
         if self.trouble:
             raise self.trouble
@@ -81,7 +81,7 @@ class ClientWithoutSender:
         self.calls.append("flush")
         return 0
 
-    def retire_in_background(self, patience: float) -> None:
+    def background(self, patience: float = 0.0) -> None:
         self.calls.append("close")
 
     def events(self) -> list[Any]:
@@ -608,7 +608,15 @@ class TestSetup:
         with pytest.raises(logclient.ConfigError, match="windw"):
             Handler(NOWHERE, windw=3)
         with pytest.raises(TypeError, match="encoder"):
-            FastHandler()._bind(Encoder(), print, print, None, None, logging.Formatter(), False, False)
+            FastHandler()._bind(
+                Encoder(),
+                print,
+                ship=None,
+                line_encoder=None,
+                formatter=logging.Formatter(),
+                own_emit=False,
+                own_format=False,
+            )
 
     def test_close_closes_only_a_client_of_its_own(self, make: Make) -> None:
         """A client of the user's stays open; a handler's own is closed."""

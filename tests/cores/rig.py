@@ -13,6 +13,10 @@ from logclient.delivery import lifecycle
 from logclient.delivery.ending import State
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
+from logclient.delivery.peer import Peer
+from logclient.delivery.producer import Producer
+from logclient.delivery.sender import Sender
+from logclient.delivery.setup import Setup as Parts
 from logclient.delivery.stats import Stats
 from logclient.files import private_directory
 from tests.cores import plain
@@ -101,23 +105,32 @@ class Rig:
         limits = {"linger": 0.001, "backoff_min": 0.001, "backoff_max": 0.02, "batch_events": 50} | limits
         limits["window"] = limits.pop("batch_events")
         self.limits = config_for("lumberjack").replace(**limits)  # not checked against each other
-        self.engine = Engine(
-            lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),
-            [transport],
-            (self.server.endpoint,),
-            self.limits,
-            ledger=None
-            if ledger is None
-            else (
-                private_directory(ledger, "ledger"),
-                {"protocol": "test", "url": "test://server", "identity": "id", "host": "here"},
-            ),
-            url="test://server",
-            log=self.reporter,
+        self.sender = Sender(
+            Parts(
+                lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),
+                [transport],
+                (self.server.endpoint,),
+                self.limits,
+                ledger=None
+                if ledger is None
+                else (
+                    private_directory(ledger, "ledger"),
+                    {"protocol": "test", "url": "test://server", "identity": "id", "host": "here"},
+                ),
+                url="test://server",
+                log=self.reporter,
+            )
         )
-        self.engine.books.requests.on_event = self.received.append
+        self.producer, self.waiter = Producer(self.sender), self.sender.waiter
+        self.peer = Peer(self.sender)
+        self.peer.on_message(self.received.append)
         self.bodies: dict[int, bytes] = {}
         self.finished = False
+
+    @property
+    def engine(self) -> Engine:
+        """That of this process."""
+        return self.sender.engine
 
     @property
     def lines(self) -> Recorder:
@@ -129,7 +142,7 @@ class Rig:
     def put(self, body: bytes = b"", level: int = 2, kind: int = 0) -> int:
         """Put one event, by default with a unique body, and return its sequence."""
         body = body or b"event %d" % (len(self.bodies) + 1)
-        seq = self.engine.put(body, level, kind)
+        seq = self.producer.put(body, level, kind)
         if seq:
             self.bodies[seq] = body
         return seq
@@ -139,11 +152,11 @@ class Rig:
 
     def settle(self) -> Stats:
         """Wait until every event has its outcome."""
-        assert self.engine.flush(PATIENCE) == 0
+        assert self.waiter.flush(PATIENCE) == 0
         return self.stats()
 
     def stats(self) -> Stats:
-        stats = self.engine.stats()
+        stats = self.sender.stats()
         assert adds_up(stats), stats
         return stats
 
@@ -167,7 +180,7 @@ class Rig:
         def look() -> None:
             nonlocal looks
             while not over.is_set() and not wrong:
-                stats = self.engine.stats()
+                stats = self.sender.stats()
                 looks += 1
                 if not adds_up(stats):
                     wrong.append(stats)
@@ -186,11 +199,11 @@ class Rig:
 
     def reopen(self) -> None:
         """After the exit of its engine, let it be closed for good."""
-        self.engine.ending.state = State.RUNNING
+        self.sender.ending.state = State.RUNNING
 
     def exit(self, deadline: float) -> None:
         """Deliver as at the end of the process, until the monotonic `deadline`."""
-        lifecycle.finish([self.engine], lambda engine: deadline)
+        lifecycle.finish([self.sender], lambda sender: deadline)
 
     def finish(self, timeout: float = PATIENCE) -> Stats:
         """Close the engine, and check the conditions of every run."""
@@ -198,7 +211,7 @@ class Rig:
             return self.stats()
         self.finished = True
         try:
-            self.engine.close(timeout)
+            self.waiter.close(timeout)
         finally:
             self.server.close()
         stats = self.stats()

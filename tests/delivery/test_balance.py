@@ -64,7 +64,7 @@ def connected(client: logclient.Client, n: int) -> None:
 
 
 def lanes(client: logclient.Client) -> Any:
-    return list(client._engine.lanes)
+    return list(client._sender.engine.lanes)
 
 
 def numbers(*servers: Collector) -> Counter[int]:
@@ -503,7 +503,7 @@ for n in range(500):
         with running("", "", keep=True) as servers:
             client: logclient.Client | None = connect(*servers)
             assert client is not None
-            engine = weakref.ref(client._engine)
+            engine = weakref.ref(client._sender)
             for n in range(300):
                 client.send({"n": n})
             client = None

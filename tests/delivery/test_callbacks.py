@@ -32,7 +32,7 @@ class Unprintable(Exception):
 
 
 def submit(rig: Rig, body: bytes = b"x") -> Delivery:
-    delivery = rig.engine.submit(body, 2, 0)
+    delivery = rig.producer.submit(body, 2, 0)
     if delivery.seq:
         rig.bodies[delivery.seq] = body
     return delivery
@@ -266,7 +266,7 @@ def test_close_reports_the_number_of_callbacks_not_run(build: Make) -> None:
 def test_close_in_a_callback_does_not_wait_for_itself(build: Make) -> None:
     rig = build(FIFO)
     ran = threading.Semaphore(0)
-    submit(rig).add_done_callback(lambda delivery: rig.engine.close(PATIENCE))
+    submit(rig).add_done_callback(lambda delivery: rig.waiter.close(PATIENCE))
     submit(rig).add_done_callback(lambda delivery: ran.release())
     assert ran.acquire(timeout=PATIENCE)
     assert rig.lines.of("callbacks") == []
@@ -312,7 +312,7 @@ def test_without_threads_the_sender_runs_no_callback(build: Make, monkeypatch: p
     rig.server.events(1)
     rig.server.peers[0].ack()
     assert delivery.result(PATIENCE) == Outcome("acked")
-    assert rig.engine.flush(PATIENCE) == 0 and names == []
+    assert rig.waiter.flush(PATIENCE) == 0 and names == []
     short.clear()
     wait_until(lambda: names)  # without another event
     assert names == ["logclient-callbacks"]

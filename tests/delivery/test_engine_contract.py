@@ -24,6 +24,7 @@ import pytest
 
 from logclient.delivery import backoff, connection, endpoints
 from logclient.delivery import engine as engine_module
+from logclient.delivery import sender as sender_module
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.stats import Stats
 from tests.cores.plain import POISON
@@ -510,14 +511,14 @@ def test_a_large_event_does_not_starve(make: Make, setup: Setup) -> None:
 
     def small() -> None:
         while not over.is_set():
-            rig.engine.put(b'{"m": "%s"}' % (b"x" * 1500), 2, 0)
+            rig.producer.put(b'{"m": "%s"}' % (b"x" * 1500), 2, 0)
 
     threads = [threading.Thread(target=small) for _ in range(4)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(5):
-            assert rig.engine.put(b'{"m": "%s"}' % (b"y" * 29_000), 2, 0)
+            assert rig.producer.put(b'{"m": "%s"}' % (b"y" * 29_000), 2, 0)
     finally:
         over.set()
         for thread in threads:
@@ -555,9 +556,9 @@ def test_close_ends_a_wait_for_room(make: Make) -> None:
     stop_listening(rig)
     rig.many(3)
     answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(rig.engine.put(b"one more", 2, 0)))
+    thread = threading.Thread(target=lambda: answers.append(rig.producer.put(b"one more", 2, 0)))
     thread.start()
-    rig.engine.close(0.05)
+    rig.waiter.close(0.05)
     thread.join(PATIENCE)
     assert answers == [0]
     stats = rig.finish()
@@ -676,7 +677,7 @@ def test_acknowledgements_may_come_out_of_order(make: Make, setup: Setup) -> Non
     peer.answer(b"k", [g for g in peer.waiting if g.seq % 3])
     stats = rig.until(lambda s: s.acked == 40)
     assert stats.inflight == 20
-    assert rig.engine.flush(0.0) == 20, "what has its outcome is not outstanding"
+    assert rig.waiter.flush(0.0) == 20, "what has its outcome is not outstanding"
     rig.server.script = acknowledge
     peer.cut()
     rig.settle()
@@ -953,12 +954,12 @@ def test_an_answer_ends_the_linger_of_a_full_window(make: Make, setup: Setup) ->
 
 
 def test_flush_does_not_wait_for_the_linger(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "CHECK", PATIENCE)  # who waits wakes the sender once
+    monkeypatch.setattr(sender_module, "CHECK", PATIENCE)  # who waits wakes the sender once
     rig = make(batch_events=5, inflight=100, linger=PATIENCE)
     rig.server.down()
     rig.many(7)  # a full batch, and one after a linger
     with ThreadPoolExecutor(1) as pool:
-        left = pool.submit(rig.engine.flush, PATIENCE / 2)
+        left = pool.submit(rig.waiter.flush, PATIENCE / 2)
         rig.server.up()
         assert left.result() == 0
 
@@ -1080,12 +1081,12 @@ def test_answers_may_be_split_at_every_byte(make: Make, setup: Setup) -> None:
 
 def test_flush_returns_the_number_of_events_left(make: Make) -> None:
     rig = make()
-    assert rig.engine.flush(0.0) == 0
+    assert rig.waiter.flush(0.0) == 0
     rig.server.down()
     rig.many(7)
-    assert rig.engine.flush(0.02) == 7
+    assert rig.waiter.flush(0.02) == 7
     rig.server.up()
-    assert rig.engine.flush(PATIENCE) == 0
+    assert rig.waiter.flush(PATIENCE) == 0
 
 
 @needs_setup(acks)
@@ -1093,7 +1094,7 @@ def test_flush_does_not_wait_for_later_events(make: Make, setup: Setup) -> None:
     rig = make()
     rig.server.script = lambda peer: peer.ack(max(0, 10 - (len(peer.got) - len(peer.waiting))))
     rig.many(10)
-    waiter = threading.Thread(target=lambda: answers.append(rig.engine.flush(PATIENCE)))
+    waiter = threading.Thread(target=lambda: answers.append(rig.waiter.flush(PATIENCE)))
     answers: list[int] = []
     waiter.start()
     rig.many(10)
@@ -1108,7 +1109,7 @@ def test_many_threads_may_flush(make: Make) -> None:
     rig = make()
     rig.many(100)
     answers: list[int] = []
-    threads = [threading.Thread(target=lambda: answers.append(rig.engine.flush(PATIENCE))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: answers.append(rig.waiter.flush(PATIENCE))) for _ in range(8)]
     for thread in threads:
         thread.start()
         rig.many(20)
@@ -1120,7 +1121,7 @@ def test_many_threads_may_flush(make: Make) -> None:
 def test_close_delivers_the_queue(make: Make, setup: Setup) -> None:
     rig = make()
     rig.many(500)
-    assert rig.engine.close(PATIENCE) == 0
+    assert rig.waiter.close(PATIENCE) == 0
     stats = rig.finish()
     assert stats.acked + stats.handed == 500
 
@@ -1128,10 +1129,10 @@ def test_close_delivers_the_queue(make: Make, setup: Setup) -> None:
 def test_close_is_idempotent_and_final(make: Make) -> None:
     rig = make()
     rig.many(10)
-    assert rig.engine.close(PATIENCE) == 0
-    assert rig.engine.close(PATIENCE) == 0
+    assert rig.waiter.close(PATIENCE) == 0
+    assert rig.waiter.close(PATIENCE) == 0
     assert rig.put() == 0
-    assert rig.engine.flush(1.0) == 0
+    assert rig.waiter.flush(1.0) == 0
     stats = rig.finish()
     assert (stats.sent, stats.refused, stats.dropped) == (10, 1, {})
 
@@ -1140,7 +1141,7 @@ def test_many_threads_may_close(make: Make) -> None:
     rig = make()
     rig.many(50)
     answers: list[int] = []
-    threads = [threading.Thread(target=lambda: answers.append(rig.engine.close(PATIENCE))) for _ in range(5)]
+    threads = [threading.Thread(target=lambda: answers.append(rig.waiter.close(PATIENCE))) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -1152,7 +1153,7 @@ def test_close_with_a_dead_server_gives_up(make: Make, setup: Setup) -> None:
     rig = make(backoff_min=5.0, backoff_max=5.0)
     rig.server.down()
     rig.many(10)
-    assert rig.engine.close(0.05) == 10
+    assert rig.waiter.close(0.05) == 10
     stats = rig.finish()
     assert stats.failed == {"closed": 10}
 
@@ -1163,13 +1164,13 @@ def test_close_with_a_silent_server_gives_up(make: Make, setup: Setup) -> None:
     rig.server.script = silent
     rig.many(10)
     rig.until(lambda s: s.inflight == 10)
-    assert rig.engine.close(0.05) == 10
+    assert rig.waiter.close(0.05) == 10
     assert rig.finish().failed == {"closed": 10}
 
 
 def test_close_of_an_unused_engine_connects_nowhere(make: Make) -> None:
     rig = make()
-    assert rig.engine.close(1.0) == 0
+    assert rig.waiter.close(1.0) == 0
     assert rig.finish().connects == 0
 
 

@@ -22,6 +22,7 @@ from logclient.delivery import engine as engine_module
 from logclient.delivery import lanes as lanes_module
 from logclient.delivery import lifecycle
 from logclient.delivery import path as path_module
+from logclient.delivery import sender as sender_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
@@ -48,11 +49,11 @@ def assert_child_is_new(rig: Rig, n: int = 20) -> Callable[[], None]:
         stats = rig.stats()
         assert stats.sent == stats.queued == stats.inflight == stats.acked == stats.connects == 0
         assert rig.engine.producer != parents
-        assert [rig.engine.put(b"child %d" % i, 2, 0) for i in range(n)] == list(range(1, n + 1))
-        assert rig.engine.flush(PATIENCE) == 0
+        assert [rig.producer.put(b"child %d" % i, 2, 0) for i in range(n)] == list(range(1, n + 1))
+        assert rig.waiter.flush(PATIENCE) == 0
         stats = rig.stats()
         assert stats.acked + stats.handed == n and stats.connects == 1
-        rig.engine.close(PATIENCE)
+        rig.waiter.close(PATIENCE)
         books = rig.books()
         assert sum(books.count("acked").values()) + sum(books.count("handed").values()) == n
 
@@ -94,7 +95,7 @@ def test_events_queued_at_a_fork_stay_with_the_parent(build: Make, setup: Setup)
 
     def work() -> None:
         assert rig.stats().sent == 0
-        assert rig.engine.close(1.0) == 0
+        assert rig.waiter.close(1.0) == 0
 
     run_in_child(work)
     assert rig.stats().sent == 100
@@ -130,7 +131,7 @@ def test_a_fork_while_a_caller_waits_for_room(build: Make) -> None:
     try:
         thread = threading.Thread(target=run)
         thread.start()
-        seq = rig.engine.put(b"mine", 2, 0)
+        seq = rig.producer.put(b"mine", 2, 0)
         if os.getpid() != parent:
             os._exit(0 if seq == 1 else 1)
     finally:
@@ -173,7 +174,7 @@ def test_many_forks_under_load(build: Make, setup: Setup) -> None:
 def test_deliveries_of_the_parent_fail_in_the_child(build: Make) -> None:
     rig = build(FIFO)
     rig.server.script = silent
-    delivery = rig.engine.submit(b"one", 2, 0)
+    delivery = rig.producer.submit(b"one", 2, 0)
     rig.bodies[1] = b"one"
     rig.server.events(1)
 
@@ -201,7 +202,7 @@ def test_no_sender_works_between_the_hooks_of_a_fork(build: Make, setup: Setup) 
     lifecycle._before_fork()
     try:
         rig.many(10)  # another hook logs: no thread may be born now
-        assert rig.engine.flush(0.2) == 10
+        assert rig.waiter.flush(0.2) == 10
         assert senders() <= before
     finally:
         lifecycle._in_parent()
@@ -215,9 +216,9 @@ def test_a_closed_client_stays_closed_in_a_child(build: Make) -> None:
     rig.finish()
 
     def work() -> None:
-        assert rig.engine.put(b"x", 2, 0) == 0
+        assert rig.producer.put(b"x", 2, 0) == 0
         assert rig.stats().refused == 1
-        assert rig.engine.close(1.0) == 0
+        assert rig.waiter.close(1.0) == 0
 
     run_in_child(work)
 
@@ -231,7 +232,7 @@ def test_after_exit_each_call_delivers_its_event(build: Make, setup: Setup) -> N
     rig.exit(time.monotonic() + PATIENCE)
     stats = rig.stats()
     assert stats.acked + stats.handed == 100
-    assert rig.engine.sender.thread is not None and not rig.engine.sender.thread.is_alive()
+    assert rig.sender.thread is not None and not rig.sender.thread.is_alive()
     books = rig.books()
     assert books.closed is not None and books.closed["last"] == 100
     for i in range(5):
@@ -242,7 +243,7 @@ def test_after_exit_each_call_delivers_its_event(build: Make, setup: Setup) -> N
     books = rig.books()
     assert books.closed is not None and books.closed["last"] == 105
     assert books.outcomes[105][0] in ("acked", "handed")
-    assert rig.engine.close(1.0) == 0
+    assert rig.waiter.close(1.0) == 0
     assert len(list(rig.ledger.iterdir() if rig.ledger else [])) == 1, "still the same part"
     rig.reopen()
 
@@ -294,7 +295,7 @@ def test_without_threads_each_call_delivers_its_event(
         rig.put()
         stats = rig.stats()
         assert stats.acked + stats.handed == i
-    assert rig.engine.flush(1.0) == 0
+    assert rig.waiter.flush(1.0) == 0
     rig.exit(time.monotonic() + 1.0)
     assert rig.stats().failed == {}
     rig.reopen()
@@ -309,7 +310,7 @@ def test_the_sender_starts_once_threads_are_available(
     stats = rig.stats()
     assert stats.queued == 5, "callers do not wait for the network"
     assert rig.lines.of("sender")[0] == "test://server: no sender: can't start new thread"
-    assert rig.engine.flush(PATIENCE) == 0, "who waits anyway does the work"
+    assert rig.waiter.flush(PATIENCE) == 0, "who waits anyway does the work"
     no_threads.clear()
     rig.many(5)
     stats = rig.settle()
@@ -319,7 +320,7 @@ def test_the_sender_starts_once_threads_are_available(
 def test_without_threads_the_caller_runs_callbacks(build: Make, no_threads: list[str]) -> None:
     rig = build(FIFO)
     seen: list[Outcome | None] = []
-    delivery = rig.engine.submit(b"one", 2, 0)
+    delivery = rig.producer.submit(b"one", 2, 0)
     rig.bodies[1] = b"one"
     rig.engine.submissions.callbacks._idle_timeout = 1000 * PATIENCE
     assert_returns(lambda: delivery.add_done_callback(lambda d: seen.append(d.result(0))), "it lingers")
@@ -330,12 +331,12 @@ def test_block_at_exit_delivers_until_there_is_room(build: Make, no_threads: lis
     rig = build(FIFO, max_events=5, overflow="block")
     rig.server.script = silent
     rig.server.down()
-    rig.engine.limits = rig.limits.replace(atexit_timeout=0.01)
-    rig.engine.ending.patience = 0.01
+    rig.sender.setup.config = rig.limits.replace(atexit_timeout=0.01)
+    rig.sender.ending.patience = 0.01
     rig.many(5)
     rig.server.up()
     rig.server.script = acknowledge
-    rig.engine.ending.patience = PATIENCE
+    rig.sender.ending.patience = PATIENCE
     assert rig.many(3) == [6, 7, 8]
     assert rig.settle().acked == 8
 
@@ -355,7 +356,7 @@ def test_a_dead_sender_is_replaced(build: Make) -> None:
         raise RuntimeError("a bug")
 
     rig.engine.core.encode = broken  # type: ignore[method-assign]
-    thread = rig.engine.sender.thread
+    thread = rig.sender.thread
     assert thread is not None
     rig.put()
     thread.join(PATIENCE)
@@ -381,14 +382,14 @@ def test_a_flush_that_waits_replaces_a_dead_sender(build: Make) -> None:
 
     rig.engine.core.encode = broken  # type: ignore[method-assign]
     rig.put()
-    start = rig.engine.start_sender
+    start = rig.sender.start
 
     def flushed(wait: bool = False) -> bool:
         flushing.set()
         return start(wait)
 
-    rig.engine.start_sender = flushed  # type: ignore[method-assign]
-    assert rig.engine.flush(PATIENCE) == 0
+    rig.sender.start = flushed  # type: ignore[method-assign]
+    assert rig.waiter.flush(PATIENCE) == 0
     assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
 
 
@@ -426,12 +427,12 @@ def test_an_orphaned_engine_delivers_and_ends(
     rig = build(setup)
     rig.server.down()
     rig.many(10)
-    rig.engine.finalize()
+    rig.sender.background()
     rig.server.up()
-    thread = rig.engine.sender.thread
+    thread = rig.sender.thread
     assert thread is not None
     thread.join(PATIENCE)
-    assert not thread.is_alive() and rig.engine.closed
+    assert not thread.is_alive() and rig.sender.closed
     stats = rig.stats()
     assert stats.acked + stats.handed == 10
     assert rig.books().closed is not None
@@ -440,12 +441,12 @@ def test_an_orphaned_engine_delivers_and_ends(
 @pytest.mark.slow
 def test_an_orphan_has_the_full_time_at_exit(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that ends the program drops its client just before."""
-    monkeypatch.setattr(engine_module, "ORPHAN_TIMEOUT", 1.0)
+    monkeypatch.setattr(sender_module, "ORPHAN_TIMEOUT", 1.0)
     rig = build(FIFO)
     rig.server.script = silent
     rig.many(5)
     rig.server.events(5)
-    rig.engine.finalize()
+    rig.sender.background()
     late = threading.Timer(1.5, rig.server.peers[0].ack)
     late.start()
     rig.exit(time.monotonic() + PATIENCE)
@@ -485,7 +486,7 @@ def wait_for_peer(rig: Rig, n: int) -> Peer:
 def test_keep_connected_connects_without_events(build: Make) -> None:
     rig = build(Setup("by_id"))
     rig.server.down()
-    rig.engine.keep_connected(True)
+    rig.peer.keep_connected(True)
     rig.until(lambda _: rig.server.attempts >= 3)
     rig.server.up()
     rig.until(lambda stats: stats.connects)
@@ -498,7 +499,7 @@ def test_keep_connected_connects_without_events(build: Make) -> None:
     wait_for_peer(rig, 4)
     rig.many(5)
     assert rig.settle().acked == 5
-    rig.engine.keep_connected(False)
+    rig.peer.keep_connected(False)
     rig.server.peers[-1].cut()
     rig.until(lambda stats: stats.disconnects == 4)
     assert rig.finish().connects == 4
@@ -513,7 +514,7 @@ def test_keep_connected_backs_off_when_cut_at_once(build: Make) -> None:
 
     server = MemoryServer("by_id")
     rig = build(Setup("by_id"), server=server, transport=Rude(server), backoff_max=30.0)
-    rig.engine.keep_connected(True)
+    rig.peer.keep_connected(True)
     rig.until(lambda _: rig.engine.lanes.first.endpoints.backoff.bound > 0.03)
     assert server.attempts < 30
 
@@ -526,16 +527,16 @@ def test_keep_connected_goes_on_after_a_fork(
     if ends:  # as where Python warns of a fork beside threads
         monkeypatch.setattr(lifecycle, "_would_warn", lambda: True)
     rig = build(setup)
-    rig.engine.keep_connected(True)
+    rig.peer.keep_connected(True)
     first = wait_for_peer(rig, 1)
 
     def work() -> None:
         rig.server.changed = threading.Condition()
         assert rig.stats().connects == 0
         rig.put()
-        assert rig.engine.flush(PATIENCE) == 0
+        assert rig.waiter.flush(PATIENCE) == 0
         assert rig.stats().connects == 1
-        rig.engine.close(PATIENCE)
+        rig.waiter.close(PATIENCE)
 
     run_in_child(work)
     assert rig.stats().disconnects == 0
@@ -545,10 +546,10 @@ def test_keep_connected_goes_on_after_a_fork(
 
 def test_an_orphaned_engine_ends_despite_keep_connected(build: Make) -> None:
     rig = build(Setup("by_id"))
-    rig.engine.keep_connected(True)
+    rig.peer.keep_connected(True)
     wait_for_peer(rig, 1)
-    rig.engine.finalize()
-    rig.until(lambda _: rig.engine.closed and not rig.engine.running)
+    rig.sender.background()
+    rig.until(lambda _: rig.sender.closed and not rig.sender.running)
 
 
 def test_the_close_line_counts_only_settled_events(build: Make) -> None:
@@ -608,7 +609,7 @@ def test_no_close_line_while_a_sent_event_waits(build: Make) -> None:
 
 def submit_event(rig: Rig) -> Delivery:
     body = b"event %d" % (len(rig.bodies) + 1)
-    delivery = rig.engine.submit(body, 2, 0)
+    delivery = rig.producer.submit(body, 2, 0)
     rig.bodies[delivery.seq] = body
     return delivery
 
@@ -668,7 +669,7 @@ def test_a_late_wait_returns_a_settled_outcome(build: Make) -> None:
 
 
 def submit(rig: Rig, body: bytes) -> Any:
-    delivery = rig.engine.submit(body, 2, 0)
+    delivery = rig.producer.submit(body, 2, 0)
     if delivery.seq:
         rig.bodies[delivery.seq] = body
     return delivery
@@ -689,7 +690,7 @@ def test_many_threads_may_submit(build: Make, setup: Setup) -> None:
     found: list[Any] = []
 
     def call(k: int) -> None:
-        found.extend(rig.engine.submit(b"%d" % k, 2, 0) for _ in range(200))
+        found.extend(rig.producer.submit(b"%d" % k, 2, 0) for _ in range(200))
 
     threads = [threading.Thread(target=call, args=(k,)) for k in range(4)]
     for thread in threads:
@@ -714,7 +715,7 @@ def test_memory_is_bounded_while_submits_overlap(build: Make, monkeypatch: pytes
 
     def call() -> None:
         while not over.is_set():
-            rig.engine.submit(b"x", 2, 0)
+            rig.producer.submit(b"x", 2, 0)
             parts = [
                 rig.engine,
                 rig.engine.submissions,
@@ -756,7 +757,7 @@ def test_submit_to_a_full_queue_is_dropped(build: Make) -> None:
     first, second = submit(rig, b"1"), submit(rig, b"2")
     assert second.result(0) == Outcome("dropped", "overflow") and second.seq == 0
     assert first.result(0.0) is None and repr(first) == "<Delivery 1 pending>"
-    rig.engine.close(0.0)
+    rig.waiter.close(0.0)
     assert first.result(0) == Outcome("failed", "closed")
 
 
@@ -787,7 +788,7 @@ def test_a_callback_may_raise_and_may_flush(build: Make) -> None:
 
     def waits(delivery: Any) -> None:
         rig.put(b"from a callback")
-        assert rig.engine.flush(PATIENCE) == 0
+        assert rig.waiter.flush(PATIENCE) == 0
         ran.release()
 
     delivery = submit(rig, b"1")
@@ -815,4 +816,4 @@ def test_a_core_without_commands_refuses_them(build: Make, setup: Setup) -> None
     """Only Logux has commands in line with events."""
     rig = build(setup)
     with pytest.raises(ValueError, match="command: this protocol has no 'headers'"):
-        rig.engine.post_command("headers", {})
+        rig.peer.post_command("headers", {})

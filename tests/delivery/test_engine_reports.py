@@ -201,7 +201,7 @@ def test_a_dead_server_is_one_line_and_its_return_another(build: Callable[..., R
         rig.server.wait(lambda seen=seen: rig.server.attempts > seen + 20)
         rig.server.up()
         rig.settle()
-    rig.engine.close(PATIENCE)
+    rig.waiter.close(PATIENCE)
     away, back = capsys.readouterr().err.splitlines()
     assert away == "logclient: test://server: cannot connect to test:1: connection refused"
     assert re.fullmatch(
@@ -229,7 +229,7 @@ def test_records_logged_by_the_sender_are_not_shipped(server: MemoryServer) -> N
     handler = logclient.Handler(URL)
     logger = logging.getLogger("some.library")
     logger.addHandler(handler)
-    core = handler.client._engine.core
+    core = handler.client._sender.engine.core
     encode = core.encode
 
     def chatty(*args: Any) -> int:
@@ -264,7 +264,7 @@ def test_records_of_destructors_in_the_sender_are_shipped(server: MemoryServer) 
             threads.append(threading.current_thread().name)
             logger.warning("from a destructor")
 
-    core = handler.client._engine.core
+    core = handler.client._sender.engine.core
     encode = core.encode
 
     def collecting(*args: Any) -> int:
@@ -577,14 +577,14 @@ def test_a_client_without_references_delivers_its_queue(server: MemoryServer) ->
     client = logclient.connect(URL, **QUICK)
     for i in range(50):
         client.send(str(i))
-    engine = client._engine
-    thread = engine.sender.thread
+    sender = client._sender
+    thread = sender.thread
     assert thread is not None
     del client
     server.up()
     assert len(server.events(50)) == 50
     thread.join(PATIENCE)
-    assert engine.closed
+    assert sender.closed
 
 
 def test_block_never_blocks_a_signal_handler(server: MemoryServer) -> None:
@@ -612,7 +612,7 @@ def test_block_never_blocks_a_signal_handler(server: MemoryServer) -> None:
 
 def test_block_never_blocks_the_sender_itself(server: MemoryServer) -> None:
     client = logclient.connect(URL, overflow="block", max_events=1)
-    core = client._engine.core
+    core = client._sender.engine.core
     encode = core.encode
     answers: list[int] = []
 

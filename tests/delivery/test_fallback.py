@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.delivery import engine, fallback
+from logclient.delivery import fallback, sender
 from logclient.testing.lumberjack import Collector
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE, wait_until
@@ -101,7 +101,7 @@ def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
 def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "lost"
     client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, timeout=0)
-    with client._engine.sender.role(PATIENCE):  # nothing is sent
+    with client._sender.role(PATIENCE):  # nothing is sent
         for _ in range(2):
             client.send(body)
     client.close()
@@ -114,10 +114,10 @@ def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_p
 def test_events_beyond_the_memory_have_a_line_together(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(engine, "LOST_BYTES", 400)
+    monkeypatch.setattr(sender, "LOST_BYTES", 400)
     file = tmp_path / "lost"
     client = logclient.connect(NOBODY, max_events=10, overflow="drop_new", fallback=file, timeout=0)
-    with client._engine.sender.role(PATIENCE):
+    with client._sender.role(PATIENCE):
         for n in range(100):
             client.send({"n": n})
     client.close()
@@ -129,7 +129,7 @@ def test_events_beyond_the_memory_have_a_line_together(
 
 def test_the_bodies_of_all_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """However many more there are than the copies have room."""
-    monkeypatch.setattr(engine, "LOST_BYTES", 400)
+    monkeypatch.setattr(sender, "LOST_BYTES", 400)
     file = tmp_path / "lost"
     client = logclient.connect(NOBODY, fallback=file, timeout=0)
     for n in range(3000):
@@ -142,7 +142,7 @@ def test_the_bodies_of_all_are_written_at_the_end(monkeypatch: pytest.MonkeyPatc
 def test_the_bodies_of_all_that_expire_are_written(
     status: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(engine, "LOST_BYTES", 400)
+    monkeypatch.setattr(sender, "LOST_BYTES", 400)
     file = tmp_path / "lost"
     options: dict[str, Any] = {"max_age": 0.2, "timeout": 0}
     if status == "dropped":
@@ -227,7 +227,7 @@ print(client.stats().failed)
 
 DELIVERY = """
 client = logclient.connect(sys.argv[1], fallback='stderr', max_event_bytes=100)
-with client._engine.sender.role(20):  # all at once
+with client._sender.role(20):  # all at once
     for n in range(3000):
         with contextlib.suppress(logclient.EncodeError): client.send({'text': 'x' * 1000})
 client.send({'n': 1})
@@ -260,7 +260,7 @@ def test_the_file_is_rotated_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with logclient.connect(NOBODY, fallback=file, **options) as client:
         for n in range(20):
             client.send({"n": n})
-            client._engine.queue.wake()
+            client._sender.engine.queue.wake()
             wait_until(lambda n=n: not n or n in _numbers(_lines(file)))
     assert sorted(os.listdir(tmp_path)) == ["lost", "lost.1"]
     assert all(os.path.getsize(tmp_path / name) <= 500 for name in os.listdir(tmp_path))

@@ -155,9 +155,9 @@ def test_the_state_of_a_connection(listener: socket.socket) -> None:
     with logclient.connect(url, max_bytes="64MiB", overflow="drop_new") as client:
         client.send("first")
         with accepted(listener) as peer:
-            pump = client._engine.lanes.first.pump
+            pump = client._sender.engine.lanes.first.pump
             wait_until(lambda: client.stats().handed == 1)
-            link: Any = client._engine.lanes.first.link
+            link: Any = client._sender.engine.lanes.first.link
             state = wait_until(lambda: (found := state_of(pump)) and not found.waiting and found)
             _, acked, age, owes, gap, segment = state
             assert acked > 5 and 0 <= age < PATIENCE and owes and not gap and segment > 500
@@ -230,7 +230,7 @@ def test_a_dead_path_ends_a_connection_without_acknowledgements(
     assert stats.in_doubt == stats.handed == 7
     assert "the path is dead: the server's system has not acknowledged 700 bytes" in lines[0]
     assert "; 7 events were in doubt" in lines[0]
-    assert client._engine.lanes.first._segment == SMALL, "large packets may be what is lost"
+    assert client._sender.engine.lanes.first._segment == SMALL, "large packets may be what is lost"
     monkeypatch.undo()
     client.send("later")
     with accepted(listener) as peer:

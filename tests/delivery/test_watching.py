@@ -110,7 +110,7 @@ def test_a_slow_function_bounds_memory_and_delays_nobody(monkeypatch: pytest.Mon
         assert client.flush(PATIENCE) == 0 and entered.wait(PATIENCE)
         for n in range(20):
             client.submit({"n": n}).result(PATIENCE)  # or the outcomes of two could come as one
-        watcher = client._engine.books.watcher
+        watcher = client._sender.engine.books.watcher
         wait_until(lambda: watcher.omitted == 15)
         go_on.set()
     assert [len(some) for some in calls] == [1, 5]

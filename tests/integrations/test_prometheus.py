@@ -77,7 +77,7 @@ class TestOneProcess:
         with Collector() as server:
             for n in range(5):
                 with logclient.connect(server.url) as client:
-                    weakref.finalize(client._engine, freed.append, n)
+                    weakref.finalize(client._sender, freed.append, n)
                     client.send({"n": n})
                 del client
             with logclient.connect(server.url):
@@ -90,7 +90,7 @@ class TestOneProcess:
             prometheus.register(prometheus_client.CollectorRegistry())
             gc.collect()
             with logclient.connect(server.url) as client:
-                engine = weakref.ref(client._engine)
+                engine = weakref.ref(client._sender)
             del client
         wait_until(lambda: engine() is None)
 
@@ -147,7 +147,7 @@ class TestOneProcess:
         with Collector() as server:
             with logclient.connect(server.url) as client:
                 client.send({"n": 1})
-            engine = weakref.ref(client._engine)
+            engine = weakref.ref(client._sender)
             assert _samples(registry)["events_sent_total", ""] >= 1
             del client
             with logclient.connect(server.url):
@@ -163,7 +163,7 @@ class TestOneProcess:
     ) -> None:
         reads, forked = threading.Event(), threading.Event()
         with Collector() as server, logclient.connect(server.url) as client:
-            stats = client._engine.stats
+            stats = client._sender.stats
 
             def slow() -> Stats:
                 if threading.current_thread() is scraper:
@@ -171,7 +171,7 @@ class TestOneProcess:
                     forked.wait(PATIENCE)
                 return stats()
 
-            monkeypatch.setattr(client._engine, "stats", slow)
+            monkeypatch.setattr(client._sender, "stats", slow)
             scraper = threading.Thread(target=_samples, args=(registry,))
             scraper.start()
             assert reads.wait(PATIENCE)

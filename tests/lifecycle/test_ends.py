@@ -27,6 +27,7 @@ from logclient import handler as handler_module
 from logclient import threads
 from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
+from logclient.delivery import sender as sender_module
 from logclient.testing import lumberjack as collector
 from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
@@ -96,31 +97,31 @@ class TestInterruptedClose:
         rig.many(5)
         rig.server.events(5)
         with interrupted(0.05):
-            rig.engine.close(PATIENCE)
+            rig.waiter.close(PATIENCE)
         return rig
 
     def test_a_second_close_finishes_an_interrupted_one(self, build: Make) -> None:
         rig = self.interrupted_close(build)
-        assert rig.engine.closed
+        assert rig.sender.closed
         assert rig.put() == 0
         rig.server.peers[0].ack()
-        assert rig.engine.close(PATIENCE) == 0
-        thread = rig.engine.sender.thread
+        assert rig.waiter.close(PATIENCE) == 0
+        thread = rig.sender.thread
         assert thread is not None and not thread.is_alive()
         assert rig.finish().acked == 5
 
     def test_delivery_goes_on_after_an_interrupted_close(self, build: Make) -> None:
         rig = build(FIFO)
         rig.server.script = silent
-        delivery = rig.engine.submit(b"one", 2, 0)
+        delivery = rig.producer.submit(b"one", 2, 0)
         rig.bodies[1] = b"one"
         rig.server.events(1)
         with interrupted(0.05):
-            rig.engine.close(PATIENCE)
+            rig.waiter.close(PATIENCE)
         rig.server.peers[0].ack()
         outcome = delivery.result(PATIENCE)
         assert outcome is not None and outcome.status == "acked"
-        thread = rig.engine.sender.thread
+        thread = rig.sender.thread
         assert thread is not None
         thread.join(PATIENCE)
         assert not thread.is_alive(), "a sender with nothing to do ends by itself"
@@ -155,7 +156,7 @@ def test_close_reports_events_given_up(build: Make) -> None:
     rig = build(FIFO, backoff_min=5.0, backoff_max=5.0)
     rig.server.down()
     rig.many(3)
-    assert rig.engine.close(0.05) == 3
+    assert rig.waiter.close(0.05) == 3
     (line,) = rig.lines.of("given up")
     assert line == "test://server: 3 events were given up: the client ended before delivery"
     assert rig.stats().last_error == line
@@ -186,7 +187,7 @@ def test_close_releases_descriptors(server: MemoryServer) -> None:
 def test_events_after_close_are_reported_once(build: Make) -> None:
     rig = build(FIFO)
     rig.many(2)
-    rig.engine.close(PATIENCE)
+    rig.waiter.close(PATIENCE)
     assert not rig.lines.of("refused")
     for _ in range(100):
         rig.put()
@@ -206,7 +207,7 @@ def senders() -> set[threading.Thread]:
 def test_unreferenced_clients_end_beside_dead_servers(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine_module, "ORPHAN_TIMEOUT", 0.3)
+    monkeypatch.setattr(sender_module, "ORPHAN_TIMEOUT", 0.3)
     with Refusing() as dead, BlackHole() as hole:
         descriptors, before = len(os.listdir("/dev/fd")), senders()  # those of other tests may end
         for url in (dead.url, hole.url) * 5:
@@ -224,8 +225,8 @@ def test_unreferenced_clients_end_beside_dead_servers(
 # -- handlers under the lock of logging -------------------------------------------------------------------
 
 SERVERS: dict[str, tuple[Callable[[], Refusing | BlackHole | Mute], str]] = {
-    "nobody listens": (Refusing, "not client._engine.lanes.may_be_reachable"),
-    "black hole": (BlackHole, "client._engine.sender.ident"),
+    "nobody listens": (Refusing, "not client._sender.engine.lanes.may_be_reachable"),
+    "black hole": (BlackHole, "client._sender.ident"),
     "mute": (Mute, "client.stats().inflight"),
 }
 """How each is made, and what a client has noticed of it after a while."""
@@ -289,7 +290,7 @@ def test_a_handler_that_a_configuration_takes_away_ends(server: MemoryServer, lo
     logger.info("before")
     logging.config.dictConfig(config)
     gc.collect()  # the configurator that has made it is in a cycle
-    wait_until(lambda: client._engine.ended)
+    wait_until(lambda: client._sender.ended)
     assert client.closed and client.stats().acked == 1
     logger.handlers[0].close()
 
@@ -397,7 +398,7 @@ def test_a_closed_handler_delivers_in_the_background(server: MemoryServer) -> No
     assert handler.client.closed and handler.client.stats().inflight == 5
     server.peers[0].ack()
     wait_until(lambda: handler.client.stats().acked == 5)
-    wait_until(lambda: handler.client._engine.ended)
+    wait_until(lambda: handler.client._sender.ended)
 
 
 def test_flush_of_a_handler_waits_for_a_slow_server(server: MemoryServer) -> None:
@@ -418,18 +419,18 @@ def test_exit_has_one_deadline_for_all_clients(black_hole: str, monkeypatch: pyt
     clients = [logclient.connect(black_hole) for _ in range(60)]
     for client in clients:
         client.send("one")
-    wait_left, asked, waits = engine_module.Engine.wait_left, [], []
+    finish, asked, waits = sender_module.Waiter.finish, [], []
 
-    def deadline(engine: Any) -> float:
-        asked.append(engine)
+    def deadline(sender: Any) -> float:
+        asked.append(sender)
         return time.monotonic() + 1.0
 
-    def note(engine: Any, by: float, grace: float) -> bool:
+    def note(sender: Any, by: float, grace: float) -> bool:
         waits.append(len(asked))
-        return wait_left(engine, by, grace)
+        return finish(sender, by, grace)
 
-    monkeypatch.setattr(engine_module.Engine, "wait_left", note)
-    lifecycle.finish([client._engine for client in clients], deadline)
+    monkeypatch.setattr(sender_module.Waiter, "finish", note)
+    lifecycle.finish([client._sender for client in clients], deadline)
     assert waits == [60] * 60  # all of them were asked before one was waited for
     assert [client.stats().failed for client in clients] == [{"closed": 1}] * 60
 
@@ -501,24 +502,24 @@ def fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[logclient.Client]], 
     """
     monkeypatch.setattr(lifecycle, "PARK", PATIENCE)
     monkeypatch.setattr(engine_module, "TURN", 3600.0)
-    wait_parked = engine_module.Engine.wait_parked
+    wait_parked = sender_module.Sender.wait_parked
     asked: list[bool] = []
 
-    def note(engine: Any, deadline: float) -> None:
-        asked.append(all(one.ending.forking for one in engines))
-        wait_parked(engine, deadline)
+    def note(sender: Any, deadline: float) -> None:
+        asked.append(all(one.ending.forking for one in senders))
+        wait_parked(sender, deadline)
 
-    monkeypatch.setattr(engine_module.Engine, "wait_parked", note)
-    engines: list[Any] = []
-    monkeypatch.setattr(lifecycle, "engines", lambda: engines)  # not those that other tests have left
+    monkeypatch.setattr(sender_module.Sender, "wait_parked", note)
+    senders: list[Any] = []
+    monkeypatch.setattr(lifecycle, "senders", lambda: senders)  # not those that other tests have left
 
     def before_and_after(clients: list[logclient.Client]) -> None:
-        engines[:] = [client._engine for client in clients]
+        senders[:] = [client._sender for client in clients]
         asked.clear()
         lifecycle._before_fork()
         try:
             assert asked and all(asked), "one waits for another"
-            assert not any(engine.running and engine.ending.stopping for engine in engines)
+            assert not any(sender.running and sender.ending.stopping for sender in senders)
         finally:
             lifecycle._in_parent()
 
@@ -534,9 +535,9 @@ def test_a_fork_does_not_wait_for_hanging_connections(
         for _ in range(3):
             for client in clients:
                 client.send("one")
-            wait_until(lambda: all(client._engine.sender.ident for client in clients))
+            wait_until(lambda: all(client._sender.ident for client in clients))
             fork(clients)
-        wait_until(lambda: all(client._engine.sender.ident for client in clients))  # all of them go on
+        wait_until(lambda: all(client._sender.ident for client in clients))  # all of them go on
     finally:
         for client in clients:
             client.close(0.0)
@@ -594,7 +595,7 @@ def test_a_closed_client_is_freed_without_the_collector() -> None:
     try:
         with Sink() as sink, logclient.connect(sink.url) as client:
             client.send("one")
-        engine = weakref.ref(client._engine)
+        engine = weakref.ref(client._sender)
         del client
         assert wait_until(lambda: engine() is None)
     finally:

@@ -183,14 +183,14 @@ if __name__ == "__main__":
 def test_sigterm_during_exit_waits_for_the_delivery(tmp_path: Path) -> None:
     """It waits until the last records are delivered, and then ends the process."""
     text = """
-from logclient.delivery.engine import Engine
+from logclient.delivery.sender import Waiter
 
-wait_left = Engine.wait_left
-def interrupted(engine, by, grace):
+finish = Waiter.finish
+def interrupted(waiter, by, grace):
     os.kill(os.getpid(), signal.SIGTERM)
-    return wait_left(engine, by, grace)
+    return finish(waiter, by, grace)
 
-Engine.wait_left = interrupted  # in the middle of what the exit does
+Waiter.finish = interrupted  # in the middle of what the exit does
 logclient.flush_on_sigterm()
 log.info("last words")
 """

@@ -614,7 +614,7 @@ class TestLifetime:
         client.on("a", partial(hear, client))
         peer.line()
         client.send("last")
-        engine, found = client._engine, weakref.ref(client)
+        engine, found = client._sender, weakref.ref(client)
         del client
         gc.collect()
         assert found() is None

@@ -468,7 +468,7 @@ def test_server_that_reads_nothing_drops_nothing(feedback: str) -> None:
         while client.stats().turns < 400 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert client.stats().turns >= 400  # it has read the queue that often
-        link = client._engine.lanes.first.link
+        link = client._sender.engine.lanes.first.link
         assert isinstance(link, UdpLink)
         seen = link.receiver()
         assert seen is not None and seen[0] > 0.9 * seen[1] and seen[2] == 0
@@ -501,7 +501,7 @@ def test_server_that_pauses_loses_nothing(size: int, mtu: int, buffer: int, coun
                     head = server.recv(65_536)[:HEADER]
                     fragments = int.from_bytes(head[2:4], "big")
                     missing[head[8:12]] = missing.get(head[8:12], fragments) - 1
-        link = client._engine.lanes.first.link
+        link = client._sender.engine.lanes.first.link
         assert isinstance(link, UdpLink)
         seen = link.receiver()
         assert seen is not None and seen[2] == 0  # the kernel dropped nothing
@@ -529,7 +529,7 @@ class Shipment:
                 client.send(BODY)
             assert client.flush(15 * PATIENCE) == 0
             self.rate = events / (time.monotonic() - begin)
-            link = client._engine.lanes.first.link
+            link = client._sender.engine.lanes.first.link
             assert isinstance(link, UdpLink)
             seen = link.receiver()
             assert seen is not None and seen[1] == int(Path(DEFAULT).read_text())

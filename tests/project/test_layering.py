@@ -422,6 +422,32 @@ def test_no_files_or_folders_import_each_other() -> None:
     assert circles({"a": {"b"}, "b": {"a", "c"}, "c": set()}) == [{"a", "b"}] * 2
 
 
+FACES = {"_sender", "sender", "_waiter", "_peer", "sink", "_sink"}
+
+
+def reached_through(tree: ast.AST) -> Iterator[str]:
+    """Yield expressions that use an attribute of an attribute of the objects that clients hold."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+            of = node.value.value
+            name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
+            if name in FACES:
+                yield ast.unparse(node)
+
+
+def test_reaching_through_is_found() -> None:
+    text = "self._sender.stats()\nclient._sender.engine.lanes\nsink.log.warn()\nself._sink.closed"
+    found = list(reached_through(ast.parse(text)))
+    assert found == ["client._sender.engine.lanes", "sink.log.warn"]
+    assert not list(reached_through(ast.parse("_sender.engine")))
+
+
+def test_nobody_reaches_through_what_clients_hold() -> None:
+    outside = [path for path in modules() if parts_of(path)[:1] != ("delivery",)]
+    found = {str(path): list(reached_through(ast.parse(path.read_text()))) for path in outside}
+    assert len(found) > 50 and not {path: some for path, some in found.items() if some}
+
+
 def test_what_an_application_loads_is_the_client_alone() -> None:
     names = ["", "client", "handler", "aio", "logjam.core", "logux.client", "lumberjack.core", "plog.client"]
     names += [f"transports.{one}" for one in ("tcp", "tls", "udp", "websocket")]

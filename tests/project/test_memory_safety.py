@@ -253,7 +253,7 @@ class TestBeforeInit:
 
     def test_a_second_bind_raises_type_error(self) -> None:
         with logclient.connect(NOWHERE, timeout=0.0) as one, pytest.raises(TypeError, match="already"):
-            one._bind(one.encoder, print, print)
+            one._bind(one.encoder, print, revises=False)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_invalid_events_fail_with_a_reason(odd: Any) -> None:
         with pytest.raises(EncodeTypeError):
             one.submit(odd)
         one.flush(0.0)
-        counts = one._engine.queue.counters()
+        counts = one._sender.engine.queue.counters()
         assert counts["sent"] == 2
     assert one.stats().failed == {"unencodable": 2}
 

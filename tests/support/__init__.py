@@ -59,8 +59,11 @@ def agent_handler(agent: Any) -> logging.Handler:
             redacted = "test://agent"
             timeout = 0.0
 
-        class _engine:
-            ensure_sender = put_contended = flush_if_reachable = staticmethod(lambda *given: 0)
+        class sink:
+            wake = put_slowly = staticmethod(lambda *given: 0)
+
+        class _waiter:
+            flush_if_reachable = staticmethod(lambda *given: 0)
 
         def warn_limited(self, kind: str, text: str) -> None:
             agent.note_lost(RuntimeError(text), "a record")

@@ -105,7 +105,7 @@ class Fleet:
 
     def users(self, collector: Killable) -> int:
         """How many of the clients are connected to it."""
-        links = [client._engine.lanes.first.link for client in self.clients]
+        links = [client._sender.engine.lanes.first.link for client in self.clients]
         return sum(link is not None and link.peer.endswith(f":{collector.port}") for link in links)
 
     def under_way(self, collectors: Sequence[Killable], handed: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import threads
 from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
 from logclient.delivery.attempt import Attempt
@@ -264,14 +265,14 @@ class TestLookups:
         client = logclient.connect("lumberjack://slow.example:5044")
         client.send({"message": "first"})
         assert asked.wait(PATIENCE)
-        sender = client._engine.sender
+        sender = client._sender
         try:
             for _ in range(3):
-                client._engine.park(pause=False)
-                client._engine.wait_parked(time.monotonic() + PATIENCE)
-                assert not client._engine.running, "a fork would find the sender in the middle"
-                client._engine.unpark()
-                client._engine.restart()
+                client._sender.park(pause=False)
+                client._sender.wait_parked(time.monotonic() + PATIENCE)
+                assert not client._sender.running, "a fork would find the sender in the middle"
+                client._sender.unpark()
+                client._sender.restart()
             hanging = [one for one in threading.enumerate() if one.name == "logclient-connect"]
             assert len(hanging) == 1, "who asks again waits for the first answer"
             assert assert_returns(lambda: client.close(0.1)) == 1
@@ -338,17 +339,17 @@ class TestSleep:
         self, tmp_path: Path, hole: tuple[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sleeps: list[float] = []
-        wait_ready = engine_module.threads.wait_ready
+        wait_ready = threads.wait_ready
 
         def note(reading: list[int], writing: list[int], seconds: float) -> bool:
             sleeps.append(seconds)
             return wait_ready(reading, writing, seconds)
 
-        monkeypatch.setattr(engine_module.threads, "wait_ready", note)
+        monkeypatch.setattr(threads, "wait_ready", note)
         rig = Rig(
             Setup("fifo"), tmp_path / "run", server=MemoryServer("fifo"), transport=transports.tcp(NEVER)
         )
         rig.engine.lanes.first.endpoints._endpoints = (hole,)
         rig.put()
         wait_until(lambda: sleeps and sleeps[-1] > 30.0, "a long sleep")
-        assert assert_returns(lambda: rig.engine.close(0.0)) == 1
+        assert assert_returns(lambda: rig.waiter.close(0.0)) == 1

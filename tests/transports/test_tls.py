@@ -530,7 +530,7 @@ class TestPassword:
                 shown += [repr(client), repr(client.stats()), repr(client.config), str(client.config.options)]
                 replace_certificate(tls, ours.issue("mended"), ours.ca)
                 assert client.flush(PATIENCE) == 0
-                shown += [repr(client.stats()), repr(vars(client._engine.lanes.first.transport))]
+                shown += [repr(client.stats()), repr(vars(client._sender.engine.lanes.first.transport))]
             monkeypatch.setenv("TLS_PASSWORD", PASSWORD + "!")
             with pytest.raises(ConfigError) as caught:
                 logclient.connect(url)

@@ -17,7 +17,9 @@ from logclient._ext.constants import UDP_METHODS
 from logclient._ext.plog import datagrams
 from logclient.config.parsing import parse
 from logclient.delivery.attempt import Attempt
-from logclient.delivery.engine import Engine
+from logclient.delivery.producer import Producer
+from logclient.delivery.sender import Sender
+from logclient.delivery.setup import Setup
 from logclient.plog.config import PlogConfig
 from logclient.transports.udp import Udp, UdpLink
 from tests.oracle.plog import runs
@@ -130,14 +132,14 @@ def far() -> Iterator[DatagramServer]:
     server.close()
 
 
-def engine_of(way: str, url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, RecordedUdp]:
+def sender_of(way: str, url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Sender, RecordedUdp]:
     from logclient.plog.core import Plog
 
     monkeypatch.setattr(UdpLink, "send_method", way)
     config = parse(url)
     transport = RecordedUdp(config)
-    engine = Engine(lambda producer: Plog(config, producer), [transport], config.endpoints, config)
-    return engine, transport
+    sender = Sender(Setup(lambda producer: Plog(config, producer), [transport], config.endpoints, config))
+    return sender, transport
 
 
 def bodies_of(got: list[bytes]) -> list[bytes]:
@@ -161,7 +163,7 @@ def test_events_arrive_as_sent_over_udp(
     far: DatagramServer, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small ones, equal ones that share a run, ones in many fragments."""
-    engine, transport = engine_of(
+    sender, transport = sender_of(
         way,
         f"plog://127.0.0.1:{far.port}?mtu=1400&identity=none&pace=20000&max_event_bytes=262144",
         monkeypatch,
@@ -169,14 +171,14 @@ def test_events_arrive_as_sent_over_udp(
     sizes = [1, 300, 300, 300, 5_000, 12, 40_000, 300, 1376, 1377] * 30
     sent = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
     for body in sent:
-        assert engine.put(body, 2, 2)
-    assert engine.flush(PATIENCE) == 0
-    stats = engine.stats()
+        assert Producer(sender).put(body, 2, 2)
+    assert sender.waiter.flush(PATIENCE) == 0
+    stats = sender.stats()
     assert (stats.handed, stats.acked, stats.failed) == (len(sent), 0, {})
     expected = sum(1 if size <= 1348 else -(-size // 1348) for size in sizes)
     wait_until(lambda: len(far.got) >= expected)
     assert transport.made.send_method == (way if LINUX else "send")
-    engine.close(1.0)
+    sender.waiter.close(1.0)
     assert bodies_of(far.got) == sent
 
 
@@ -187,34 +189,34 @@ def test_icmp_refusal_ends_the_socket(way: str, monkeypatch: pytest.MonkeyPatch)
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     monkeypatch.setattr(PlogConfig, "burst", (4.0, 0.0))
-    engine, _ = engine_of(
+    sender, _ = sender_of(
         way, f"plog://127.0.0.1:{port}?identity=none&backoff_max=0.05&pace=1000", monkeypatch
     )
     try:
         for _ in range(100):
-            engine.put(b"x" * 50, 2, 2)
+            Producer(sender).put(b"x" * 50, 2, 2)
         if not LINUX:
             return
-        wait_until(lambda: engine.stats().disconnects > 2)
-        stats = engine.stats()
+        wait_until(lambda: sender.stats().disconnects > 2)
+        stats = sender.stats()
         assert "refused" in stats.last_error
         assert stats.in_doubt == stats.handed < 100, "only what the last refusal was for may be gone"
         assert stats.queued + stats.inflight + stats.handed == 100
     finally:
-        engine.close(0.0)
+        sender.waiter.close(0.0)
 
 
 @pytest.mark.skipif(not LINUX, reason="GSO is Linux's")
 def test_the_mtu_option_allows_large_datagrams(far: DatagramServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path takes more than the usual 1500 bytes."""
-    engine, transport = engine_of(
+    sender, transport = sender_of(
         "gso", f"plog://127.0.0.1:{far.port}?mtu=9000&identity=none&pace=0&pace_bytes=0", monkeypatch
     )
     for _ in range(20):
-        engine.put(b"x" * 30_000, 2, 2)
-    assert engine.flush(PATIENCE) == 0
+        Producer(sender).put(b"x" * 30_000, 2, 2)
+    assert sender.waiter.flush(PATIENCE) == 0
     assert transport.made.send_method == "gso", "loopback takes it"
-    engine.close(1.0)
+    sender.waiter.close(1.0)
     wait_until(lambda: len(bodies_of(far.got)) == 20)
 
 

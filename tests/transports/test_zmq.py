@@ -347,8 +347,8 @@ def test_a_forked_child_has_its_own_sockets(make: Callable[..., Rig]) -> None:
         code = 1
         try:
             for _ in range(50):
-                rig.engine.put(b"child", 2, 0)
-            code = 0 if rig.engine.flush(PATIENCE) == 0 and rig.engine.stats().acked == 50 else 2
+                rig.producer.put(b"child", 2, 0)
+            code = 0 if rig.waiter.flush(PATIENCE) == 0 and rig.engine.stats().acked == 50 else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient._ext.spool import SEGMENT, SUPPORTED, Log, Segments
@@ -43,22 +43,11 @@ TRY_AGAIN = 10.0
 """Seconds after which a disk that was full is tried again."""
 
 
-class _Replayer(Protocol):
-    """Sends what a dead owner left: a ``delivery.engine.Engine`` of its own."""
-
-    on_end: Callable[[], object]
-
-    @property
-    def ended(self) -> bool: ...
-    def begin_replay(self) -> None: ...
-    def close(self, timeout: float) -> int: ...
-
-
 class Spool:
     """The spool of one client.
 
     Args:
-        adopt: makes the engine for what a dead owner left.
+        adopt: makes the sender of what a dead owner left, and has a function called at its end.
         ledger: the directory of ledgers; None: there is none.
     """
 
@@ -67,7 +56,7 @@ class Spool:
         config: Config,
         queue: EventQueue,
         diagnostics: Diagnostics,
-        adopt: Callable[[owner_files.OrphanSpool], _Replayer],
+        adopt: Callable[[owner_files.OrphanSpool, Callable[[], object]], Any],
         ledger: str | None,
     ) -> None:
         assert config.spool is not None
@@ -96,7 +85,7 @@ class Spool:
         self._closed = False
         self._ending = False
         self._full_until = 0.0
-        self._replayer: _Replayer | None = None
+        self._replayer: Any = None  # a `Sender`, which this may not import
         self._refused: set[str] = set()
         self.error = ""  # why it stopped
 
@@ -276,9 +265,8 @@ class Spool:
             if orphan is None:
                 return
             try:
-                self._replayer = self._adopt(orphan)
-                self._replayer.on_end = self._look_now.set
-                self._replayer.begin_replay()
+                self._replayer = self._adopt(orphan, self._look_now.set)
+                self._replayer.waiter.replay()
             except Exception as error:
                 orphan.close()
                 self._refuse(orphan.files, error)
@@ -357,7 +345,7 @@ class Spool:
         with self._lock:
             replayer, self._replayer = self._replayer, None
         if replayer is not None:
-            replayer.close(max(0.0, min(deadline - time.monotonic(), 1.0)))
+            replayer.waiter.close(max(0.0, min(deadline - time.monotonic(), 1.0)))
         segments, files = self._segments, self._files
         if segments is None or files is None:
             return
