@@ -2,7 +2,8 @@
 #
 # A codec (lumberjack.pyx, ...) fills an lc_codec and hands it out in a capsule "logclient.codec". A pump
 # (pump/tcp.pyx, ...) drives it without the GIL. Neither imports the other: all they share is this header.
-# Every function here is nogil and noexcept. The same operations in Python: `Core`.
+# Every function here is nogil and noexcept. `CodecBase` calls them from Python, under the same names, and
+# `PythonCodec` (pump/adapters.pyx) fills an lc_codec with functions that call the methods of a Python object.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -38,12 +39,19 @@ ctypedef struct lc_batch:
     uint32_t room            # events that the arrays have room for
 
 
-# An output buffer that is reused. encode appends to it; the pump resets its size when all is sent. `Wire` in
-# logclient/delivery/contract.py has the form of messages (ZeroMQ) and of runs of datagrams (UDP).
+# An output buffer that is reused. encode appends to it; the pump resets its size when all is sent. Its bytes
+# are a stream (TCP), or units in a row, each behind its head:
 #
+# Messages (ZeroMQ, WebSocket) are frames. The head of a frame is its length as u32 little-endian, with the
+# top bit set when another frame of the same message follows.
+#
+# Datagrams (UDP) are runs: datagrams of `segment` bytes back to back, of which the last may be shorter. The
+# head of a run is its bytes and its segment, u32 little-endian each. One send with UDP GSO takes a whole run.
 # A run has at most RUN_SEGMENTS datagrams and RUN_MOST bytes; none is empty. Without GSO the pump cuts it up,
-# remembers how far it came, and reports the run once all of it is sent. `receive` takes the same form: a
-# datagram is a run of one, and datagrams that GRO delivered at once are a longer run.
+# remembers how far it came, and reports the run once all of it is sent.
+#
+# `receive` takes the same forms: a datagram is a run of one, and datagrams that GRO delivered at once are a
+# longer run. Only messages of WebSocket arrive one at a time, without a head.
 ctypedef struct lc_wire:
     uint8_t *data
     size_t size
@@ -68,7 +76,6 @@ ctypedef struct lc_outcomes:
     lc_outcome *items
     uint32_t n
     uint32_t capacity
-    uint32_t alive           # signs of life, keep-alives included
     uint32_t progress        # acknowledgements that settled something
     uint32_t events          # replies and other events that the core will give to Python
 
@@ -93,8 +100,8 @@ ctypedef struct lc_codec:
     # unless the core limits its rate.
     double (*ready)(void *self, double now) noexcept nogil
     # Append the messages that wait and are not events (answers, pings) to the wire, which is empty. Called
-    # after `credit`, which may add some. Return 0, 1 when the core has events, or STOP_MEMORY. NULL:
-    # `Core.data_to_send` has them.
+    # after `credit`, which may add some. Return 0, 1 when the core has events, or STOP_MEMORY. NULL: there
+    # are none.
     int (*answers)(void *self, lc_wire *wire) noexcept nogil
     # Act on the deadline, which is over. Return 0 when that was all, 1 when the peer was silent for too long,
     # or a STOP_ number. NULL: it was always too long.

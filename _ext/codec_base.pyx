@@ -14,7 +14,11 @@ cdef void release_codec(object capsule) noexcept:
 
 
 cdef class CodecBase:
-    """The compiled half of a core: C functions for pumps, and methods that call them from Python.
+    """The functions of a codec, for pumps in `capsule`, and as methods for Python.
+
+    A method has the name and the meaning of the function that it calls: ``_ext/codec.pxd`` describes them.
+    What these add is kept here: bytes until `take_bytes`, outcomes until `outcomes`. ``logclient.codec``
+    drives a whole connection.
 
     `now` is the time in seconds of the monotonic clock, in all codecs.
     """
@@ -50,25 +54,27 @@ cdef class CodecBase:
         return events, size
 
     def encode(self, batch: object, uint32_t events, double now) -> int:
-        """Encode pending events of a batch into `buffers`; return how many, or a negative ``Stop``."""
+        """Encode pending events of a batch, given as its capsule; return how many, or a negative ``Stop``."""
         cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
         cdef int n
         with nogil:
             n = self.codec.encode(self.codec.self, b, events, now, &self.wire, &self.out)
         return n
 
-    def buffers(self) -> list[bytes]:
-        """Return the bytes encoded since the last `sent`."""
-        if self.wire.size == 0:
-            return []
-        return [PyBytes_FromStringAndSize(<const char *> self.wire.data, <Py_ssize_t> self.wire.size)]
+    def answers(self) -> int:
+        """Add the messages that wait and are not events; return 0, 1 for events, or a negative ``Stop``."""
+        return 0 if self.codec.answers == NULL else self.codec.answers(self.codec.self, &self.wire)
 
-    def sent(self, uint64_t rest=0):
-        """Forget the bytes in `buffers`: the transport has taken all but the last `rest`, which it keeps."""
-        cdef lc_handing *h = self.handing
+    def take_bytes(self) -> bytes:
+        """Return the bytes added since the last call."""
+        cdef size_t size = self.wire.size
         self.wire.size = 0
-        if h != NULL and rest <= h.written - h.taken:
-            self.codec.sent(self.codec.self, h.written - h.taken - rest, &self.out)
+        return PyBytes_FromStringAndSize(<const char *> self.wire.data, <Py_ssize_t> size)
+
+    def sent(self, size_t size):
+        """Note that the transport has taken so many more bytes."""
+        if self.codec.sent != NULL:
+            self.codec.sent(self.codec.self, size, &self.out)
 
     def receive(self, const uint8_t[::1] data: ReadableBuffer, double now) -> int:
         """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""
@@ -78,19 +84,33 @@ cdef class CodecBase:
         return stop
 
     def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        """Return (first, last, status, reason) of each range since the last call, signs of life, progress."""
+        """Return (first, last, status, reason) of each range since the last call, progress, events."""
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
         ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status,
                    <int> out.items[i].reason) for i in range(out.n)]
-        result = ranges, out.alive, out.progress
-        out.n = out.alive = out.progress = 0
+        result = ranges, out.progress, out.events
+        out.n = out.progress = out.events = 0
         return result
+
+    def deadline(self) -> float:
+        """Return the second at which `timeout` is due; 0: none."""
+        return self.codec.deadline(self.codec.self)
+
+    def timeout(self, double now) -> int:
+        """Act on the deadline, which is over; return 0, 1 for a silence, or a negative ``Stop``."""
+        return 1 if self.codec.timeout == NULL else self.codec.timeout(self.codec.self, now)
+
+    def ready(self, double now) -> float:
+        """Return the second at which credit comes back by itself; 0: now."""
+        return 0 if self.codec.ready == NULL else self.codec.ready(self.codec.self, now)
 
     def moved(self, double now):
         """Note that the peer's TCP has acknowledged more bytes of this connection."""
-        self.codec.moved[0] = now
+        if self.codec.moved != NULL:
+            self.codec.moved[0] = now
 
-    def deadline(self) -> float:
-        """Return when the codec must be called even if nothing arrives."""
-        return self.codec.deadline(self.codec.self)
+    def sample(self, double now, double wall):
+        """Take the wall clock that belongs to `now`, in seconds since 1970."""
+        if self.codec.sample != NULL:
+            self.codec.sample(self.codec.self, now, wall)

@@ -71,7 +71,6 @@ cpdef enum:
 cpdef enum:
     STOP_MEMORY = -1     # out of memory
     STOP_PROTOCOL = -2   # the peer broke the protocol: disconnect and resend
-    STOP_FATAL = -3      # configuration or protocol version: do not connect again
 
 # Reasons for which a pump returns. `run` returns the names, lower-case and without the prefix.
 cpdef enum:

@@ -73,3 +73,14 @@ cdef class InflightBatches:
     cdef list _merged(self, uint8_t status)
     cdef object _batch(self, lc_batch *b)
     cdef lc_batch *_find_quarantined(self, uint64_t seq) except NULL
+
+
+cdef class Batch:
+    cdef InflightBatches in_flight
+    cdef uint64_t serial
+    cdef lc_batch *borrowed      # for a call of a codec in Python, which has no other way to it
+    cdef lc_batch *find(self) except NULL
+
+
+# A view for one call, which sets `borrowed` to NULL behind it.
+cdef Batch borrow_batch(lc_batch *b)

@@ -30,7 +30,7 @@ include "inflight/ledger_lines.pyx"
 
 
 class Event(namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))):
-    """One event of a batch, as a core written in Python sees it."""
+    """One event of a batch, as a codec written in Python sees it."""
 
     __slots__ = ()
     seq: int
@@ -41,19 +41,18 @@ class Event(namedtuple("Event", ("seq", "created_us", "level", "kind", "body")))
 
 
 cdef class Batch:
-    """A view of a batch for Python: for cores without a codec, and for tests.
+    """A view of a batch for Python: for codecs in Python, and for tests.
 
     It does not own the batch: once every event has its outcome the batch is gone, and any use raises
     ``LookupError``.
     """
 
-    cdef InflightBatches in_flight
-    cdef uint64_t serial
-
     cdef lc_batch *find(self) except NULL:
         cdef lc_batch *b
+        if self.borrowed != NULL:
+            return self.borrowed
         if self.in_flight is None:
-            raise TypeError("made by InflightBatches.take")
+            raise LookupError("the batch was lent for one call of encode")
         if self.in_flight.f.alone != NULL and self.in_flight.f.alone.serial == self.serial:
             return self.in_flight.f.alone
         b = self.in_flight.f.head
@@ -111,6 +110,12 @@ cdef class Batch:
         cdef lc_batch *b = self.find()
         cdef uint32_t i
         return {b.seq[i]: b.hash[i] for i in range(b.n)}
+
+
+cdef Batch borrow_batch(lc_batch *b):
+    cdef Batch view = Batch.__new__(Batch)
+    view.borrowed = b
+    return view
 
 
 @cython.no_gc_clear              # `main` is needed to the end

@@ -15,12 +15,13 @@ run(data)      runs one input; raises if a result is wrong
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import c_ubyte
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fuzz import memory
+from logclient._ext.constants import STOP_MEMORY
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = Path(__file__).parent / "targets"
@@ -65,6 +66,32 @@ def seeds_of(name: str) -> list[bytes]:
     """Return the distinct seeds of a target that are not too long."""
     target = load(name)
     return [seed for seed in dict.fromkeys(target.seeds()) if len(seed) <= target.MAX_LEN]
+
+
+class Outcomes(list[tuple[int, int, int]]):
+    """What a codec and its core report, also of what is not in flight: (sequence, status, reason).
+
+    It stands in for ``InflightBatches``, which ignores that.
+    """
+
+    def apply(self, ranges: Iterable[tuple[int, int]], status: int, reason: int = 0) -> None:
+        for first, last in ranges:
+            self += [(seq, status, reason) for seq in range(first, last + 1)]
+
+
+def read(core: Any) -> tuple[Outcomes, list[Any]]:
+    """Return the outcomes since the last call, and the other events; ``CloseWanted`` as "closed"."""
+    found = Outcomes()
+    for first, last, status, reason in core.codec.outcomes()[0]:
+        found.apply([(first, last)], status, reason)
+    events, fatal, closed, _ = core.take_events(found)
+    return found, [*events, *([fatal] if fatal else []), *(["closed"] if closed else [])]
+
+
+def enough_memory(stop: int) -> None:
+    """Raise MemoryError where a function of a codec says so."""
+    if stop == STOP_MEMORY:
+        raise MemoryError
 
 
 _exact: dict[int, Any] = {}

@@ -131,7 +131,7 @@ KEYWORD_TYPES = {
 
 def classes() -> list[type[Config]]:
     """Return the `Config` classes of all protocols."""
-    return [registry.load(name) for name in registry.CONFIGS.values()]
+    return [registry.load(name) for name in registry.configs()]
 
 
 def own_options(of: type[Config]) -> list[Option]:

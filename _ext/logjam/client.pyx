@@ -48,6 +48,7 @@ ctypedef struct lc_client:
     double now
     double last_sign
     lc_wire partial              # of a reply
+    lc_wire asked                # pings that wait to be sent
     lc_wire pongs                # replies to pings
     int wrong
     uint8_t wrong_bytes[WRONG_SHOWN]
@@ -241,7 +242,6 @@ cdef inline bint says(const lc_span *frame, const char *words, size_t size) noex
 cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames, int n,
                     lc_outcomes *out) noexcept nogil:
     cdef bint good
-    out.alive += 1
     if w.count == 0:
         return client_wrong(w, WRONG_TIME, p, size)
     cdef lc_request *one = &w.ring[w.head]
@@ -276,6 +276,15 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
 
 cdef void client_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
     handing_took(&(<lc_client *> self).handing, size, out)
+
+
+cdef int client_answers(void *self, lc_wire *wire) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    if append_bytes(wire, w.asked.data, w.asked.size) < 0:
+        return STOP_MEMORY
+    w.handing.written += w.asked.size
+    w.asked.size = 0
+    return 0
 
 
 # Find the frames of the message at p. 1: it is whole, of `used` bytes; 0: not yet; STOP_PROTOCOL.
@@ -425,14 +434,15 @@ cdef class Codec(CodecBase):
         self.codec.receive = client_receive
         self.codec.deadline = client_deadline
         self.codec.moved = &w.piece.moved
+        self.codec.answers = client_answers
         if not request:
             self.codec.sent = client_sent
-            self.handing = &w.handing
 
     def __dealloc__(self):
         free(self.w.ring)
         free(self.w.handing.items)
         free(self.w.partial.data)
+        free(self.w.asked.data)
         free(self.w.pongs.data)
         free(self.w.packed.data)
         packer_close(&self.w.packer)
@@ -490,12 +500,11 @@ cdef class Codec(CodecBase):
         w.head = w.count = w.pings = 0
         w.bytes = 0
         handing_forget(&w.handing)
-        w.partial.size = w.pongs.size = 0
-        self.sent()
+        w.partial.size = w.asked.size = w.pongs.size = 0
         return requests
 
     def ping(self):
-        """Append a ping to the bytes to send; a ValueError: too many of them wait for a reply."""
+        """Have a ping sent; a ValueError: too many of them wait for a reply."""
         cdef lc_client *w = &self.w
         cdef uint8_t meta[META_SIZE]
         cdef bytes message
@@ -506,9 +515,8 @@ cdef class Codec(CodecBase):
             frame_of(b"", True), frame_of(b"ping", True), frame_of(self.app_env, True), frame_of(b"{}", True),
             frame_of(<bytes> meta[:META_SIZE], False),
         ])
-        if append_bytes(&self.wire, message, len(message)) < 0:
+        if append_bytes(&w.asked, message, len(message)) < 0:
             raise MemoryError()
-        w.handing.written += len(message)
         if w.count == 0:
             w.last_sign = w.now
         w.ring[(w.head + w.count) % w.room].seq = 0

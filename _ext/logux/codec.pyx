@@ -192,10 +192,6 @@ cdef class Codec(CodecBase):
             size += w.syncs[k].text.capacity
         return size
 
-    def sample_clocks(self, double now, double wall):
-        """Sample the clocks: `wall`, and the monotonic `now` or a little later, in seconds."""
-        client_sample(&self.w, now, wall)
-
     def made_at(self, int64_t us, double now, uint64_t seq) -> float:
         """Return the monotonic second at which event `seq` was made, when the wall clock showed `us`."""
         return made_at(&self.w.clocks, us, now, seq)
@@ -211,7 +207,6 @@ cdef class Codec(CodecBase):
         cdef lc_client *w = &self.w
         forget(w)
         self.outcomes()
-        self.sent()
         w.state = CONNECTING
         w.connect_at = w.received_at = w.sent_at = now
         limit_reset(&w.limit)
@@ -233,11 +228,10 @@ cdef class Codec(CodecBase):
         w.lead = lead
         w.state = SYNCHRONIZED
 
-    def connection_lost(self, *, bint keep=False,
-                        bint drop=False) -> tuple[int, list[tuple[int, int, int, int]]]:
+    def connection_lost(self, *, bint keep=False, bint drop=False) -> int:
         """Forget the actions in flight: `keep` their ids for the next connection, or `drop` them as in doubt.
 
-        Return their number, and ranges of outcomes as from `outcomes`.
+        Return their number. Those that are dropped have an outcome.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t doubts = w.open
@@ -246,17 +240,13 @@ cdef class Codec(CodecBase):
         self.outcomes()
         w.out = &self.out
         enough_memory(keep_doubts(w, keep, drop))
-        dropped, _, _ = self.outcomes()
         forget(w)
-        self.sent()
         w.state = DISCONNECTED
-        return doubts, dropped
+        return doubts
 
     def end(self):
         """Send and read nothing more on this connection: the core ends it."""
         self.w.over = True
-        if self.w.wrong == WRONG_NONE:
-            self.w.wrong = WRONG_CORE
 
     @property
     def state(self) -> str:
@@ -272,30 +262,19 @@ cdef class Codec(CodecBase):
         return bool(self.w.over)
 
     @property
-    def wrong(self) -> str:
-        """Why the codec has ended the connection: ``answers``, ``silence`` or ``jam``; empty: it has not."""
-        return ("", "", "answers", "silence", "jam")[<int> self.w.wrong]
+    def error(self) -> str | None:
+        """Why the codec has ended the connection, but for a silence; None: it has not."""
+        if self.w.wrong == WRONG_ANSWERS:
+            return "the server asks for answers and does not read them"
+        if self.w.wrong == WRONG_JAM:
+            return (f"jam: the server has got {self.w.open} actions and processes none of the first for "
+                    f"{self.w.jam.waited:g} s; going on under a new client id")
+        return None
 
     @property
-    def jammed_for(self) -> float:
-        """Seconds that were waited for the first outcome before the last jam."""
-        return self.w.jam.waited
-
-    def set_wall(self, double wall):
-        """Set the wall clock for ids, in seconds since 1970."""
-        self.w.wall = wall
-
-    def buffers(self) -> list[bytes]:
-        """Return the messages to send since the last `sent`."""
-        cdef size_t at = 0
-        cdef uint32_t size
-        found = []
-        enough_memory(move_ready(&self.w, &self.wire))
-        while at < self.wire.size:
-            size = lc_get_frame(self.wire.data + at)
-            found.append(<bytes> self.wire.data[at + HEAD:at + HEAD + size])
-            at += HEAD + size
-        return found
+    def jammed(self) -> bool:
+        """Whether the codec has ended the connection after a jam."""
+        return self.w.wrong == WRONG_JAM
 
     def say(self, bytes text):
         """Add a message to those to send."""
@@ -326,13 +305,6 @@ cdef class Codec(CodecBase):
     def wanted(self) -> int:
         """The sequence of an event whose headers must be sent before it; 0: none waits for its headers."""
         return self.w.headers.wanted
-
-    def timeout(self, double now) -> int:
-        """Act on a deadline that is over: 0: a ping was sent, or nothing was due; 1: silence; -2: a jam."""
-        cdef int found = act_on_timeout(&self.w, now)
-        if found == STOP_MEMORY:
-            raise MemoryError()
-        return found
 
     def next_message(self) -> bytes | None:
         """Return the oldest message that the core must read, or None. Then call `read_on`."""
@@ -411,14 +383,12 @@ cdef class Codec(CodecBase):
         """Answer a sync of the server."""
         enough_memory(add_answer(&self.w, added))
 
-    def acknowledge(self, int64_t ms, int64_t counter, double now) -> bool:
-        """Acknowledge the action with this id; return whether it was in flight."""
+    def acknowledge(self, int64_t ms, int64_t counter, double now):
+        """Acknowledge the action with this id, if it is in flight."""
         cdef uint32_t i = find(&self.w, ms, <uint64_t> counter)
         self.w.out = &self.out
-        if i == NONE:
-            return False
-        enough_memory(acknowledge(&self.w, i, now))
-        return True
+        if i != NONE:
+            enough_memory(acknowledge(&self.w, i, now))
 
     def undo(self, int64_t ms, int64_t counter, int reason, double now) -> tuple[int, bool]:
         """Take an undo of the action with this id; `reason`: ``R_ERROR`` if it may be undone with another.
@@ -463,8 +433,3 @@ cdef class Codec(CodecBase):
     def received_at(self) -> float:
         """When the last message arrived, in monotonic seconds."""
         return self.w.received_at
-
-    @property
-    def unmatched(self) -> int:
-        """Outcomes received in the usual form for actions that are not in flight."""
-        return self.w.unmatched

@@ -46,9 +46,7 @@ cdef enum State:
 
 cdef enum Wrong:
     WRONG_NONE = 0
-    WRONG_CORE                   # the core knows
     WRONG_ANSWERS                # the server asks for answers and does not read them
-    WRONG_SILENCE
     WRONG_JAM
 
 
@@ -132,7 +130,6 @@ ctypedef struct lc_client:
     lc_outcomes *out             # of the call under way
     double progress_at           # when the oldest sync got an outcome or its answer, or became the oldest
     uint64_t processed
-    uint64_t unmatched
     int64_t received             # the highest `added` of the server
     lc_wire pings                # tokens of pings without a pong, u64; 0: our own
     # for the core

@@ -124,7 +124,6 @@ cdef int receive_undo(lc_client *w, const uint8_t *message, size_t size, const u
         return STOP_MEMORY
     cdef uint32_t i = find(w, ms, <uint64_t> counter)
     if i == NONE:
-        w.unmatched += 1
         return 1
     seq = w.actions[i].seq
     cdef int what = take_undone(w, i, reason, now)
@@ -152,7 +151,6 @@ cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, doub
         if skip_text(&p, end, b'["synced",', 10):
             if not take_number(&p, end, &added):
                 return 0
-            w.out.alive += 1
             return 1 if take_synced(w, <double> added, now) == 0 else STOP_MEMORY
         is_ping = skip_text(&p, end, b'["ping",', 8)
         if not ((is_ping or skip_text(&p, end, b'["pong",', 8)) and take_number(&p, end, &added)):
@@ -174,9 +172,7 @@ cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, doub
         return 0
     if add_answer(w, added) < 0:
         return STOP_MEMORY
-    w.out.alive += 1
     cdef uint32_t i = find(w, ms, <uint64_t> counter)
     if i == NONE:
-        w.unmatched += 1
         return 1
     return 1 if acknowledge(w, i, now) == 0 else STOP_MEMORY

@@ -260,7 +260,6 @@ cdef int act_on_timeout(void *self, double now) noexcept nogil:
         return 0
     if w.state == CONNECTING or (w.open or w.pings.size) and now >= silent_at(w):
         w.over = True
-        w.wrong = WRONG_SILENCE
         return 1
     jam = jam_deadline(w)
     if jam > 0 and now >= jam:

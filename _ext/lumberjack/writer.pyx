@@ -362,7 +362,6 @@ cdef void pop_window(lc_writer *w, double now) noexcept nogil:
 cdef int take_ack(lc_writer *w, const uint8_t *p, double now, lc_outcomes *out) noexcept nogil:
     cdef uint32_t number = lc_get32(p + 2), left, some
     cdef lc_window *window = &w.windows[w.head]
-    out.alive += 1
     if number == 0:
         if w.count:
             limit_busy(&w.limit)
@@ -564,7 +563,6 @@ cdef class Codec(CodecBase):
         self.w.wrong = WRONG_NONE
         self.w.last_sign = now
         piece_begin(&self.w.piece)
-        self.sent()
 
     def connection_lost(self) -> int:
         """Forget the windows in flight; return their number."""
@@ -577,5 +575,4 @@ cdef class Codec(CodecBase):
         if windows:
             piece_lost(&self.w.piece, window.n, window.size)
         forget_windows(&self.w)
-        self.sent()
         return windows

@@ -12,6 +12,7 @@ ctypedef struct lc_plog:
     lc_pace pace
     lc_wire scratch              # whole messages of several datagrams, until they are hashed
     lc_handing handing           # events that the kernel has not taken yet
+    lc_wire commands             # runs that wait to be sent
     lc_wire replies              # runs from the server
     uint64_t boxed
     uint64_t simple
@@ -263,7 +264,6 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
 # Servers do not answer over TCP.
 cdef int lines_receive(void *self, const uint8_t *data, size_t size, double now,
                        lc_outcomes *out) noexcept nogil:
-    out.alive += size > 0
     return 0
 
 
@@ -277,11 +277,22 @@ cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
     if size == 0:
         return 0
     pace_fill(&w.pace, now)
-    out.alive += 1
     out.events += 1
     if w.replies.size + size > REPLIES_MOST:
         return 0                 # more than the answers to our commands: another host sends these datagrams
     return append_bytes(&w.replies, data, size)
+
+
+# The core may have the answer to a command that has none on the wire.
+cdef int plog_answers(void *self, lc_wire *wire) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    if w.commands.size == 0:
+        return 0
+    if append_bytes(wire, w.commands.data, w.commands.size) < 0:
+        return STOP_MEMORY
+    w.handing.written += w.commands.size
+    w.commands.size = 0
+    return 1
 
 
 # There is no connection that could be silent.
@@ -343,13 +354,15 @@ cdef class Codec(CodecBase):
         self.codec.credit = plog_credit
         self.codec.encode = lines_encode if lines else plog_encode
         self.codec.sent = plog_sent
-        self.handing = &w.handing
         self.codec.receive = lines_receive if lines else plog_receive
         self.codec.deadline = plog_deadline
         self.codec.ready = plog_ready
+        if not lines:
+            self.codec.answers = plog_answers
 
     def __dealloc__(self):
         free(self.w.scratch.data)
+        free(self.w.commands.data)
         free(self.w.replies.data)
         free(self.w.handing.items)
 
@@ -401,10 +414,6 @@ cdef class Codec(CodecBase):
         self.w.pace.room_most = most
         self.w.pace.crowded = False
 
-    def ready(self, double now) -> float:
-        """Return when the pace allows the next message; 0: now."""
-        return self.codec.ready(self.codec.self, now)
-
     @property
     def now(self) -> float:
         """The latest time that was passed to a method, in seconds of the monotonic clock."""
@@ -425,14 +434,13 @@ cdef class Codec(CodecBase):
 
     def connection_lost(self):
         """Forget everything in flight and everything received."""
-        self.w.replies.size = 0
+        self.w.commands.size = self.w.replies.size = 0
         handing_forget(&self.w.handing)
-        self.sent()
 
     def command(self, bytes datagram):
-        """Append a datagram to the bytes to send, regardless of the pace."""
+        """Have a datagram sent, regardless of the pace."""
         cdef lc_run run
-        cdef lc_wire *wire = &self.wire
+        cdef lc_wire *wire = &self.w.commands
         if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
             raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")
         memset(&run, 0, sizeof(run))
@@ -440,7 +448,6 @@ cdef class Codec(CodecBase):
             raise MemoryError()
         memcpy(wire.data + run_add(&run, wire, <uint32_t> len(datagram)), <const uint8_t *> datagram,
                len(datagram))
-        self.w.handing.written += RUN_HEAD + len(datagram)
 
     def take_replies(self) -> list[bytes]:
         """Return the datagrams received since the last call; of more than 1 MiB the later ones are lost."""

@@ -1,4 +1,4 @@
-# Links and cores that are written in Python, for the loop: each call takes the GIL once for a batch.
+# Links and codecs that are written in Python, for the loop: each call takes the GIL once for a batch.
 
 cdef class LinkPump(CompiledPump):
     """Pumps over any ``delivery.contract.Link``; see ``CompiledPump``."""
@@ -111,136 +111,110 @@ cdef class LinkPump(CompiledPump):
         return self.raised
 
 
-cdef class CoreCodec:
-    """A codec that calls any ``delivery.contract.Core``; a pump takes it for the core."""
+class Outcomes:
+    """An ``lc_outcomes`` for codecs in Python; its items are (first, last, status, reason)."""
 
-    cdef lc_codec functions
-    cdef object core
-    cdef InflightBatches in_flight
-    cdef list found              # events of the core that the pump has not taken
-    cdef object fatal
-    cdef bint closed
-    cdef uint32_t progress       # what the codec has not told the pump
-    cdef object raised           # by the core
+    def __init__(self):
+        self.items = []
+        self.progress = self.events = 0
+    items: list[tuple[int, int, int, int]]
+    progress: int
+    events: int
 
-    def __cinit__(self, core: Any, InflightBatches in_flight not None):
-        self.core = core
-        self.in_flight = in_flight
-        self.found = []
-        self.functions.self = <void *> self
-        self.functions.credit = core_credit
-        self.functions.encode = core_encode
-        self.functions.receive = core_receive
-        self.functions.deadline = core_deadline
-        self.functions.answers = core_answers
-        self.functions.timeout = core_timeout
+
+cdef class PythonCodec(CodecBase):
+    """A codec whose functions call the methods of a Python object, for prototypes.
+
+    They have the names, the arguments and the meaning of the functions in ``_ext/codec.pxd``, but for what
+    Python has no pointers for: `batch` is a `Batch`, valid during the call, `wire` a bytearray to append to,
+    `out` an `Outcomes`, ``credit`` returns its two numbers, and None is 0. There are no ``moved`` and
+    ``ready``. ``sent``, ``answers``, ``timeout`` and ``sample`` may be missing. The core needs ``connected``,
+    ``connection_lost`` and ``error``, too.
+    """
+
+    cdef readonly object target
+    target: Any
+    cdef object raised           # by a method, until the core asks for `error`
+
+    def __cinit__(self, target: Any):
+        self.target = target
+        self.codec.self = <void *> self
+        self.codec.credit = python_credit
+        self.codec.encode = python_encode
+        self.codec.receive = python_receive
+        self.codec.deadline = python_deadline
+        self.codec.answers = python_answers
+        if hasattr(target, "sent"):
+            self.codec.sent = python_sent
+        if hasattr(target, "timeout"):
+            self.codec.timeout = python_timeout
+        if hasattr(target, "sample"):
+            self.codec.sample = python_sample
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
 
     @property
-    def codec(self) -> object:
-        """The codec, in a capsule "logclient.codec"; valid as long as this object."""
-        return PyCapsule_New(&self.functions, b"logclient.codec", NULL)
-
-    def receive_eof(self):
-        """Note that the peer has closed its side."""
-        self.core.receive_eof()
-
-    def take_events(self, in_flight: InflightBatches) -> tuple[list[Any], Any, bool, int]:
-        """See ``Core.take_events``."""
+    def error(self) -> str | None:
+        """What the object says; an exception of one of its methods is raised."""
         error, self.raised = self.raised, None
         if error is not None:
             raise error
-        self._collect()
-        taken = self.found, self.fatal, self.closed, 0
-        self.found, self.fatal, self.closed = [], None, False
-        return taken
+        return self.target.error
 
-    cdef int _collect(self) except -1:
-        found, fatal, closed, progress = self.core.take_events(self.in_flight)
-        self.found += found
-        self.fatal = self.fatal or fatal
-        self.closed = self.closed or closed
-        self.progress += <uint32_t> progress
-        return 0
-
-    cdef bint _has_events(self):
-        return bool(self.found) or self.fatal is not None or self.closed
-
-    cdef int _failed(self, error):
-        if isinstance(error, MemoryError):
+    cdef object call(self, name, tuple arguments, lc_wire *wire=NULL, lc_outcomes *out=NULL):
+        # Return the result, or a STOP_ number.
+        cdef bytearray data = bytearray()
+        found = Outcomes()
+        arguments += ((data,) if wire != NULL else ()) + ((found,) if out != NULL else ())
+        try:
+            result = getattr(self.target, name)(*arguments)
+            if wire != NULL and append_bytes(wire, <uint8_t *> PyByteArray_AS_STRING(data), len(data)) < 0:
+                return STOP_MEMORY
+            for first, last, status, reason in found.items:
+                if outcome_add(out, first, last, status, reason) < 0:
+                    return STOP_MEMORY
+            if out != NULL:
+                out.progress += <uint32_t> found.progress
+                out.events += <uint32_t> found.events
+            return 0 if result is None else result
+        except MemoryError:
             return STOP_MEMORY
-        self.raised = error
-        return STOP_PROTOCOL
+        except BaseException as error:
+            self.raised = error
+            return STOP_PROTOCOL
 
 
-cdef void core_credit(void *codec, double now, uint32_t *events, uint64_t *size) noexcept with gil:
-    self = <CoreCodec> codec
-    events[0] = 0
-    size[0] = 0
+cdef void python_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept with gil:
+    found = (<PythonCodec> self).call("credit", (now,))
+    events[0], size[0] = found if isinstance(found, tuple) else (0, 0)
+
+cdef int python_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                       lc_outcomes *out) noexcept with gil:
+    cdef Batch view = borrow_batch(batch)
     try:
-        found, room = self.core.credit(now)
-        events[0] = <uint32_t> min(found, 0xFFFFFFFF)
-        size[0] = <uint64_t> room
-    except BaseException as error:
-        self._failed(error)
+        return (<PythonCodec> self).call("encode", (view, events, now), wire, out)
+    finally:
+        view.borrowed = NULL
 
+cdef int python_receive(void *self, const uint8_t *data, size_t size, double now,
+                        lc_outcomes *out) noexcept with gil:
+    return (<PythonCodec> self).call("receive", (<bytes> data[:size], now), NULL, out)
 
-cdef int core_encode(void *codec, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
-                     lc_outcomes *out) noexcept with gil:
-    cdef int done
-    self = <CoreCodec> codec
-    try:
-        done = self.core.encode(self.in_flight._batch(batch), events, now)
-        append_ready(self.core, wire)
-        self.core.sent()
-        return done
-    except BaseException as error:
-        return self._failed(error)
+cdef double python_deadline(void *self) noexcept with gil:
+    return (<PythonCodec> self).call("deadline", ())
 
+cdef int python_answers(void *self, lc_wire *wire) noexcept with gil:
+    codec = <PythonCodec> self
+    if codec.raised is not None:
+        return 1                 # by a function that cannot tell
+    return codec.call("answers", (), wire) if hasattr(codec.target, "answers") else 0
 
-cdef int core_receive(void *codec, const uint8_t *data, size_t size, double now,
-                      lc_outcomes *out) noexcept with gil:
-    self = <CoreCodec> codec
-    try:
-        self.core.receive_data(data[:size], now)
-        self._collect()
-        out.progress += self.progress
-        self.progress = 0
-        if self._has_events():
-            out.events += 1
-        return 0
-    except BaseException as error:
-        return self._failed(error)
+cdef void python_sent(void *self, size_t size, lc_outcomes *out) noexcept with gil:
+    (<PythonCodec> self).call("sent", (size,), NULL, out)
 
+cdef int python_timeout(void *self, double now) noexcept with gil:
+    return (<PythonCodec> self).call("timeout", (now,))
 
-cdef double core_deadline(void *codec) noexcept with gil:
-    self = <CoreCodec> codec
-    try:
-        found = self.core.next_timeout(lc_monotonic())
-        return 0 if found is None else found
-    except BaseException as error:
-        self._failed(error)
-        return 0
-
-
-cdef int core_answers(void *codec, lc_wire *wire) noexcept with gil:
-    self = <CoreCodec> codec
-    try:
-        self._collect()
-        append_ready(self.core, wire)
-        self.core.sent()
-        return self._has_events()
-    except BaseException as error:
-        self._failed(error)
-        return STOP_MEMORY
-
-
-cdef int core_timeout(void *codec, double now) noexcept with gil:
-    self = <CoreCodec> codec
-    try:
-        self.core.handle_timeout(now)
-        self._collect()
-        if self.fatal is None:
-            return 0
-        return 1 if isinstance(self.fatal.error, TimeoutError) else STOP_PROTOCOL
-    except BaseException as error:
-        return self._failed(error)
+cdef void python_sample(void *self, double now, double wall) noexcept with gil:
+    (<PythonCodec> self).call("sample", (now, wall))

@@ -30,22 +30,12 @@ cdef object find_functions(void *library, names, void **to):
     return None
 
 
-cdef int append_ready(core, lc_wire *wire) except -1:
-    cdef const uint8_t[::1] view
-    for ready in core.data_to_send():
-        for buffer in ready.buffers:
-            view = buffer
-            if append_bytes(wire, &view[0], <size_t> view.shape[0]) < 0:
-                raise MemoryError
-    return 0
-
-
 cdef class CompiledPump:
     """Drives the codec of one core over one connection at a time; a subclass moves the bytes.
 
     Args:
         in_flight: the batches; new ones come from its queue.
-        core: an object whose ``codec`` is a capsule "logclient.codec"; it is kept alive.
+        core: a ``delivery.contract.Core``; it is kept alive.
         batch_events: of the largest batch that is taken from the queue at once.
         batch_bytes: of it.
         linger: seconds between two looks at the queue while events flow.
@@ -89,7 +79,7 @@ cdef class CompiledPump:
                   double report_every=0.1):
         self.in_flight = in_flight
         self.core = core
-        self.codec = <lc_codec *> PyCapsule_GetPointer(core.codec, b"logclient.codec")
+        self.codec = <lc_codec *> PyCapsule_GetPointer(core.codec.capsule, b"logclient.codec")
         self.batch_events = batch_events
         self.batch_bytes = batch_bytes
         self.linger = linger
@@ -117,14 +107,6 @@ cdef class CompiledPump:
         self.found = []
         self.fatal = self.failure = None
 
-    def send_ready(self):
-        """Have the next run send the core's messages that are not events."""
-        if self.codec.answers != NULL:
-            return
-        append_ready(self.core, &self.wire)
-        self.core.sent(self.wire.size - self.offset)
-        self.has_events = True       # a request may need no reply
-
     def tcp_state(self) -> tuple[int, int, float, bool, bool, int] | None:
         """Look at the TCP connection: see ``delivery.path.TcpState``; None: it is gone, or unknown."""
         cdef lc_path p
@@ -147,8 +129,11 @@ cdef class CompiledPump:
     cdef int _take_events(self) except -1:
         # Have the core read what the codec left to it. Return the end that this means, or -2.
         self.has_events = False
-        events, self.fatal, closed, _ = self.core.take_events(self.in_flight)
+        events, self.fatal, closed, progress = self.core.take_events(self.in_flight)
         self.found += events
+        if progress:
+            self.progress += <uint64_t> progress
+            self.last_progress = lc_monotonic()
         if self.fatal is not None:
             return END_PROTOCOL
         return END_CLOSED if closed else NO_END
@@ -161,7 +146,7 @@ cdef class CompiledPump:
         if end == END_CLOSED:
             self.core.receive_eof()
         # A codec with messages of its own also has reports that are not worth a return.
-        if self.has_events or end == END_CLOSED or self.codec.answers != NULL:
+        if self.has_events or end == END_CLOSED or end == END_PROTOCOL or self.codec.answers != NULL:
             found = self._take_events()
             if inflight_commit(&self.in_flight.f) and end == END_REPORT:
                 end = END_TARGET
@@ -285,7 +270,7 @@ cdef class CompiledPump:
             self.progress += self.out.progress
         if self.out.events:
             self.has_events = True
-        self.out.alive = self.out.progress = self.out.events = 0
+        self.out.progress = self.out.events = 0
         # Acknowledgements from before a violation of the protocol stay valid.
         inflight_apply(&self.in_flight.f, &self.out)
         if stop < 0:

@@ -11,10 +11,11 @@ import struct
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, pieces
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, enough_memory, pieces, read
+from logclient._ext.constants import ACKED
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient.delivery.contract import Fatal, Reply, Settled
+from logclient.delivery.contract import Reply
 from logclient.logjam.core import Logjam
 from tests.oracle import logjam as oracle
 from tests.support import recordings
@@ -35,9 +36,10 @@ DICTIONARY = [
     APP_ENV, b"shop-staging", b"ping", b"202 Accepted", b"400 Bad Request", b"200 OK",
 ]  # fmt: skip
 
-ROOTS = ("client_receive", "client_deadline", "client_credit", "Codec.error", "Codec.pongs", "Codec.ping",
-"Codec.connected",
-         "Codec.connection_lost", "Codec.requests")  # fmt: skip
+ROOTS = (
+    "client_receive", "client_deadline", "client_credit", "client_answers", "Codec.error", "Codec.pongs",
+    "Codec.ping", "Codec.connected", "Codec.connection_lost", "Codec.requests",
+)  # fmt: skip
 APART = {
     **dict.fromkeys(("handing_room()", "handing_took()"), "of clients that ask for no replies"),
     "w.number = 1": "the message after 2**64 - 1: tests/logjam/test_logjam_core.py",
@@ -141,12 +143,13 @@ class _Requests:
             if pings >> i & 1:
                 core.call("ping")
             else:
-                if not core.encode(self.batch, 1, 100.0):
+                if not core.codec.encode(self.batch.capsule, 1, 100.0):
                     break  # after a break, less is in flight
                 self.in_flight.encoded(self.batch)
                 requests += 1
             waiting.append(0 if pings >> i & 1 else requests)
-        core.sent()
+        enough_memory(core.codec.answers())
+        core.codec.take_bytes()
         return waiting
 
 
@@ -162,12 +165,12 @@ def run(data: memoryview) -> None:
     )
     for again in range(2 if how & AGAIN else 1):
         core.connected(100.0)
-        check(not core._codec.requests, "nothing is awaited")
+        check(not core.codec.requests, "nothing is awaited")
         if not _feed(core, how & 15, pings, data[4:], step, failing, fresh=not again):
             return
         if how & LOST:
             core.connection_lost()
-            check(not core._codec.requests and core.next_timeout(1e9) is None, "forgotten")
+            check(not core.codec.requests and not core.codec.deadline(), "forgotten")
 
 
 def _feed(
@@ -183,16 +186,13 @@ def _feed(
     memory.fail_at(failing)
     try:
         for piece in pieces(data, step):
-            core.receive_data(piece, 101.0)  # type: ignore[arg-type]
+            enough_memory(core.codec.receive(piece, 101.0) if len(piece) else 0)
             expected.feed(bytes(piece))
-            for event in core.events_received():
-                if isinstance(event, Settled):
-                    for first, last in event.ranges:
-                        outcomes[event.status] += range(first, last + 1)
-                elif isinstance(event, Reply):
-                    hosts.append(event.payload)
-                elif isinstance(event, Fatal):
-                    errors.append(str(event.error))
+            found, events = read(core)
+            for seq, status, _ in found:
+                outcomes["acked" if status == ACKED else "failed"].append(seq)
+            hosts += [event.payload for event in events if isinstance(event, Reply)]
+            errors += [str(event.error) for event in events if not isinstance(event, Reply)]
     except MemoryError:
         check(failing, "no memory, although no allocation failed")
         return False
@@ -209,10 +209,10 @@ def _feed(
     )
     check(hosts == named, "pongs", hosts, named)
     check(len(errors) == int(want.wrong), "errors", errors, want.wrong)
-    check(core._codec.requests == len(want.waiting), "what is awaited", core._codec.requests, want.waiting)
-    check((core.next_timeout(101.0) is None) == (not want.waiting), "the deadline")
+    check(core.codec.requests == len(want.waiting), "what is awaited", core.codec.requests, want.waiting)
+    check((not core.codec.deadline()) == (not want.waiting), "the deadline")
     room = INFLIGHT - len(want.waiting)
     free = not want.wrong and (not want.waiting or room >= INFLIGHT // 4)
-    credit = core.credit(101.0)
+    credit = core.codec.credit(101.0)
     check(not fresh or credit == ((room, 1 << 20) if free else (0, 0)), "the credit", credit, room)
     return True

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, pieces
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, enough_memory, pieces, read
+from logclient._ext.constants import ACKED
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient.delivery.contract import Fatal, Settled
 from logclient.lumberjack.core import Lumberjack
 from tests.oracle import lumberjack as oracle
 from tests.support import recordings
@@ -92,14 +92,15 @@ class _Events:
         left = [seq for seq in range(1, 34) if seq != 6]
         sent = []
         for _ in range(windows):
-            if core.credit(100.0)[0] == 0:
+            if core.codec.credit(100.0)[0] == 0:
                 break  # after a break, windows are sent one at a time
-            count = core.encode(self.batch, events, 100.0)  # after a break, windows are smaller
+            # After a break, windows are smaller.
+            count = core.codec.encode(self.batch.capsule, events, 100.0)
             check(0 < count <= events, "a window is encoded")
             self.in_flight.encoded(self.batch)
             sent.append(left[:count])
             del left[:count]
-        core.sent()
+        core.codec.take_bytes()
         return sent
 
 
@@ -119,10 +120,10 @@ def run(data: memoryview) -> None:
     windows, events = how & 3, (how >> 2 & 7) + 1
     if not _feed(core, literal, windows, events, data[3:], step, failing) or not how & AGAIN:
         return
-    out = core._codec.windows
+    out = core.codec.windows
     core.connection_lost()
-    check(not core._codec.windows and core.next_timeout(1e9) is None, "forgotten")
-    check(core._codec.careful == (10 if out > 1 else 0), "careful", core._codec.careful, out)
+    check(not core.codec.windows and not core.codec.deadline(), "forgotten")
+    check(core.codec.careful == (10 if out > 1 else 0), "careful", core.codec.careful, out)
     core.connected(100.0)
     _feed(core, literal, windows, events, data[3:], step, failing)
 
@@ -145,19 +146,16 @@ def _feed(
     memory.fail_at(failing)
     try:
         for piece in pieces(data, step):
-            core.receive_data(piece, 101.0)  # type: ignore[arg-type]
+            enough_memory(core.codec.receive(piece, 101.0) if len(piece) else 0)
             if not broken:
                 try:
                     expected.feed(bytes(piece))
                 except oracle.BrokenError:
                     broken = True
-            for event in core.events_received():
-                if isinstance(event, Settled):
-                    check(event.status == "acked", "an outcome", event)
-                    for first, last in event.ranges:
-                        acked += range(first, last + 1)
-                elif isinstance(event, Fatal):
-                    errors.append(str(event.error))
+            outcomes, events_ = read(core)
+            check({status for _, status, _ in outcomes} <= {ACKED}, "an outcome", outcomes)
+            acked += [seq for seq, _, _ in outcomes]
+            errors += [str(event.error) for event in events_]
     except MemoryError:
         check(failing, "no memory, although no allocation failed")
         return False
@@ -166,6 +164,6 @@ def _feed(
     check(acked == expected.acked, "outcomes", acked, expected.acked)
     check(len(errors) == broken, "errors", errors, broken)
     left = len([sequences for sequences in sent if sequences[-1] not in expected.acked])
-    check(core._codec.windows == left, "windows", core._codec.windows, left)
-    check((core.next_timeout(101.0) is None) == (not left), "the deadline")
+    check(core.codec.windows == left, "windows", core.codec.windows, left)
+    check((not core.codec.deadline()) == (not left), "the deadline")
     return True

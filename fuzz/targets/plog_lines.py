@@ -140,7 +140,8 @@ def _encode(
                 reasons |= dict.fromkeys(range(first, last + 1), reason)
     finally:
         memory.fail_at(0)
-    check(b"".join(map(bytes, codec.buffers())) == wire, "bytes", codec.buffers(), wire)
+    got = codec.take_bytes()
+    check(got == wire, "bytes", got, wire)
     want = {seq: one.reason for seq, one in enumerate(results, 1) if one.reason}
     check(reasons == want, "outcomes", reasons, want)
     want_hashes = {seq: one.hash for seq, one in enumerate(results, 1) if one.hash}
@@ -150,14 +151,16 @@ def _encode(
 def _hand_over(codec: Codec, wire: bytes, results: list[oracle.Line], failing: int) -> None:
     """Let the kernel take the bytes in three parts, and compare the events that are handed over."""
     handed = array("Q")
-    for rest in (len(wire), len(wire) // 2, 0):
+    half = len(wire) // 2
+    taken = 0
+    for more in (0, half, len(wire) - half):
         memory.fail_at(failing)
-        codec.sent(rest)
+        codec.sent(more)
         memory.fail_at(0)
-        codec.sent(rest)  # again, for events that a failed allocation has left
+        codec.sent(0)  # again, for events that a failed allocation has left
         for first, last, *_ in codec.outcomes()[0]:
             handed.extend(range(first, last + 1))
-        taken = len(wire) - rest
+        taken += more
         want = [seq for seq, one in enumerate(results, 1) if not one.reason and one.end <= taken]
         check(handed.tolist() == want, "handed over", handed, want)
         sent = sum(not one.reason for one in results)

@@ -57,7 +57,7 @@ def declared_options(of: type) -> dict[str, Option]:
 def all_options() -> dict[str, list[Option]]:
     """Return every option by name. An option may mean different things to different protocols."""
     found: dict[str, list[Option]] = {}
-    for config_class in registry.CONFIGS.values():
+    for config_class in registry.configs():
         for name, one in declared_options(registry.load(config_class)).items():
             if one not in found.setdefault(name, []):
                 found[name].append(one)

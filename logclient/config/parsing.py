@@ -61,7 +61,7 @@ def parse(
         if not endpoints and row.port:
             endpoints = environment_endpoints(row)
 
-        kind: type[Config] = registry.load(registry.CONFIGS.get(row.protocol, registry.OFF_CONFIG))
+        kind: type[Config] = registry.load(row.config)
         declared = declared_options(kind)
         values = {name: option.default for name, option in declared.items()}
         for name, value in (defaults or {}).items():

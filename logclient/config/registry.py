@@ -1,7 +1,10 @@
 """The core, transport and client of each URL scheme: names only, imported when used.
 
 Protocols and transports never import each other; they are paired here. A new protocol is a row in `SCHEMES`
-for each of its schemes, and one in `CONFIGS`.
+for each of its schemes. Another package names its rows as entry points of the group `ENTRY_POINTS`::
+
+    [project.entry-points."logclient.schemes"]
+    toy = "toy_protocol:SCHEME"
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
+ENTRY_POINTS = "logclient.schemes"
+
 
 class Scheme(NamedTuple):
-    """One URL scheme. ``core``, ``transport`` and ``client`` are written ``module:attribute``."""
+    """One URL scheme. ``config``, ``core``, ``transport`` and ``client`` are written ``module:attribute``."""
 
     protocol: str  # its name, which is also that of its folder
+    config: str  # the class that declares its options
     core: str
     transport: str
     client: str  # the class of its clients
@@ -27,6 +33,7 @@ class Scheme(NamedTuple):
 
 _LUMBERJACK = Scheme(
     protocol="lumberjack",
+    config="logclient.lumberjack.config:LumberjackConfig",
     core="logclient.lumberjack.core:Lumberjack",
     transport="logclient.transports.tcp:Tcp",
     client="logclient.client:Client",
@@ -34,6 +41,7 @@ _LUMBERJACK = Scheme(
 )
 _LOGJAM = Scheme(
     protocol="logjam",
+    config="logclient.logjam.config:LogjamConfig",
     core="logclient.logjam.core:Logjam",
     transport="logclient.transports.zmq:Zmq",
     client="logclient.logjam.client:Client",
@@ -42,6 +50,7 @@ _LOGJAM = Scheme(
 )
 _PLOG = Scheme(
     protocol="plog",
+    config="logclient.plog.config:PlogConfig",
     core="logclient.plog.core:Plog",
     transport="logclient.transports.udp:Udp",
     client="logclient.plog.client:Client",
@@ -49,6 +58,7 @@ _PLOG = Scheme(
 )
 _LOGUX = Scheme(
     protocol="logux",
+    config="logclient.logux.config:LoguxConfig",
     core="logclient.logux.core:Logux",
     transport="logclient.transports.websocket:WebSocket",
     client="logclient.logux.client:Client",
@@ -78,24 +88,27 @@ SCHEMES: dict[str, Scheme] = {
 OFF = "none"
 """The scheme of clients that ship nothing. It is no protocol, and has all options."""
 
-_NONE = Scheme(OFF, core="", transport="", client="logclient.off:Client", port=0, path=True)
-
-# The class of a protocol's configuration, which declares its options; in the order of the documentation.
-CONFIGS = {
-    "lumberjack": "logclient.lumberjack.config:LumberjackConfig",
-    "logjam": "logclient.logjam.config:LogjamConfig",
-    "plog": "logclient.plog.config:PlogConfig",
-    "logux": "logclient.logux.config:LoguxConfig",
-}
-OFF_CONFIG = "logclient.config.off:OffConfig"
+_NONE = Scheme(OFF, "logclient.config.off:OffConfig", "", "", "logclient.off:Client", port=0, path=True)
 
 
 def lookup(scheme: str) -> Scheme:
     """Return the row of a scheme; ConfigError: there is none."""
-    row = _NONE if scheme == OFF else SCHEMES.get(scheme)
+    row = _NONE if scheme == OFF else SCHEMES.get(scheme) or _of_another_package(scheme)
     if row is None:
         raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join(SCHEMES)}")
     return row
+
+
+def _of_another_package(scheme: str) -> Scheme | None:
+    from importlib.metadata import entry_points
+
+    found: list[Scheme] = [one.load() for one in entry_points(group=ENTRY_POINTS, name=scheme)]
+    return found[0] if found else None
+
+
+def configs() -> list[str]:
+    """Return the classes of options of our protocols, in the order of the documentation."""
+    return list(dict.fromkeys(row.config for row in SCHEMES.values()))
 
 
 def load(name: str) -> Any:

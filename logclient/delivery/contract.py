@@ -1,71 +1,34 @@
 """The contract between engine, pumps, transports and protocol cores.
 
 The engine (``delivery.engine``) decides when to connect, resend and end. It drives a loop of pumps
-(``_ext/pump``). Each moves bytes between a `Core` and a `Link` until there is something to report:
+(``_ext/pump``), which are compiled. Each moves bytes between a codec and a `Link`, without the GIL, until
+there is something to report:
 
-- a `Core` is the state of one protocol on one connection, without I/O: bytes in, events out. It opens no
-  socket, reads no clock, draws no random number and starts no thread; ``now`` (monotonic seconds) and
-  ``random`` are arguments.
+- a *codec* is the hot half of a protocol on one connection: functions that frame events and read answers
+  (``lc_codec`` in ``_ext/codec.pxd``, which describes each). Cython compiles it, or a ``PythonCodec`` calls
+  a Python object (``_ext/pump/adapters.pyx``).
+- a `Core` is the rest of the protocol, in Python: what happens once a connection, and messages that are rare.
 - a `Transport` makes connections of one kind, each of them a `Link`.
-- a pump is compiled. Adapters (``_ext/pump/adapters.pyx``) call a link that only Python can drive, and a core
-  that has no codec.
 
-Base classes hold the defaults of optional parts, so that callers never ask whether a part is there.
+Codecs and cores have no I/O: bytes in, outcomes out. They open no socket, read no clock, draw no random
+number and start no thread; ``now`` (monotonic seconds) is an argument. ``logclient.codec`` drives both
+without an engine.
 
-The way of a batch::
-
-    core.connected(now, random)                 a new connection, nothing in flight on it
-    events, size = core.credit(now)             may more be sent?
-    core.encode(batch, events, now)             frame pending events of the batch
-    for wire in core.data_to_send(): ...        the transport moves the bytes
-    core.sent()
-    core.receive_data(data, now)                bytes from the peer
-    for event in core.events_received(): ...    Settled, Alive, Progress, Retry, Reply, ...
-    core.connection_lost()                      events without an outcome are pending again
-
-A pump does not call these methods. It calls function pointers of the codec, the compiled half of the core
-(``lc_codec`` in ``_ext/codec.pxd``, passed as the capsule `Core.codec`), without the GIL:
-
-=========================  ====================================================================
-``Core``                   ``lc_codec``
-=========================  ====================================================================
-``credit``                 ``credit``
-``encode``                 ``encode``; the pump owns the output buffer
-``data_to_send``           the ``lc_wire`` that ``encode`` and ``answers`` append to
-``sent``                   ``sent``, NULL where the peer acknowledges; called with bytes
-``receive_data``           ``receive``
-``events_received``        ``lc_outcomes``: `Settled` and `Retry` as ranges with an outcome,
-                           `Alive`, `Progress` and the others as counts (``alive``,
-                           ``progress``, ``events``)
-``next_timeout``           ``deadline``; 0 is None
-``handle_timeout``         ``timeout``; NULL: the pump ends with ``silence``
-``sample_clocks``          ``sample``, NULL unless the core dates events
-none                       ``moved``: when the peer's TCP gave a sign of life, which the pump sees
-``regulate``               ``ready``: when credit returns by itself; ``pace`` sets the rate
-`Fatal`                    a negative ``Stop`` from ``encode`` or ``receive``; the core then has
-                           the error
-=========================  ====================================================================
-
-Everything rare (``connected``, ``connection_lost``, ``call``, ``post_command``, replies) goes through the
-Python methods in both cases, and both drive the same codec. A codec may leave received messages to the
-core: it counts ``events``, and the pump calls ``take_events`` before it goes on.
-
-``ranges`` are sequences of the engine, inclusive, in any order; a core's own numbers never leave it.
+Events are known by the sequences of the engine; a codec's own numbers never leave it. Base classes hold the
+defaults of optional parts, so that callers never ask whether a part is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logclient._ext.constants import FRAME_MORE, PENDING, REASONS, STATUSES, STOP_MEMORY
+from logclient._ext.constants import FRAME_MORE
 from logclient.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from logclient._ext.inflight import Batch, InflightBatches
+    from logclient._ext.inflight import InflightBatches
     from logclient.delivery.attempt import Attempt
-
-Ranges = Sequence[tuple[int, int]]
 
 FOREVER = float("inf")
 
@@ -76,11 +39,11 @@ TEST_PRODUCERS = bytes.fromhex("c4ec0000")
 """How producers begin whose events only test a server, so that the verifier ignores these; no others do."""
 
 
-# -- bytes to send, and events of a core --------------------------------------------------------------
+# -- messages of frames, and events of a core ---------------------------------------------------------
 
 
 def join_frames(frames: Sequence[bytes]) -> bytes:
-    """Return one message of frames in the form of `Wire`."""
+    """Return one message of frames as pumps move it: ``lc_wire`` in ``_ext/codec.pxd`` has the form."""
     parts = []
     for place, frame in enumerate(frames, 1):
         head = len(frame) | FRAME_MORE if place < len(frames) else len(frame)
@@ -102,45 +65,6 @@ def find_frames(data: bytes | memoryview, at: int = 0) -> list[tuple[int, int]]:
         found.append((at + 4, at + 4 + size))
         at += 4 + size
     return found
-
-
-class Wire(NamedTuple):
-    """Bytes to move: stream, frames, datagrams or messages alike.
-
-    Messages of frames (ZeroMQ) are whole messages in one stream of bytes. Each frame follows its head: its
-    length as u32 little-endian, with the top bit set when another frame of the same message follows.
-
-    Datagrams (UDP) are runs in one stream of bytes. Each run follows its head: its bytes and its segment,
-    u32 little-endian each. A run holds datagrams of `segment` bytes back to back, the last may be shorter;
-    one send with UDP GSO takes a whole run.
-
-    Received data has the same form (``_ext/codec.pxd``).
-    """
-
-    buffers: Sequence[memoryview | bytes]
-
-
-class Settled(NamedTuple):
-    """These events have their outcome: ``status`` is ``acked``, ``handed`` or ``failed``."""
-
-    status: str
-    reason: str
-    ranges: Ranges
-
-
-class Retry(NamedTuple):
-    """These events must be sent again, in order."""
-
-    ranges: Ranges
-    reason: str
-
-
-class Alive(NamedTuple):
-    """A sign of life. It resets the silence deadline and is not progress."""
-
-
-class Progress(NamedTuple):
-    """An acknowledgement that settled something. It resets both deadlines."""
 
 
 class Reply(NamedTuple):
@@ -167,7 +91,7 @@ class CloseWanted(NamedTuple):
     """The end of this connection, as if the peer had closed it."""
 
 
-CoreEvent = Settled | Retry | Alive | Progress | Reply | Inbound | Fatal | CloseWanted
+CoreEvent = Reply | Inbound | Fatal | CloseWanted
 
 
 LookAtReceiver = Callable[[], tuple[int, int, int] | None]
@@ -182,7 +106,7 @@ class Core:
     """One protocol's state on one connection at a time, around the codec of the protocol.
 
     Its class is called with the client's ``Config`` and the 10 bytes that begin every id of the producer. It
-    raises ConfigError for an option that breaks a rule. One without a codec overrides all that uses it.
+    raises ConfigError for an option that breaks a rule.
 
     Args:
         codec: the protocol's ``Codec``.
@@ -191,22 +115,19 @@ class Core:
     missing: int = 0
     """Events handed over that did not arrive, by the peer's own counters."""
 
-    _codec: Any = None
-
     def __init__(self, codec: Any) -> None:
         self._codec = codec
-        self._events: list[CoreEvent] = []
         self._ended = False  # `Fatal` or `CloseWanted` was reported
 
     @property
-    def codec(self) -> object | None:
-        """The codec for a compiled pump: a capsule "logclient.codec"; None: only Python drives this core."""
-        return None if self._codec is None else self._codec.capsule
+    def codec(self) -> Any:
+        """The codec, a ``CodecBase``."""
+        return self._codec
 
     @property
     def compressor(self) -> str:
         """The compressor in use: ``none``, ``isal 1``, ``zlib 3``, ...; empty: the protocol has none."""
-        return "" if self._codec is None else str(self._codec.compressor)
+        return str(self._codec.compressor)
 
     def event_of(self, body: bytes, kind: int) -> bytes:
         """Return the application's event in the body of a queued one."""
@@ -219,9 +140,10 @@ class Core:
             name: 10 random bytes, for what must differ from that process.
         """
 
-    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
+    def connected(self, now: float) -> None:
         """Begin a new connection, on which nothing is in flight."""
         self._reset()
+        self._ended = False
         self._codec.connected(now)
 
     def connection_lost(self) -> None:
@@ -231,110 +153,30 @@ class Core:
 
     def _reset(self) -> None:
         self._codec.outcomes()
-        self._events.clear()
-        self._ended = False
 
-    def credit(self, now: float) -> tuple[int, int]:
-        """Return how many (events, bytes) may be encoded now; 0 events means wait."""
-        events, size = self._codec.credit(now)
-        return events, size
-
-    def encode(self, batch: Batch, events: int, now: float) -> int:
-        """Frame up to `events` pending events of `batch`; failures are marked in it.
+    def take_events(
+        self, in_flight: InflightBatches
+    ) -> tuple[list[Reply | Inbound], Fatal | None, bool, int]:
+        """Read what the codec has left to the core, and apply the outcomes in it.
 
         Returns:
-            The number of events framed.
-
-        Raises:
-            MemoryError: nothing was encoded.
+            The events since the last call, `Fatal` if there was one, whether `CloseWanted` was there, and the
+            number of acknowledgements.
         """
-        done = int(self._codec.encode(batch.capsule, events, now))
-        if done == STOP_MEMORY:
-            raise MemoryError("out of memory for encoded events")
-        return done
+        found = list(self._read_events())
+        ranges, progress, _ = self._codec.outcomes()
+        for first, last, status, reason in ranges:
+            in_flight.apply([(first, last)], status, reason)
+        fatal = next((event for event in found if isinstance(event, Fatal)), None)
+        if not self._ended and (error := self._codec.error) is not None:
+            self._ended, fatal = True, Fatal(ProtocolError(error))
+        closed = any(isinstance(event, CloseWanted) for event in found)
+        others = [event for event in found if not isinstance(event, Fatal | CloseWanted)]
+        return others, fatal, closed, int(progress)
 
-    def data_to_send(self) -> list[Wire]:
-        """Return the bytes to move; valid until ``sent()``."""
-        return [Wire([buffer]) for buffer in self._codec.buffers()]
-
-    def sent(self, rest: int = 0) -> None:
-        """Note that the transport has all of ``data_to_send()``.
-
-        Args:
-            rest: bytes of it, whole units at its end, that the transport holds in a buffer of its own and
-                has not passed on.
-        """
-        self._codec.sent(rest)
-
-    def receive_data(self, data: bytes, now: float) -> None:
-        """Take bytes from the peer."""
-        if self._codec.receive(data, now) == STOP_MEMORY:
-            raise MemoryError("out of memory for an outcome")
-
-    def events_received(self) -> Iterator[CoreEvent]:
-        """Return the events that received bytes and timeouts caused, and forget them."""
-        outcomes, alive, progress = self._codec.outcomes()
-        yield from self._settled(outcomes)
-        if progress:
-            yield Progress()
-        elif alive:
-            yield Alive()
-        yield from self._replies()
-        events, self._events = self._events, []
-        yield from events
-        if not self._ended and self._codec.error is not None:
-            self._ended = True
-            yield Fatal(ProtocolError(self._codec.error))
-
-    def _settled(self, outcomes: Iterable[tuple[int, int, int, int]]) -> Iterator[CoreEvent]:
-        """Return outcomes of the codec as events."""
-        ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for first, last, status, reason in outcomes:
-            ranges.setdefault((status, reason), []).append((first, last))
-        for (status, reason), found in ranges.items():
-            if status == PENDING:
-                yield Retry(found, "undone with another")
-            else:
-                yield Settled(STATUSES[status], REASONS[reason], found)
-
-    def _replies(self) -> Iterator[CoreEvent]:
-        """Return the answers to ``call``, and forget them."""
+    def _read_events(self) -> Iterator[CoreEvent]:
+        """Read what the codec has left to the core; return its events, and forget them."""
         return iter(())
-
-    def take_events(self, in_flight: InflightBatches) -> tuple[list[CoreEvent], Fatal | None, bool, int]:
-        """Apply the outcomes among the events received. For pumps, where the codec left some.
-
-        Returns:
-            The events besides outcomes and signs of life, `Fatal` if there was one, whether `CloseWanted` was
-            there, and the number of `Progress`.
-        """
-        others: list[CoreEvent] = []
-        fatal, closed, progress = None, False, 0
-        for event in self.events_received():
-            if isinstance(event, Settled):
-                in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
-            elif isinstance(event, Retry):
-                in_flight.apply(event.ranges, PENDING)
-            elif isinstance(event, Fatal):
-                fatal = event
-            elif isinstance(event, CloseWanted):
-                closed = True
-            elif isinstance(event, Progress):
-                progress += 1
-            elif not isinstance(event, Alive):
-                others.append(event)
-        return others, fatal, closed, progress
-
-    def next_timeout(self, now: float) -> float | None:
-        """Return the monotonic second at which ``handle_timeout`` must be called, if any."""
-        return self._codec.deadline() or None
-
-    def handle_timeout(self, now: float) -> None:
-        """Act on a timeout that is due: report a silence that has lasted too long as `Fatal`."""
-        deadline = self._codec.deadline()
-        if deadline and now >= deadline and not self._ended:
-            self._ended = True
-            self._events.append(Fatal(TimeoutError("silence: no answer in time")))
 
     # Optional parts.
 
@@ -382,13 +224,9 @@ class Core:
     def sample_clocks(self, now: float) -> None:
         """Compare the wall clock with the monotonic one. Called in every turn of the sender."""
 
-    def regulate(self, now: float) -> tuple[float, bool]:
-        """Adjust the sending rate. Called between two runs of a pump.
-
-        Returns:
-            The monotonic second at which to call again, and whether the core has something to send for it.
-        """
-        return FOREVER, False
+    def regulate(self, now: float) -> float:
+        """Adjust the sending rate, between two runs of a pump; return the second of the next call."""
+        return FOREVER
 
     def path_mtu(self, mtu: int, headers: int) -> None:
         """Take the size of packets on the path to the server. Called before ``connected``, where known.

@@ -31,11 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.pump import CompiledPump, CoreCodec, LinkPump
-from logclient.delivery.backoff import random
+from logclient._ext.pump import CompiledPump, LinkPump, PythonCodec
 from logclient.delivery.books import REPORT_EVERY
 from logclient.delivery.connection import PROVEN, ConnectionRecord, LaneAttempt
-from logclient.delivery.contract import FOREVER, GOES_ON, Core, Fatal, Link, Transport
+from logclient.delivery.contract import FOREVER, GOES_ON, Core, Link, Transport
 from logclient.delivery.endpoints import Endpoints
 from logclient.delivery.error_log import counted
 from logclient.delivery.isolation import TRIAL, WITHHOLD
@@ -279,7 +278,7 @@ class Lane:
         if link.mtu:
             self.core.path_mtu(link.mtu, link.headers)
         self.core.watch_receiver(link.receiver)
-        self.core.connected(time.monotonic(), random)
+        self.core.connected(time.monotonic())
         self.pump.connected()
         self._outcomes = self.in_flight.outcomes
         self.trials.connected()
@@ -317,16 +316,11 @@ class Lane:
 
     # -- a connection is used ----------------------------------------------------------------------
 
-    def plan(self, until: float, requested: bool) -> float:
-        """Prepare a run of the pump; return the monotonic second at which it is to end, `until` at most.
-
-        `requested` says whether the core has something to send that is no event.
-        """
+    def plan(self, until: float) -> float:
+        """Prepare a run of the pump; return the monotonic second at which it is to end, `until` at most."""
         now = time.monotonic()
-        look, regulates = self.core.regulate(now)
+        look = self.core.regulate(now)
         until = min(until, look, self._leave_at, now + PROVEN if self.endpoints.backoff.attempts else until)
-        if requested or regulates:
-            self.pump.send_ready()
         if self.trials.suspects:
             until = self.trials.plan(until)
         if not self._late and self._queue.settled + 1 < self._queue.next_seq:
@@ -414,9 +408,7 @@ class Lane:
         idle = not self.in_flight.inflight and not self.in_flight.waiting and not self.keeps_connected
         quiet = self.connection.used and idle and end in ("closed", "error")
         unanswered = 0 if unacknowledged else self.in_flight.inflight
-        words, error, forever = _explain_end(
-            end, self.core, self.pump, unanswered, self.connection.acknowledged
-        )
+        words, error, forever = _explain_end(end, self.pump, unanswered, self.connection.acknowledged)
         if state is not None and (end == "silence" or (end == "stalled" and unacknowledged)):
             is_new = time.monotonic() < self._began + self.path.silence + NEW
             words = state.explain(is_new)
@@ -459,8 +451,7 @@ class Lane:
         """Close a connection that works, for a trial on a fresh one."""
         self.trials.isolation.ended(time.monotonic())
         self.core.connection_lost()
-        for _ in self.core.events_received():
-            pass
+        self.core.take_events(self.in_flight)
         self.disconnect(0.0)
         self.disconnects += 1
 
@@ -510,7 +501,7 @@ def _is_over(attempt: LaneAttempt, group: Lanes, began: float) -> bool:
 
 
 def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, config: Config) -> CompiledPump:
-    """Make the transport's pump for this core; adapters stand in for what is not compiled."""
+    """Make the transport's pump for this core; an adapter stands in where the transport has none."""
     batch_events, batch_bytes = config.batch_limits
     sizes: dict[str, Any] = {
         "batch_events": batch_events,
@@ -519,39 +510,31 @@ def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, con
         "progress_timeout": config.progress_timeout,
         "report_every": REPORT_EVERY,
     }
-    why = ""
-    codec: Any = core
-    if core.codec is None:
-        codec = CoreCodec(core, in_flight)
-        why = "the protocol's core has no compiled half"
+    why = "the protocol's codec is written in Python" if isinstance(core.codec, PythonCodec) else ""
     try:
-        pump: CompiledPump = transport.load_pump()(in_flight, codec, **sizes)
+        pump: CompiledPump = transport.load_pump()(in_flight, core, **sizes)
     except ImportError as error:
-        pump = LinkPump(in_flight, codec, **sizes)
+        pump = LinkPump(in_flight, core, **sizes)
         why = why or str(error)
     pump.why = why
     return pump
 
 
 def _explain_end(
-    end: str, core: Core, pump: CompiledPump, unanswered: int, acknowledged: bool
+    end: str, pump: CompiledPump, unanswered: int, acknowledged: bool
 ) -> tuple[str, Exception | None, bool]:
     """Describe the end of a connection: the text, the error behind it, and whether a new one is useless.
 
     Args:
         end: the result of ``PumpGroup.run``, or a text of its own.
-        core: has the violation that it found.
         pump: has the error behind the end.
         unanswered: events in flight, where the server acknowledges events.
         acknowledged: whether it has acknowledged some on this connection.
     """
     if end == "protocol":
-        fatal = pump.fatal
-        for event in core.events_received() if fatal is None else ():
-            fatal = event if isinstance(event, Fatal) else fatal
-        if fatal is None:
+        if pump.fatal is None:
             return "the server broke the protocol", None, False
-        return str(fatal.error), fatal.error, fatal.forever
+        return str(pump.fatal.error), pump.fatal.error, pump.fatal.forever
     if end == "error":
         if pump.failure is not None:
             return describe_error(pump.failure), pump.failure, False
@@ -699,11 +682,12 @@ class Lanes:
 
     def _run(self, lanes: tuple[Lane, ...], links: list[Link | None], until: float) -> None:
         reserve = max(lane.trials.reserve for lane in lanes) if len(lanes) > 1 else 0
-        requested = links[0] is not None and self._books.requests.start(lanes[0].core)
+        if links[0] is not None:
+            self._books.requests.start(lanes[0].core)
         idle = self._queue.settled + 1 == self._queue.next_seq
         for lane, link in zip(lanes, links, strict=True):
             if link is not None:
-                until = lane.plan(until, requested and lane is lanes[0])
+                until = lane.plan(until)
                 if len(lanes) > 1 and not lane.trials.suspects:
                     lane.trials.hold_back(reserve)  # controls for the trials of another lane
         ends = self._pump.run(links, until, idle=idle)

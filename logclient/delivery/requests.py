@@ -66,18 +66,15 @@ class Requests:
         self._waiting.append(request)
         return request
 
-    def start(self, core: Core) -> bool:
-        """Start those that wait; return whether the core has something to send for it."""
-        started = False
+    def start(self, core: Core) -> None:
+        """Start those that wait."""
         while self.waiting:
             request = self._waiting.popleft()
             request.started = time.monotonic()
             try:
                 self._started[core.call(request.kind, request.payload)] = request
-                started = True
             except ValueError as error:
                 request.settle(error=error)
-        return started
 
     def received(self, event: CoreEvent) -> None:
         """Settle the request that this event answers, or pass it on."""

@@ -27,8 +27,7 @@ nibble     topic                                   field with the id
 
 The nibble is the high one of an event's kind. A field that the user has filled is not changed.
 
-``logclient._ext.logjam`` does the work. `Logjam` gives it the interface of ``delivery.contract``; a compiled
-pump drives the same object through ``codec``.
+``logclient._ext.logjam`` does the work. `Logjam` chooses its options, and asks and answers pings.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ class Logjam(Core):
         self._asked.append(self._token)
         return self._token
 
-    def _replies(self) -> Iterator[CoreEvent]:
+    def _read_events(self) -> Iterator[CoreEvent]:
         for host in self._codec.pongs():
             name = None if host is None else host.decode("utf-8", "backslashreplace")
             yield Reply(self._asked.pop(0), name)

@@ -1,6 +1,6 @@
 """Logjam's messages on the wire: frames, the meta frame, bodies. No I/O.
 
-A captured unit is one ZeroMQ message, in the form of ``delivery.contract.Wire``.
+A captured unit is one ZeroMQ message, in the form of ``lc_wire`` (``_ext/codec.pxd``).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from logclient._ext.constants import R_DENIED, R_ERROR, R_REJECTED, R_UNKNOWN_TYPE
-from logclient._ext.inflight import Batch, InflightBatches
+from logclient._ext.inflight import InflightBatches
 from logclient._ext.logux import Codec
 from logclient.delivery.contract import FOREVER, CloseWanted, Core, CoreEvent, Fatal, Inbound, Reply
 from logclient.errors import CredentialError, ProtocolError
@@ -118,9 +118,6 @@ class Logux(Core):
         self.wall: Callable[[], float] = lambda: 0.0  # without an engine, ids begin in 1970
         self.server_id = ""
         """The server's node id, once there was a connection."""
-        self.unknown = 0
-        """Messages of unknown types."""
-        self._unmatched = 0
         self.client, self._tab = _name_parts(producer)
         """The second part of our first node id."""
         self.clients = 1
@@ -187,7 +184,7 @@ class Logux(Core):
         return received
 
     def _begin(self) -> None:
-        self._events.clear()
+        self._events: list[CoreEvent] = []
         self._headers = HeaderHistory.NONE  # sent on this connection
         self._check_headers = True  # there may be headers to send
         self._ended = False
@@ -197,12 +194,12 @@ class Logux(Core):
 
     # -- connections
 
-    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
+    def connected(self, now: float) -> None:
         """Begin a connection: send the headers and `connect`."""
         if self._new_client:
             self._new_client = False
             self.clients += 1
-            # A counter, not `random`: a seeded generator would make equal ids in several processes.
+            # A counter: a seeded generator would make equal ids in several processes.
             self.node_id = self._make_node_id()
         self._begin()
         self.sample_clocks(now)
@@ -219,13 +216,12 @@ class Logux(Core):
     def connection_lost(self) -> None:
         """Forget the actions in flight. The option ``on_doubt`` decides about actions in doubt."""
         policy = self._config.on_doubt
-        self._new_client = self._new_client or self._codec.wrong == "jam"
+        self._new_client = self._new_client or self._codec.jammed
         keep = policy == "same" and not self._new_client
-        doubts, dropped = self._codec.connection_lost(keep=keep, drop=policy == "drop")
+        doubts = self._codec.connection_lost(keep=keep, drop=policy == "drop")
         if doubts and policy == "new_client":
             self._new_client = True
         self._begin()
-        self._events += self._settled(dropped)
 
     def receive_eof(self) -> None:
         """Use protocol 4's form for the next connection if this one ended without an answer to `connect`.
@@ -261,28 +257,7 @@ class Logux(Core):
         """Empty: messages are not compressed here."""
         return ""
 
-    @property
-    def unmatched(self) -> int:
-        """Outcomes received for actions that are not in flight."""
-        return self._unmatched + int(self._codec.unmatched)
-
     # -- sending
-
-    def credit(self, now: float) -> tuple[int, int]:
-        """Return how many events, and bytes of them, may be encoded now."""
-        self.sample_clocks(now)
-        if self._check_headers:
-            self._order_headers()
-        events, size = self._codec.credit(now)
-        return events, size
-
-    def encode(self, batch: Batch, events: int, now: float) -> int:
-        """Encode events of `batch` as one sync."""
-        self._codec.set_wall(self.wall())
-        n = super().encode(batch, events, now)
-        if self._codec.wanted and self._send_wanted():
-            n = super().encode(batch, events, now)
-        return n
 
     def call(self, kind: str, payload: Any = None) -> int:
         """Send a ping. The payload of its ``Reply`` is the server's node id."""
@@ -318,18 +293,17 @@ class Logux(Core):
             self._send_newest()
         self._check_headers = history.changed or history.several or self._headers != history.newest
 
-    def _send_wanted(self) -> bool:
-        """Send the headers of the event that waits for them, or block; return whether it may be sent."""
+    def _send_wanted(self) -> None:
+        """Send the headers of the event that waits for them, or block."""
         self._history.update()
         self._check_headers = True
         seq = self._codec.wanted
         text, _, _ = self._history.of(seq)
         if text != self._headers and self._codec.open:
             self._codec.block()
-            return False
+            return
         self._send_headers(text)
         self._set_range(seq)
-        return True
 
     def _send_newest(self) -> None:
         text, first, _ = self._history.of(MAX_SEQUENCE)
@@ -354,11 +328,6 @@ class Logux(Core):
 
     # -- in
 
-    def receive_data(self, data: bytes, now: float) -> None:
-        """Take one whole message."""
-        super().receive_data(data, now)
-        self._read_on()
-
     def _read_on(self) -> None:
         """Read the messages that the codec has left to the core."""
         codec = self._codec
@@ -372,7 +341,6 @@ class Logux(Core):
         try:
             self._take(messages.parse(data), now)
         except messages.UnknownMessage as error:
-            self.unknown += 1
             if self._config.strict_spec:
                 self._codec.say(messages.pack(messages.wrong_format(error.error.options[:_MAX_TEXT])))
         except messages.Refused as error:
@@ -483,14 +451,13 @@ class Logux(Core):
             if kind in ("logux/processed", "logux/undo"):
                 node, ms, counter = messages.read_id(action.get("id"))
                 if kind == "logux/processed":
-                    if node != self.node_id or not self._codec.acknowledge(ms, counter, now):
-                        self._unmatched += 1
+                    if node == self.node_id:
+                        self._codec.acknowledge(ms, counter, now)
                     continue
                 if node in ("", self.node_id):
                     why = action.get("reason")
                     reason = _REASONS.get(why, R_REJECTED) if isinstance(why, str) else R_REJECTED
                     seq, failed = self._codec.undo(ms, counter, reason, now) if node else (0, False)
-                    self._unmatched += not seq
                     if failed:
                         self._events.append(Inbound(Undone(seq, action, self._absolute(meta))))
                     continue
@@ -503,40 +470,17 @@ class Logux(Core):
         full["time"] = round(self._codec.to_wall(meta["time"]))
         return full
 
-    def events_received(self) -> Iterator[CoreEvent]:
-        """Return the events since the last call."""
+    def _read_events(self) -> Iterator[CoreEvent]:
         self._read_on()
         if self._codec.wanted:
             self._send_wanted()
         events, self._events = self._events, []
         yield from events
-        yield from super().events_received()
-        if self._ended:
-            self._codec.end()
-
-    def _replies(self) -> Iterator[CoreEvent]:
         for token in self._codec.pongs():
             yield Reply(token, self.server_id)
         if self._config.state and self.received > self._reported_received:
             self._reported_received = self.received
             yield Inbound(Received(self.received))
-        if self._codec.wrong and not self._ended:
-            self._ended = True
-            yield Fatal(self._wrong())
-
-    def _wrong(self) -> Exception:
-        """Return why the codec has ended the connection."""
-        codec = self._codec
-        if codec.wrong == "silence":
-            if codec.state == _CONNECTING:
-                return TimeoutError("silence: no answer to connect in time")
-            return TimeoutError(f"silence: no answer in time, with {codec.open} actions in flight")
-        if codec.wrong == "answers":
-            return ProtocolError("the server asks for answers and does not read them")
-        return ProtocolError(
-            f"jam: the server has got {codec.open} actions and processes none of the first for "
-            f"{codec.jammed_for:g} s; going on under a new client id"
-        )
 
     # -- clocks
 
@@ -555,17 +499,13 @@ class Logux(Core):
         if self._history.changed:
             self._history.update()
             self._check_headers = True
-        self._codec.sample_clocks(now, self.wall())
+        self._codec.sample(now, self.wall())
 
-    def regulate(self, now: float) -> tuple[float, bool]:
+    def regulate(self, now: float) -> float:
         """Send headers that were set, if no event needs others first."""
         if self._check_headers:
             self._order_headers()
-        return FOREVER, False
-
-    def handle_timeout(self, now: float) -> None:
-        """Send a ping, or report silence or a jam, if it is time."""
-        self._codec.timeout(now)
+        return FOREVER
 
 
 def _parse_large_undo(data: bytes) -> messages.Sync | None:

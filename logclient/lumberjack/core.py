@@ -31,8 +31,7 @@ version 2  ``"@metadata": {"_id": ...}``                       ``"event.id"``, o
 version 1  the pair ``event.id`` (either flag leaves it out)
 =========  ==================================================  =========================================
 
-``logclient._ext.lumberjack`` does the work. `Lumberjack` gives it the interface of ``delivery.contract``; a
-compiled pump drives the same object through ``codec``.
+``logclient._ext.lumberjack`` does the work.
 """
 
 from __future__ import annotations

@@ -16,13 +16,12 @@ KILL                        none: the server process ends, some 10 s later
 A message is paced as a whole. Its fragments leave back to back, because servers drop messages whose fragments
 are mixed with those of others. The next message waits until the token buckets of packets and bytes recover.
 
-``logclient._ext.plog`` does the work. These classes add the interface of ``delivery.contract``; the compiled
-pump drives the same object through ``codec``.
+``logclient._ext.plog`` sends messages. `Plog` controls the pace, and asks commands and reads their answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 from logclient._ext.constants import K_TOPIC_SHIFT
@@ -107,9 +106,9 @@ class Plog(Core):
         least = max(576 - HEADERS_IPV6, HEADER + len(self._tags))
         self._codec.datagram = max(least, min(mtu - headers, MAX_DATAGRAM))
 
-    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
+    def connected(self, now: float) -> None:
         """Begin with a new socket, which is opened when there is something to send."""
-        super().connected(now, random)
+        super().connected(now)
         self._sent_at = now
 
     # -- pace
@@ -124,30 +123,29 @@ class Plog(Core):
         size = self._config.pace_bytes
         self._codec.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
 
-    def regulate(self, now: float) -> tuple[float, bool]:
+    def regulate(self, now: float) -> float:
         """Adapt the pace to the receiver."""
         if self._pace_is_final:
-            return FOREVER, False
+            return FOREVER
         self._codec.ready(now)  # sets the codec's clock
         boxed, unboxed, packets = self._codec.counts
         if self._config.feedback == "none":
-            return self._start_slowly(now, packets), False
+            return self._start_slowly(now, packets)
         if self._by_stat is None:
             seen = self.receiver() if self._config.feedback == "auto" else None
             if seen is not None:
                 if self._by_queue is None:
                     self.pace(now, 0.0)
-                return now + self._grant(*seen).look, False
+                return now + self._grant(*seen).look
             if self._by_queue is not None:  # the queue was visible before: the server may be gone
                 self._allow(1.0, 1.0)  # one message
-                return now + RECEIVER_RETRY, False
+                return now + RECEIVER_RETRY
             self._by_stat = ByStat(self._config.pace or UNPACED_BASE)
-        asks = self._by_stat.asks(Sent(now, self._token, boxed + unboxed, packets))
-        if asks:
+        if self._by_stat.asks(Sent(now, self._token, boxed + unboxed, packets)):
             self.call("stat")
         rate = self._by_stat.rate
         self.pace(now, rate, max(1.0, min(self._burst(rate), rate * ByStat.INTERVAL)))
-        return self._by_stat.due, asks
+        return self._by_stat.due
 
     def _start_slowly(self, now: float, packets: int) -> float:
         """Set the pace of the first packets through a socket; return the time of the next look.
@@ -203,15 +201,13 @@ class Plog(Core):
         datagram = command(kind, payload or b"%x" % self._token if kind == "ping" else b"")
         self._codec.command(datagram)
         self._token += 1
-        if kind == "kill":
-            self._events.append(Reply(self._token, None))
-            return self._token
         self._asked[self._token] = datagram
         if len(self._asked) > QUESTIONS:
             del self._asked[next(iter(self._asked))]
         return self._token
 
-    def _replies(self) -> Iterator[CoreEvent]:
+    def _read_events(self) -> Iterator[CoreEvent]:
+        yield from self._answer(command("kill"), None)
         for datagram in self._codec.take_replies():
             question = command("envi")
             if datagram.startswith(b"PONG"):
@@ -219,9 +215,12 @@ class Plog(Core):
             elif datagram.startswith(b"{") and command("stat") in self._asked.values():
                 question = command("stat")
                 self._adapt(datagram)
-            for token in [token for token, asked in self._asked.items() if asked == question]:
-                del self._asked[token]
-                yield Reply(token, datagram)
+            yield from self._answer(question, datagram)
+
+    def _answer(self, question: bytes, answer: bytes | None) -> Iterator[Reply]:
+        for token in [token for token, asked in self._asked.items() if asked == question]:
+            del self._asked[token]
+            yield Reply(token, answer)
 
     def _adapt(self, answer: bytes) -> None:
         """Adapt the pace to an answer to ``stat``."""

@@ -3,7 +3,7 @@
 ``connect`` sends nothing. It fixes the peer, so that the kernel reports ICMP errors. A refused port ends the
 link: an ICMP error reports that no server listens there, and the last datagrams are lost.
 
-Bytes are runs of datagrams in the form of ``delivery.contract.Wire``.
+Bytes are runs of datagrams in the form of ``lc_wire`` (``_ext/codec.pxd``).
 """
 
 from __future__ import annotations

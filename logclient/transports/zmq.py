@@ -4,7 +4,7 @@ ZeroMQ's own reconnect is off (``ZMQ_RECONNECT_IVL=-1``). A reply does not name 
 connection was lost no later reply may be matched with earlier requests. A monitor reports when the connection
 is lost; the engine then makes a new socket.
 
-Bytes are messages in the form of ``delivery.contract.Wire``: frames, each behind its head.
+Bytes are messages in the form of ``lc_wire`` (``_ext/codec.pxd``): frames, each behind its head.
 
 libzmq delivers whole messages and keeps the frames of one that have arrived, however many there are.
 Where the kernel reports how many bytes a connection has received (Linux), a connection that receives

@@ -64,10 +64,9 @@ cdef int receive(void *self, const uint8_t *data, size_t size, double now,
     for i in range(size):
         if s.word_size == 0:
             if data[i] == c".":
-                out.alive += 1
                 continue
             if data[i] == c"!":
-                s.over = STOP_FATAL
+                s.over = REFUSED
             elif data[i] not in (c"k", c"n", c"r"):
                 s.over = STOP_PROTOCOL
             if s.over:

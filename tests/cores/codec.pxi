@@ -1,24 +1,15 @@
 # The common part of the compiled cores. The including file defines State, and the nogil functions credit,
 # encode, receive, deadline and begin (a new connection, or none).
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 
-
-cdef class Codec:
-    """The compiled half; the caller keeps it alive as long as the capsule is used."""
+cdef class Codec(CodecBase):
+    """The compiled half."""
 
     cdef State state
-    cdef lc_codec codec
-    cdef lc_wire wire
-    cdef lc_outcomes out
 
     def __cinit__(self, bytes producer not None, uint32_t inflight, double silence):
         cdef bytes text = producer.hex().encode()
         memset(&self.state, 0, sizeof(State))
-        memset(&self.wire, 0, sizeof(lc_wire))
-        memset(&self.out, 0, sizeof(lc_outcomes))
         memcpy(self.state.producer, <const char *> text, 20)
         self.state.limit = inflight
         self.state.silence = silence
@@ -35,60 +26,23 @@ cdef class Codec:
     def __dealloc__(self):
         free(self.state.seqs)
         free(self.state.numbers)
-        free(self.wire.data)
-        free(self.out.items)
 
     @property
-    def capsule(self):
-        return PyCapsule_New(&self.codec, b"logclient.codec", NULL)
+    def error(self):
+        return "no reply" if self.state.over == STOP_PROTOCOL else None
 
     @property
-    def awaited(self):
-        return self.state.n
+    def refused(self):
+        return self.state.over == REFUSED
 
-    @property
-    def over(self):
-        return self.state.over
+    def take_replies(self):
+        return []
 
-    def begin(self, double now):
+    def connected(self, double now):
         begin(&self.state, now)
-        self.wire.size = 0
-        self.out.n = 0
 
-    def credit(self, double now):
-        cdef uint32_t events
-        cdef uint64_t size
-        credit(&self.state, now, &events, &size)
-        return events, size
-
-    def encode(self, batch, uint32_t events, double now):
-        cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
-        return encode(&self.state, b, events, now, &self.wire, &self.out)
-
-    def data(self):
-        return PyBytes_FromStringAndSize(<char *> self.wire.data, <Py_ssize_t> self.wire.size)
-
-    def sent(self):
-        self.wire.size = 0
-
-    def receive(self, data, double now):
-        cdef Py_buffer view
-        cdef int stop
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        stop = receive(&self.state, <const uint8_t *> view.buf, <size_t> view.len, now, &self.out)
-        PyBuffer_Release(&view)
-        return stop
-
-    def deadline(self):
-        return deadline(&self.state)
-
-    def outcomes(self):
-        cdef lc_outcomes *out = &self.out
-        cdef uint32_t i
-        found = [(out.items[i].first, out.items[i].last, <int> out.items[i].status) for i in range(out.n)]
-        answer = found, out.alive, out.progress
-        out.n = out.alive = out.progress = 0
-        return answer
+    def connection_lost(self):
+        begin(&self.state, 0.0)
 
 
 cdef inline int carry(State *s, lc_batch *b, uint32_t i, uint8_t *p) noexcept nogil:

@@ -1,4 +1,4 @@
-"""The compiled cores, built at their first use, with the interface of ``delivery.contract``."""
+"""The compiled codecs, built at their first use, and their core."""
 
 from __future__ import annotations
 
@@ -11,28 +11,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from logclient._ext.constants import ACKED, PENDING, STOP_FATAL
-from logclient._ext.inflight import Batch
-from logclient.delivery.contract import (
-    Alive,
-    Core,
-    CoreEvent,
-    Fatal,
-    Progress,
-    Retry,
-    Settled,
-    Wire,
-)
 from tests import support
-from tests.cores.messages import frames_of
-from tests.cores.plain import Refused
+from tests.cores.plain import PlainCore
 
 HERE = Path(__file__).parent
 
@@ -70,7 +56,7 @@ def load(name: str) -> ModuleType:
     if importlib.util.find_spec("logclient._ext.pump") is None:
         pytest.skip("no compiled pump on this system")
     compiled = support.ROOT / "_ext"
-    headers = [compiled / name for name in ("constants.pxd", "codec.pxd", "hash.pxd")]
+    headers = [compiled / name for name in ("constants.pxd", "codec.pxd", "codec_base.pxd", "hash.pxd")]
     included = sorted(compiled.glob("*.h"))
     if not all(header.exists() for header in headers):
         support.missing("no _ext/*.pxd to compile against: the tests run outside the source tree")
@@ -105,75 +91,11 @@ def load(name: str) -> ModuleType:
     return module
 
 
-class Compiled(Core):
-    """A core around a ``Codec``, which tests drive byte by byte, and pumps through ``codec``."""
-
-    compressor = ""
+class Compiled(PlainCore):
+    """The core around a compiled codec."""
 
     def __init__(self, name: str, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
-        self._codec: Any = load(name).Codec(producer, inflight, silence)
-        self.messages = name == "by_message"
-        self._begin()
-
-    def _begin(self) -> None:
-        self._told = self._silent = False
-
-    @property
-    def codec(self) -> object:
-        return self._codec.capsule
-
-    def connected(self, now: float, random: Callable[[], float]) -> None:
-        self._begin()
-        self._codec.begin(now)
-
-    def connection_lost(self) -> None:
-        self._codec.begin(0.0)
-
-    def credit(self, now: float) -> tuple[int, int]:
-        return self._codec.credit(now)
-
-    def encode(self, batch: Batch, events: int, now: float) -> int:
-        return int(self._codec.encode(batch.capsule, events, now))
-
-    def data_to_send(self) -> list[Wire]:
-        data = self._codec.data()
-        if self.messages:
-            return [Wire(frames) for frames in frames_of(data)]
-        return [Wire([data])] if data else []
-
-    def sent(self, rest: int = 0) -> None:
-        self._codec.sent()
-
-    def receive_data(self, data: bytes, now: float) -> None:
-        self._codec.receive(data, now)
-
-    def events_received(self) -> Iterator[CoreEvent]:
-        found, alive, progress = self._codec.outcomes()
-        for first, last, status in found:
-            ranges = [(first, last)]
-            if status == PENDING:
-                yield Retry(ranges, "again")
-            else:
-                acked = status == ACKED
-                yield Settled("acked", "", ranges) if acked else Settled("failed", "rejected", ranges)
-        if progress:
-            yield Progress()
-        elif alive:
-            yield Alive()
-        if self._silent and not self._told:
-            self._told = True
-            yield Fatal(TimeoutError("silence"))
-        if self._codec.over and not self._told:
-            self._told = True
-            forever = self._codec.over == STOP_FATAL
-            yield Fatal(Refused("wrong version") if forever else ValueError("no reply"), forever)
-
-    def next_timeout(self, now: float) -> float | None:
-        return self._codec.deadline() or None
-
-    def handle_timeout(self, now: float) -> None:
-        timeout = self.next_timeout(now)
-        self._silent = timeout is not None and now >= timeout
+        super().__init__(load(name).Codec(producer, inflight, silence))
 
 
 if __name__ == "__main__":  # build all

@@ -55,9 +55,9 @@ cdef int receive(void *self, const uint8_t *data, size_t size, double now,
             break
         i += 4
         if data[i] == c".":
-            out.alive += 1
+            pass
         elif data[i] == c"!":
-            s.over = STOP_FATAL
+            s.over = REFUSED
         elif data[i] not in (c"k", c"n", c"r") or done == s.n:
             s.over = STOP_PROTOCOL
         elif give(s.seqs[done], data[i], out) < 0:

@@ -2,6 +2,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 
+from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.codec cimport (
     ACKED,
@@ -10,7 +11,6 @@ from logclient._ext.codec cimport (
     PENDING,
     R_NOT_JSON,
     R_REJECTED,
-    STOP_FATAL,
     STOP_MEMORY,
     STOP_PROTOCOL,
     lc_batch,
@@ -22,6 +22,9 @@ from logclient._ext.codec cimport (
     wire_reserve,
 )
 
+cdef enum:
+    REFUSED = -3             # permanently
+
 # seqs[0..n-1] are in flight, oldest first; numbers are `by_id`'s own.
 ctypedef struct State:
     char producer[20]
@@ -32,7 +35,7 @@ ctypedef struct State:
     uint32_t limit
     double silence
     double last_sign
-    int over                 # a Stop
+    int over                 # STOP_PROTOCOL or REFUSED
     uint8_t word[9]          # a reply that has not come whole
     uint32_t word_size
 

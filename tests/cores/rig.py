@@ -41,7 +41,7 @@ class Setup(NamedTuple):
 SETUPS = [Setup(k) for k in ("cumulative", "fifo", "by_id", "none")]
 SETUPS += [Setup("fifo", True), Setup("by_id", True)]
 
-PLAIN: dict[str, Any] = {
+PLAIN: dict[str, type[plain.Base]] = {
     "cumulative": plain.Cumulative,
     "fifo": plain.Fifo,
     "by_id": plain.ById,
@@ -50,10 +50,10 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def core_for(setup: Setup, producer: bytes, **options: Any) -> Any:
+def core_for(setup: Setup, producer: bytes, **options: Any) -> plain.PlainCore:
     if setup.compiled:
         return Compiled(setup.kind, producer, **options)
-    return PLAIN[setup.kind](producer, **options)
+    return plain.core_of(PLAIN[setup.kind], producer, **options)
 
 
 class Recorder(ErrorLog):

@@ -16,9 +16,8 @@ URL = "test://server"
 _servers: list[MemoryServer] = []
 
 
-class Core(plain.Fifo):
-    def __init__(self, config: Any, producer: bytes) -> None:
-        super().__init__(producer, inflight=256, silence=config.silence)
+def Core(config: Any, producer: bytes) -> plain.PlainCore:
+    return plain.core_of(plain.Fifo, producer, inflight=256, silence=config.silence)
 
 
 def Transport(config: Any) -> MemoryTransport:
@@ -29,14 +28,11 @@ def Transport(config: Any) -> MemoryTransport:
 def served() -> Iterator[MemoryServer]:
     """Provide a server for every client of the scheme ``test`` that is made in the block."""
     server = MemoryServer("fifo")
-    row = registry.Scheme(
-        protocol="logux",  # whose options have a secret among them
+    row = registry.SCHEMES["logux"]._replace(  # whose options have a secret among them
         core=f"{__name__}:Core",
         transport=f"{__name__}:Transport",
         client="logclient.client:Client",
         port=1,
-        tls=False,
-        path=True,
     )
     _servers.append(server)
     with pytest.MonkeyPatch.context() as patch:

@@ -349,13 +349,13 @@ def test_a_dead_sender_is_replaced(build: Make) -> None:
     rig = build(FIFO)
     rig.many(5)
     rig.settle()
-    original = rig.engine.core.encode
+    original = rig.engine.core.codec.target.encode
 
     def broken(*args: Any) -> int:
-        rig.engine.core.encode = original  # type: ignore[method-assign]
+        rig.engine.core.codec.target.encode = original
         raise RuntimeError("a bug")
 
-    rig.engine.core.encode = broken  # type: ignore[method-assign]
+    rig.engine.core.codec.target.encode = broken
     thread = rig.sender.thread
     assert thread is not None
     rig.put()
@@ -372,15 +372,15 @@ def test_a_flush_that_waits_replaces_a_dead_sender(build: Make) -> None:
     rig = build(FIFO)
     rig.many(5)
     rig.settle()
-    original = rig.engine.core.encode
+    original = rig.engine.core.codec.target.encode
     flushing = threading.Event()
 
     def broken(*args: Any) -> int:
-        rig.engine.core.encode = original  # type: ignore[method-assign]
+        rig.engine.core.codec.target.encode = original
         flushing.wait(PATIENCE)
         raise RuntimeError("a bug")
 
-    rig.engine.core.encode = broken  # type: ignore[method-assign]
+    rig.engine.core.codec.target.encode = broken
     rig.put()
     start = rig.sender.start
 
@@ -395,13 +395,13 @@ def test_a_flush_that_waits_replaces_a_dead_sender(build: Make) -> None:
 
 def test_a_memory_error_ends_only_the_connection(build: Make) -> None:
     rig = build(FIFO)
-    original = rig.engine.core.encode
+    original = rig.engine.core.codec.target.encode
 
     def broken(*args: Any) -> int:
-        rig.engine.core.encode = original  # type: ignore[method-assign]
+        rig.engine.core.codec.target.encode = original
         raise MemoryError
 
-    rig.engine.core.encode = broken  # type: ignore[method-assign]
+    rig.engine.core.codec.target.encode = broken
     rig.many(3)
     assert rig.settle().acked == 3
     assert rig.lines.of("memory")

@@ -230,13 +230,13 @@ def test_records_logged_by_the_sender_are_not_shipped(server: MemoryServer) -> N
     logger = logging.getLogger("some.library")
     logger.addHandler(handler)
     core = handler.client._sender.engine.core
-    encode = core.encode
+    encode = core.codec.target.encode
 
     def chatty(*args: Any) -> int:
         logger.warning("encoding")
         return int(encode(*args))
 
-    core.encode = chatty  # type: ignore[method-assign]
+    core.codec.target.encode = chatty
     try:
         logger.warning("one")
         assert handler.client.flush(PATIENCE) == 0
@@ -265,17 +265,17 @@ def test_records_of_destructors_in_the_sender_are_shipped(server: MemoryServer) 
             logger.warning("from a destructor")
 
     core = handler.client._sender.engine.core
-    encode = core.encode
+    encode = core.codec.target.encode
 
     def collecting(*args: Any) -> int:
-        core.encode = encode  # type: ignore[method-assign]
+        core.codec.target.encode = encode
         gc.collect()
         return int(encode(*args))
 
     gc.disable()
     try:
         Noisy()
-        core.encode = collecting  # type: ignore[method-assign]
+        core.codec.target.encode = collecting
         logger.warning("one")
         server.events(2)
         assert threads == ["logclient-sender"]
@@ -613,16 +613,16 @@ def test_block_never_blocks_a_signal_handler(server: MemoryServer) -> None:
 def test_block_never_blocks_the_sender_itself(server: MemoryServer) -> None:
     client = logclient.connect(URL, overflow="block", max_events=1)
     core = client._sender.engine.core
-    encode = core.encode
+    encode = core.codec.target.encode
     answers: list[int] = []
 
     def chatty(*args: Any) -> int:
-        core.encode = encode  # type: ignore[method-assign]
+        core.codec.target.encode = encode
         answers.append(client.send("from the sender's thread"))
         answers.append(client.flush(PATIENCE))
         return int(encode(*args))
 
-    core.encode = chatty  # type: ignore[method-assign]
+    core.codec.target.encode = chatty
     client.send("fills it")
     assert client.flush(PATIENCE) == 0
     assert answers == [0, 1], "dropped at once; the sender cannot wait for itself"

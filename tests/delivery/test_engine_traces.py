@@ -1,7 +1,7 @@
 """Compiled and Python parts behave alike: the same script gives the same bytes, outcomes and ledger.
 
-The loop drives compiled cores, and plain ones through an adapter, over the same kind of socket: in C, and
-through the adapter for links in Python. The compiled cores equal the plain ones byte by byte, too.
+The loop drives compiled codecs, and plain ones through an adapter, over the same kind of socket: in C, and
+through the adapter for links in Python. The compiled codecs equal the plain ones byte by byte, too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import standard
-from logclient._ext.inflight import InflightBatches
 from logclient._ext.pump import LinkPump, TcpPump
-from logclient._ext.queue import EventQueue
-from logclient.delivery.contract import Alive, Fatal, Progress, Retry, Settled
+from logclient.codec import Connection, Settled
+from logclient.delivery.contract import Fatal
 from logclient.transports.tcp import Tcp
-from tests.cores.compiled import Compiled
-from tests.cores.plain import POISON, Refused
-from tests.cores.rig import PLAIN, Rig, Setup
+from tests.cores.plain import POISON
+from tests.cores.rig import Rig, Setup, core_for
 from tests.cores.scripts import BAD, SCRIPTS
 from tests.cores.server import Peer, SocketServer
 from tests.support import transports
@@ -93,7 +91,7 @@ def test_links_in_c_and_adapters_leave_equal_traces(
     assert ours.counts["acked"] > 100
 
 
-# -- the cores themselves -----------------------------------------------------------------------------
+# -- the codecs themselves -----------------------------------------------------------------------------
 
 words = st.lists(
     st.one_of(
@@ -104,52 +102,43 @@ words = st.lists(
 )
 
 
-def reports_of(core: Any, batch: Any) -> list[Any]:
-    """Return what the core reports, in one form: plain ones report event by event, compiled ones merged."""
+def seen(events: list[Any]) -> list[Any]:
+    """Return the events of a call in one form: plain codecs report one by one, compiled ones merged."""
     found: list[Any] = []
-    for event in core.events_received():
+    for event in events:
         if isinstance(event, Settled):
-            found += [(seq, event.status, event.reason) for a, b in event.ranges for seq in range(a, b + 1)]
-        elif isinstance(event, Retry):
-            found += [(seq, "again", "") for a, b in event.ranges for seq in range(a, b + 1)]
-        elif isinstance(event, Fatal):
-            found.append(("fatal", event.forever, isinstance(event.error, Refused)))
+            found += [(seq, event.status, event.reason) for seq in range(event.first, event.last + 1)]
         else:
-            assert isinstance(event, Alive | Progress)
+            assert isinstance(event, Fatal)
+            found.append(("fatal", event.forever, type(event.error)))
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
 @given(data=st.data(), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12), replies=words)
-def test_compiled_cores_equal_the_plain_ones(kind: str, data: Any, sizes: list[int], replies: Any) -> None:
-    cores = [PLAIN[kind](PRODUCER, inflight=8), Compiled(kind, PRODUCER, inflight=8)]
-    flights = []
-    for _ in cores:
-        queue = EventQueue()
-        for i, size in enumerate(sizes):
-            queue.push((POISON if i % 5 == 4 else b"b") * size, 2, 0, 1_700_000_000_000_000 + i)
-        flights.append(InflightBatches(queue))
-    batches = [in_flight.take(100, 1 << 20) for in_flight in flights]
+def test_compiled_codecs_equal_the_plain_ones(kind: str, data: Any, sizes: list[int], replies: Any) -> None:
+    setups = [Setup(kind), Setup(kind, True)]
+    connections = [Connection(core_for(setup, PRODUCER, inflight=8)) for setup in setups]
     stream = b"".join(w + n.to_bytes(8, "big") if kind == "by_id" and w in b"knr" else w for w, n in replies)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=3)))
-    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True) if a < b]
     answers = []
-    for core, in_flight, batch in zip(cores, flights, batches, strict=True):
+    for connection in connections:
+        for i, size in enumerate(sizes):
+            connection.in_flight.queue.push(
+                (POISON if i % 5 == 4 else b"b") * size, 2, 0, 1_700_000_000_000_000 + i
+            )
+        batch = connection.in_flight.take(100, 1 << 20)
         assert batch is not None
-        core.connected(1.0, lambda: 0.5)
-        log: list[Any] = [core.credit(1.0), core.next_timeout(1.0)]
-        log.append(core.encode(batch, core.credit(1.0)[0], 2.0))
-        log.append(in_flight.encoded(batch).replace(b"\n", b""))
-        log.append(b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers))
-        core.sent()
-        log += [batch.statuses(), batch.hashes(), core.next_timeout(2.0)]
+        connection.connected(1.0)
+        log: list[Any] = [connection.credit(1.0), connection.deadline(1.0)]
+        log.append(connection.encode(batch, connection.credit(1.0)[0], 2.0))
+        log += [connection.codec.take_bytes(), batch.statuses(), batch.hashes(), connection.deadline(2.0)]
         for i, piece in enumerate(pieces):
-            core.receive_data(piece, 3.0 + i)
-            log += [reports_of(core, batch), core.credit(3.0)[0], core.next_timeout(3.0)]
-        core.handle_timeout(1e9)
-        log.append(reports_of(core, batch))
-        core.connection_lost()
-        log.append(core.credit(9.0))
+            log += [seen(connection.receive(piece, 3.0 + i)), connection.progress]
+            log += [connection.credit(3.0)[0], connection.deadline(3.0), connection.in_flight.to_send]
+        log.append(seen(connection.timeout(1e9)))
+        log += [seen(connection.lost()), connection.credit(9.0)]
         answers.append(log)
     assert answers[0] == answers[1]

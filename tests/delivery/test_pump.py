@@ -6,15 +6,14 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.pump import CoreCodec, LinkPump, PumpGroup
+from logclient._ext.pump import LinkPump, PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import FOREVER, Link
-from tests.cores.plain import Fifo
+from tests.cores.plain import Fifo, core_of
 from tests.support.patience import PATIENCE
 
 LEAST = 64
@@ -68,11 +67,11 @@ def run_loop(link: EagerLink, events: int) -> list[str]:
     queue = EventQueue()
     for _ in range(events):
         queue.push(b"{}", 2, 1)
-    core: Any = Fifo(bytes(10), inflight=1000)
-    core.connected(0.0, lambda: 0.5)
+    core = core_of(Fifo, bytes(10), inflight=1000)
+    core.connected(0.0)
     in_flight = InflightBatches(queue)
     # No linger and no report cuts a lull short.
-    pump = LinkPump(in_flight, CoreCodec(core, in_flight), linger=0.0, report_every=1000.0)
+    pump = LinkPump(in_flight, core, linger=0.0, report_every=1000.0)
     pump.connected()
     group = PumpGroup()
     group.add(pump)

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logclient
-from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.logjam import LINKED, pack
+from logclient.codec import Connection, Settled
 from logclient.files.capture import CaptureWriter
 from logclient.logjam import core as logjam_core
 from logclient.logjam.core import AUTO, Logjam
@@ -32,7 +32,6 @@ from tests import support
 from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block
 from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, treatment
-from tests.support.batches import inflight_of
 from tests.support.configs import config_for
 from tests.support.measured_process import MIB, MeasuredProcess
 from tests.support.patience import PATIENCE
@@ -169,12 +168,11 @@ def test_importers_accept_every_body_we_send(method: int, over: int, sent: list[
     options = config_for(
         "logjam", f"/{APP_ENV.decode()}", compression=COMPRESSIONS[method], compress_over=over
     )
-    core = Logjam(options, bytes(10))
-    core.connected(0.0)
-    in_flight, batch = inflight_of([(body, RAW) for body in sent])
-    assert core.encode(batch, len(sent), 0.0) == len(sent)
-    in_flight.encoded(batch)
-    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
+    connection = Connection(Logjam(options, bytes(10)))
+    connection.connected(0.0)
+    for body in sent:
+        connection.put(body)
+    data = connection.send(0.0)
     for seq, (body, frames) in enumerate(zip(sent, oracle.split(data), strict=True), 1):
         carried = oracle.carried(body, seq, bytes(10), TOPIC)
         assert treatment(frames[4][2], frames[3]) == (TAKEN, carried)
@@ -187,14 +185,13 @@ def test_no_body_unpacks_to_more_than_64_mib(method: int) -> None:
     """Beyond 64 MiB an importer loops for ever or aborts, depending on the compression."""
     need(method)
     most = oracle.MAX_BODY - 49  # room for the id
-    core = Logjam(config_for("logjam", f"/{APP_ENV.decode()}", compression=COMPRESSIONS[method]), bytes(10))
-    core.connected(0.0)
-    in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * (most - 8 + n)), RAW) for n in (1, 0)])
-    assert core.encode(batch, 2, 0.0) == 1
-    assert batch.statuses() == {1: "failed", 2: "inflight"}
-    in_flight.encoded(batch)
-    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
-    ((*_, payload, meta),) = oracle.split(data)
+    options = config_for("logjam", f"/{APP_ENV.decode()}", compression=COMPRESSIONS[method])
+    connection = Connection(Logjam(options, bytes(10)))
+    connection.connected(0.0)
+    for n in (1, 0):
+        connection.put(b'{"a":"%s"}' % (b"x" * (most - 8 + n)))
+    ((*_, payload, meta),) = oracle.split(connection.send(0.0))
+    assert connection.events() == [Settled(1, 1, "failed", "too_large")]
     assert meta[2] == method
     content = oracle.unpack(method, payload)
     assert oracle.MAX_BODY - 1 <= len(content) <= oracle.MAX_BODY

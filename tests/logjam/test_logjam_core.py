@@ -10,7 +10,6 @@ import subprocess
 import sys
 from array import array
 from pathlib import Path
-from random import random
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +20,7 @@ from logclient import cli
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.inflight import Batch, InflightBatches
+from logclient._ext.inflight import Batch
 from logclient._ext.logjam import (
     LINKED,
     STATUS_NAMES,
@@ -32,8 +31,9 @@ from logclient._ext.logjam import (
     unpack,
 )
 from logclient.cli.probes import LogjamProbe
+from logclient.codec import Connection, Settled
 from logclient.config.parsing import parse
-from logclient.delivery.contract import Alive, Core, Fatal, Progress, Reply, Settled
+from logclient.delivery.contract import Fatal, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.evidence import frames as readable
 from logclient.evidence.frames import logjam as logjam_frames
@@ -44,6 +44,7 @@ from tests import support
 from tests.oracle import logjam as oracle
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for, record_codecs
+from tests.support.connections import load
 from tests.support.examples import examples
 from tests.support.lumberjack_inputs import near_objects, plain_objects
 from tests.support.patience import PATIENCE
@@ -65,44 +66,37 @@ def logjam_config(app_env: str = "shop-production", push: bool = False, **option
     return config_for(scheme, f"/{app_env}", **{"compression": "none", **options})
 
 
-def connected_core(**options: Any) -> Logjam:
-    core = Logjam(logjam_config(**options), PRODUCER)
-    core.connected(100.0, random)
-    return core
+def connected(**options: Any) -> Connection:
+    connection = Connection(Logjam(logjam_config(**options), PRODUCER))
+    connection.connected(100.0)
+    return connection
 
 
-def sent(core: Logjam) -> list[list[bytes]]:
-    """Return the messages on the wire and mark them as sent."""
-    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
-    core.sent()
-    assert core.data_to_send() == []
+def sent(connection: Connection) -> list[list[bytes]]:
+    """Return the messages on the wire."""
+    connection.credit(100.0)  # adds pings
+    data = connection.codec.take_bytes()
+    connection.codec.sent(len(data))
     return oracle.split(data)
 
 
-def send(core: Logjam, n: int, now: float = 100.0) -> tuple[InflightBatches, Batch]:
+def send(connection: Connection, n: int, now: float = 100.0) -> Batch:
     """Send requests 1 to n in one batch."""
-    in_flight, batch = inflight_of([(b'{"n":1}', RAW)] * n)
-    assert core.encode(batch, n, now) == n
-    in_flight.encoded(batch)
-    sent(core)
-    return in_flight, batch
+    batch = load(connection, [(b'{"n":1}', RAW)] * n)
+    assert connection.encode(batch, n, now) == n
+    sent(connection)
+    return batch
 
 
 def carried_body(body: bytes, kind: int = RAW, **options: Any) -> bytes | None:
     """Return the body of one event as it is carried, or None when the event failed."""
-    core = connected_core(**options)
-    in_flight, batch = inflight_of([(body, kind)])
-    if core.encode(batch, 1, 100.0) == 0:
+    connection = connected(**options)
+    batch = load(connection, [(body, kind)])
+    if connection.encode(batch, 1, 100.0) == 0:
         assert batch.statuses() == {1: "failed"}
         return None
-    in_flight.encoded(batch)
-    (message,) = sent(core)
+    (message,) = sent(connection)
     return message[3]
-
-
-def test_core_has_the_type_and_codec_of_a_core() -> None:
-    core: Core = connected_core()
-    assert "logclient.codec" in repr(core.codec)
 
 
 class TestOptions:
@@ -120,7 +114,7 @@ class TestOptions:
     ])  # fmt: skip
     def test_wrong_option_is_named(self, options: dict[str, Any], words: str) -> None:
         with pytest.raises(ConfigError, match=words):
-            connected_core(**options)
+            connected(**options)
 
     @pytest.mark.parametrize(
         ("name", "value"), [("mode", "sync"), ("compression", "gzip"), ("identity", "no")]
@@ -136,10 +130,10 @@ class TestOptions:
         assert "-" not in env
 
     def test_default_topic_is_split_before_the_environment(self) -> None:
-        core = connected_core(app_env="my-shop-production")
-        send_one = inflight_of([(b"{}", RAW), (b"{}", RAW | 1 << 4)])[1]
-        core.encode(send_one, 2, 100.0)
-        assert [m[2] for m in sent(core)] == [b"logs.my-shop.production", b"events.my-shop.production"]
+        connection = connected(app_env="my-shop-production")
+        batch = load(connection, [(b"{}", RAW), (b"{}", RAW | 1 << 4)])
+        connection.encode(batch, 2, 100.0)
+        assert [m[2] for m in sent(connection)] == [b"logs.my-shop.production", b"events.my-shop.production"]
 
     def test_options_are_taken_from_the_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from logclient.config import registry
@@ -167,15 +161,15 @@ class TestOptions:
         assert parse("lumberjack://h").compression == 3
 
     def test_compressor_is_named_or_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert connected_core().compressor == "none"
-        assert connected_core(compression="zlib").compressor.removeprefix("python ") in ("isal 1", "zlib 3")
+        assert connected().codec.compressor == "none"
+        assert connected(compression="zlib").codec.compressor.removeprefix("python ") in ("isal 1", "zlib 3")
         for name, package in (("snappy", "python-snappy"), ("lz4", "lz4")):
             monkeypatch.setitem(sys.modules, name, None)
             if name in LINKED:
-                assert connected_core(compression=name).compressor == name
+                assert connected(compression=name).codec.compressor == name
             else:
                 with pytest.raises(ConfigError, match=f"{package} is not installed"):
-                    connected_core(compression=name)
+                    connected(compression=name)
 
     def test_codec_checks_its_arguments(self) -> None:
         wrong: dict[str, Any]
@@ -195,25 +189,25 @@ class TestMessages:
     @pytest.mark.parametrize("nibble", range(6))
     @pytest.mark.parametrize("mode", ["request", "async"])
     def test_message_has_app_env_topic_body_and_meta(self, nibble: int, mode: str) -> None:
-        core = connected_core(mode=mode)
-        in_flight, batch = inflight_of([(b'{"a":1}', RAW | nibble << 4)])
+        connection = connected(mode=mode)
+        batch = load(connection, [(b'{"a":1}', RAW | nibble << 4)])
         created = batch.pending()[0].created_us
-        assert core.encode(batch, 1, 100.0) == 1
-        in_flight.encoded(batch)
-        (message,) = sent(core)
+        assert connection.encode(batch, 1, 100.0) == 1
+        (message,) = sent(connection)
         body = b'{"a":1,"%s":"%s000000000001"}' % (
             oracle.carrier_of(TOPICS[nibble]).encode(), PRODUCER.hex().encode(),
         )  # fmt: skip
         first = [b""] if mode == "request" else []
         meta = struct.pack(">HBBIQQ", 0xCABD, 0, 1, 0, created // 1000, 1)
         assert message == [*first, APP_ENV, TOPICS[nibble], body, meta]
-        handed = [Settled("handed", "", [(1, 1)])] if mode == "async" else []
-        assert list(core.events_received()) == handed
+        handed = [Settled(1, 1, "handed")] if mode == "async" else []
         assert batch.statuses() == {1: "inflight"}
+        assert connection.events() == handed
 
     def test_event_of_an_unknown_topic_fails(self) -> None:
-        _, batch = inflight_of([(b"{}", RAW | 6 << 4), (b"{}", RAW)])
-        assert connected_core().encode(batch, 2, 100.0) == 1
+        connection = connected()
+        batch = load(connection, [(b"{}", RAW | 6 << 4), (b"{}", RAW)])
+        assert connection.encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
 
     def test_message_numbers_wrap_to_1(self) -> None:
@@ -221,18 +215,17 @@ class TestMessages:
         codec.connected(1.0)
         in_flight, batch = inflight_of([(b"{}", RAW)] * 4)
         assert codec.encode(batch.capsule, 4, 1.0) == 4
-        numbers = [struct.unpack(">Q", m[3][16:])[0] for m in oracle.split(bytes(codec.buffers()[0]))]
+        numbers = [struct.unpack(">Q", m[3][16:])[0] for m in oracle.split(codec.take_bytes())]
         assert numbers == [(1 << 64) - 2, (1 << 64) - 1, 1, 2]
         del in_flight
 
     def test_message_numbers_continue_after_a_break(self) -> None:
-        core = connected_core()
-        in_flight, batch = send(core, 2)
-        core.connection_lost()
-        in_flight.requeue()
-        core.connected(101.0, random)
-        assert core.encode(batch, 2, 101.0) == 1
-        assert [struct.unpack(">Q", m[4][16:])[0] for m in sent(core)] == [3]
+        connection = connected()
+        batch = send(connection, 2)
+        connection.lost()
+        connection.connected(101.0)
+        assert connection.encode(batch, 2, 101.0) == 1
+        assert [struct.unpack(">Q", m[4][16:])[0] for m in sent(connection)] == [3]
 
     @pytest.mark.parametrize(("body", "carries"), [
         (b"{}", b'{"request_id":"%s"}'), (b' {"a":1} ', b'{"a":1,"request_id":"%s"}'),
@@ -257,11 +250,11 @@ class TestMessages:
 
     def test_own_id_in_the_ledger_equals_the_decoded_one(self) -> None:
         own = b"0123456789abcdef0123456789abcdef"
-        core = connected_core()
-        in_flight, batch = inflight_of([(b'{"request_id":"%s"}' % own, RAW)])
-        core.encode(batch, 1, 100.0)
-        ids = json.loads(in_flight.encoded(batch).splitlines()[1])["ids"]
-        row = oracle.decode(oracle.join(sent(core)[0]), [PRODUCER])
+        connection = connected()
+        batch = load(connection, [(b'{"request_id":"%s"}' % own, RAW)])
+        connection.codec.encode(batch.capsule, 1, 100.0)
+        ids = json.loads(connection.in_flight.encoded(batch).splitlines()[1])["ids"]
+        row = oracle.decode(oracle.join(sent(connection)[0]), [PRODUCER])
         assert row.status == oracle.FOREIGN
         assert base64.b64decode(ids) == struct.pack("<QQ", *row.id_hash)
 
@@ -275,25 +268,24 @@ class TestMessages:
     def test_messages_equal_the_reference(
         self, events: list[tuple[bytes, int, int]], identity: bool, compression: str, over: int
     ) -> None:
-        core = connected_core(
+        connection = connected(
             identity="id" if identity else "none", compression=compression, compress_over=over
         )
-        in_flight, batch = inflight_of([(body, kind | nibble << 4) for body, kind, nibble in events])
+        batch = load(connection, [(body, kind | nibble << 4) for body, kind, nibble in events])
         want = [
             (seq, TOPICS[nibble], carried)
             for seq, (body, _, nibble) in enumerate(events, 1)
             if (carried := oracle.carried(body, seq, PRODUCER, TOPICS[nibble], identity)) is not None
         ]
-        assert core.encode(batch, len(events), 100.0) == len(want)
+        assert connection.encode(batch, len(events), 100.0) == len(want)
         hashes = batch.hashes()
-        got = sent(core)
+        got = sent(connection)
         assert [m[2] for m in got] == [topic for _, topic, _ in want]
         for message, (seq, _, carried) in zip(got, want, strict=True):
             method = message[4][2]
             assert oracle.unpack(method, message[3]) == carried
             assert method in ((0, 1) if compression == "zlib" and len(carried) >= over else (0,))
             assert hashes[seq] == oracle.xxh64(carried, 42)
-        del in_flight
 
 
 class TestCompression:
@@ -303,27 +295,25 @@ class TestCompression:
     def test_packages_open_what_we_compress(self, method: int) -> None:
         if method > 1:
             support.need(("", "", "snappy", "lz4")[method])
-        core = connected_core(compression=COMPRESSIONS[method])
-        in_flight, batch = inflight_of([(self.BODY, RAW), (b"{}", RAW)])
-        core.encode(batch, 2, 100.0)
-        large, small = sent(core)
+        connection = connected(compression=COMPRESSIONS[method])
+        batch = load(connection, [(self.BODY, RAW), (b"{}", RAW)])
+        connection.encode(batch, 2, 100.0)
+        large, small = sent(connection)
         assert (large[4][2], small[4][2]) == (method, 0)
         body = oracle.unpack(method, large[3])
         assert body == oracle.carried(self.BODY, 1, PRODUCER, TOPICS[0])
         assert batch.hashes()[1] == oracle.xxh64(body, 42)
         assert len(large[3]) < len(body) // 2 or method == 0
-        del in_flight
 
     @pytest.mark.parametrize("name", ["zlib", "snappy", "lz4"])
     def test_body_that_does_not_shrink_is_sent_plain(self, name: str) -> None:
         if name != "zlib":
             support.need(name)
-        core = connected_core(compression=name, compress_over=0, identity="none")
-        in_flight, batch = inflight_of([(b"{}", RAW)])
-        core.encode(batch, 1, 100.0)
-        ((_, _, _, body, meta),) = sent(core)
+        connection = connected(compression=name, compress_over=0, identity="none")
+        batch = load(connection, [(b"{}", RAW)])
+        connection.encode(batch, 1, 100.0)
+        ((_, _, _, body, meta),) = sent(connection)
         assert (meta[2], body[:1]) == (0, b"{")
-        del in_flight
 
     @examples(60)
     @given(st.binary(max_size=3000), st.sampled_from([0, 1, 2, 3]))
@@ -356,154 +346,141 @@ class TestCompression:
             unpack(9, b"")
 
 
-def fill(core: Logjam, in_flight: InflightBatches, batch: Batch, now: float) -> None:
+def fill(connection: Connection, batch: Batch, now: float) -> None:
     """Send from a batch as much as the credit allows."""
-    while (events := core.credit(now)[0]) and core.encode(batch, events, now):
-        in_flight.encoded(batch)
+    while (events := connection.credit(now)[0]) and connection.encode(batch, events, now):
+        pass
 
 
 class TestCredit:
     def test_no_credit_while_inflight_requests_wait(self) -> None:
-        core = connected_core(inflight=3)
-        assert core.credit(100.0) == (3, 1 << 20)
-        in_flight, batch = inflight_of([(b"{}", RAW)] * 5)
-        assert core.encode(batch, 5, 100.0) == 3
-        in_flight.encoded(batch)
-        assert core.credit(100.0) == (0, 0)
-        assert core.encode(batch, 5, 100.0) == 0
-        core.receive_data(OK_REPLY, 100.1)
-        assert core.credit(100.1)[0] == 1
-        assert core._codec.requests == 2
+        connection = connected(inflight=3)
+        assert connection.credit(100.0) == (3, 1 << 20)
+        batch = load(connection, [(b"{}", RAW)] * 5)
+        assert connection.encode(batch, 5, 100.0) == 3
+        assert connection.credit(100.0) == (0, 0)
+        assert connection.encode(batch, 5, 100.0) == 0
+        connection.receive(OK_REPLY, 100.1)
+        assert connection.credit(100.1)[0] == 1
+        assert connection.codec.requests == 2
 
     def test_pings_use_no_credit(self) -> None:
-        core = connected_core(inflight=2)
-        send(core, 2)
+        connection = connected(inflight=2)
+        send(connection, 2)
         for _ in range(3):
-            core.call("ping")
-        assert core._codec.requests == 5
-        assert core.credit(100.0) == (0, 0)
-        assert core.encode(inflight_of([(b"{}", RAW)])[1], 1, 100.0) == 0
+            connection.core.call("ping")
+        assert connection.codec.requests == 5
+        assert connection.credit(100.0) == (0, 0)
+        assert connection.encode(load(connection, [(b"{}", RAW)]), 1, 100.0) == 0
 
     def test_credit_returns_in_quarters(self) -> None:
         """Replies come in ones and twos; nothing is encoded for so few while others are in flight."""
-        core = connected_core(inflight=8)
-        send(core, 8)
-        core.receive_data(OK_REPLY, 100.1)
-        assert core.credit(100.1) == (0, 0)
-        core.receive_data(OK_REPLY, 100.2)
-        assert core.credit(100.2)[0] == 2
-        core.receive_data(OK_REPLY * 6, 100.3)
-        assert core.credit(100.3)[0] == 8
+        connection = connected(inflight=8)
+        send(connection, 8)
+        connection.receive(OK_REPLY, 100.1)
+        assert connection.credit(100.1) == (0, 0)
+        connection.receive(OK_REPLY, 100.2)
+        assert connection.credit(100.2)[0] == 2
+        connection.receive(OK_REPLY * 6, 100.3)
+        assert connection.credit(100.3)[0] == 8
 
     def test_break_without_a_reply_halves_what_is_in_flight(self) -> None:
         """Down to one request, and more again with each reply."""
-        core = connected_core(inflight=8)
+        connection = connected(inflight=8)
         body = b'{"a":"%b"}' % (b"x" * 992)
-        in_flight, batch = inflight_of([(body, RAW)] * 8)
+        batch = load(connection, [(body, RAW)] * 8)
         flying = []
         for now in range(100, 105):
-            flying.append(core.encode(batch, core.credit(now)[0], now))
-            in_flight.encoded(batch)
-            assert core.credit(now) == (0, 0)
-            core.connection_lost()
-            in_flight.requeue()
-            core.connected(now, random)
+            flying.append(connection.encode(batch, connection.credit(now)[0], now))
+            assert connection.credit(now) == (0, 0)
+            connection.lost()
+            connection.connected(now)
         assert flying == [8, 4, 2, 1, 1]
         flying = []
         for _ in range(4):
-            fill(core, in_flight, batch, 200.0)
-            flying.append(core._codec.requests)
-            core.receive_data(OK_REPLY * core._codec.requests, 200.0)
+            fill(connection, batch, 200.0)
+            flying.append(connection.codec.requests)
+            connection.receive(OK_REPLY * connection.codec.requests, 200.0)
         assert flying == [1, 2, 3, 2]
 
     def test_large_requests_go_one_at_a_time_after_a_break(self) -> None:
-        core = connected_core()
-        in_flight, batch = inflight_of([(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)] * 3 + [(b"{}", RAW)] * 5)
+        connection = connected()
+        batch = load(connection, [(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)] * 3 + [(b"{}", RAW)] * 5)
         for flying in (8, 2, 1, 1):
-            fill(core, in_flight, batch, 100.0)
-            assert core._codec.requests == flying
-            core.connection_lost()
-            in_flight.requeue()
-            core.connected(101.0, random)
+            fill(connection, batch, 100.0)
+            assert connection.codec.requests == flying
+            connection.lost()
+            connection.connected(101.0)
 
     @pytest.mark.parametrize(("trip", "most"), [(0.3, 960), (0.002, 256)])
     def test_requests_in_flight_follow_the_round_trip(self, trip: float, most: int) -> None:
-        core = connected_core()
+        connection = connected()
         now, seen = 100.0, 0
         for _ in range(40):
-            while events := core.credit(now)[0]:
-                in_flight, batch = inflight_of([(b"{}", RAW)] * events)
-                core.encode(batch, events, now)
-                del in_flight
-            seen = max(seen, core._codec.requests)
+            while events := connection.credit(now)[0]:
+                batch = load(connection, [(b"{}", RAW)] * events)
+                connection.encode(batch, events, now)
+            seen = max(seen, connection.codec.requests)
             now += trip
-            core.receive_data(OK_REPLY * core._codec.requests, now)
+            connection.receive(OK_REPLY * connection.codec.requests, now)
         assert seen == most
 
     def test_given_number_does_not_follow_it(self) -> None:
-        core = connected_core(inflight=256)
+        connection = connected(inflight=256)
         for n in range(20):
-            events = core.credit(100.0 + n)[0]
+            events = connection.credit(100.0 + n)[0]
             assert events == 256
-            core.encode(inflight_of([(b"{}", RAW)] * 256)[1], events, 100.0 + n)
-            core.receive_data(OK_REPLY * 256, 100.3 + n)
+            connection.encode(load(connection, [(b"{}", RAW)] * 256), events, 100.0 + n)
+            connection.receive(OK_REPLY * 256, 100.3 + n)
 
     def test_async_event_is_handed_when_sent(self) -> None:
-        core = connected_core(mode="async", inflight=1)
-        in_flight, batch = inflight_of([(b"{}", RAW)] * 5000)
-        assert core.encode(batch, 5000, 100.0) == 2048
-        in_flight.encoded(batch)
-        assert core._codec.requests == 0
-        assert core.next_timeout(100.0) is None
-        assert core.credit(100.0)[0] == 0, "what is encoded is not sent yet"
-        assert list(core.events_received()) == []
-        size = sum(len(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
-        core.sent(size // 2048 * 48)  # ZeroMQ is full
-        assert list(core.events_received()) == [Settled("handed", "", [(1, 2000)])]
-        assert core.credit(100.0)[0] == 2000
-        core.sent()
-        assert list(core.events_received()) == [Settled("handed", "", [(2001, 2048)])]
-        assert core.credit(100.0)[0] == 2048
-        assert core.encode(batch, 5000, 100.0) == 2048
-        in_flight.encoded(batch)
-        core.connection_lost()
-        core.sent()
-        assert list(core.events_received()) == [], "forgotten: to be sent again"
+        connection = connected(mode="async", inflight=1)
+        batch = load(connection, [(b"{}", RAW)] * 5000)
+        assert connection.encode(batch, 5000, 100.0) == 2048
+        assert connection.codec.requests == 0
+        assert connection.deadline(100.0) is None
+        assert connection.credit(100.0)[0] == 0, "what is encoded is not sent yet"
+        assert connection.events() == []
+        size = len(connection.codec.take_bytes()) // 2048
+        assert connection.sent(size * 2000) == [Settled(1, 2000, "handed")]
+        assert connection.credit(100.0)[0] == 2000
+        assert connection.sent(size * 48) == [Settled(2001, 2048, "handed")]
+        assert connection.credit(100.0)[0] == 2048
+        assert connection.encode(batch, 5000, 100.0) == 2048
+        size = len(connection.codec.take_bytes())
+        connection.lost()
+        assert connection.sent(size) == [], "forgotten: to be sent again"
 
     def test_batch_ends_at_batch_bytes(self) -> None:
         """One large event goes alone."""
-        core = connected_core()
+        connection = connected()
         body = b'{"a":"' + b"x" * 600_000 + b'"}'
-        in_flight, batch = inflight_of([(body, RAW), (body, RAW), (body * 1, RAW)])
+        batch = load(connection, [(body, RAW), (body, RAW), (body * 1, RAW)])
         for _ in range(3):
-            assert core.encode(batch, 3, 100.0) == 1
-            in_flight.encoded(batch)
+            assert connection.encode(batch, 3, 100.0) == 1
 
     def test_body_beyond_the_maximum_fails_alone(self) -> None:
         body = b'{"a":"' + b"x" * (oracle.MAX_BODY - 8) + b'"}'
-        in_flight, batch = inflight_of([(body, RAW), (b"{}", RAW)])
-        assert connected_core().encode(batch, 2, 100.0) == 1
+        connection = connected()
+        batch = load(connection, [(body, RAW), (b"{}", RAW)])
+        assert connection.encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
-        del in_flight
 
     def test_body_that_is_no_object_fails_alone(self) -> None:
-        core = connected_core()
-        in_flight, batch = inflight_of([(b"{}", RAW), (b"no", RAW), (b"{}", RAW)])
-        assert core.encode(batch, 3, 100.0) == 2
-        in_flight.encoded(batch)
-        assert [m[3][-3:] for m in sent(core)] == [b'1"}', b'3"}']
+        connection = connected()
+        batch = load(connection, [(b"{}", RAW), (b"no", RAW), (b"{}", RAW)])
+        assert connection.encode(batch, 3, 100.0) == 2
+        assert [m[3][-3:] for m in sent(connection)] == [b'1"}', b'3"}']
 
 
 class TestReplies:
     def test_replies_settle_requests_first_in_first_out(self) -> None:
-        core = connected_core()
-        send(core, 4)
-        core.receive_data(OK_REPLY + OK_REPLY + BAD_REPLY, 101.0)
-        assert list(core.events_received()) == [
-            Settled("acked", "", [(1, 2)]), Settled("failed", "rejected", [(3, 3)]), Progress(),
+        connection = connected()
+        send(connection, 4)
+        assert connection.receive(OK_REPLY + OK_REPLY + BAD_REPLY, 101.0) == [
+            Settled(1, 2, "acked"), Settled(3, 3, "failed", "rejected"),
         ]  # fmt: skip
-        core.receive_data(OK_REPLY, 102.0)
-        assert list(core.events_received()) == [Settled("acked", "", [(4, 4)]), Progress()]
+        assert connection.receive(OK_REPLY, 102.0) == [Settled(4, 4, "acked")]
 
     @pytest.mark.parametrize(("reply", "words"), [
         ([b"shop-staging", b"202 Accepted"], "expected the reply"),
@@ -516,40 +493,33 @@ class TestReplies:
         ([b"x" * 5000, b""], "or 4096 bytes"),
     ])  # fmt: skip
     def test_unexpected_reply_is_fatal_until_reconnected(self, reply: list[bytes], words: str) -> None:
-        core = connected_core()
-        in_flight, batch = send(core, 2)
-        core.receive_data(OK_REPLY + oracle.join(reply) + OK_REPLY, 101.0)
-        acked, progress, fatal = core.events_received()
-        assert (acked, progress) == (Settled("acked", "", [(1, 1)]), Progress())
+        connection = connected()
+        batch = send(connection, 2)
+        acked, fatal = connection.receive(OK_REPLY + oracle.join(reply) + OK_REPLY, 101.0)
+        assert acked == Settled(1, 1, "acked") and connection.progress == 1
         assert isinstance(fatal, Fatal)
         assert isinstance(fatal.error, ProtocolError)
         assert words in str(fatal.error)
         assert not fatal.forever
-        assert core.credit(101.0) == (0, 0)
-        core.receive_data(OK_REPLY, 102.0)
-        assert list(core.events_received()) == []
+        assert connection.credit(101.0) == (0, 0)
+        assert connection.receive(OK_REPLY, 102.0) == []
         # the unanswered request is sent again on a new connection and answered there
-        in_flight.apply([(1, 1)], 2)
-        core.connection_lost()
-        in_flight.requeue()
-        core.connected(103.0, random)
+        connection.lost()
+        connection.connected(103.0)
         assert batch.statuses()[2] == "pending"
-        assert core.encode(batch, 9, 103.0) == 1
-        core.receive_data(OK_REPLY, 103.1)
-        assert list(core.events_received()) == [Settled("acked", "", [(2, 2)]), Progress()]
+        assert connection.encode(batch, 9, 103.0) == 1
+        assert connection.receive(OK_REPLY, 103.1) == [Settled(2, 2, "acked")]
 
     def test_reply_without_a_request_is_fatal(self) -> None:
-        core = connected_core()
-        core.receive_data(OK_REPLY, 101.0)
-        *_, fatal = core.events_received()
+        connection = connected()
+        *_, fatal = connection.receive(OK_REPLY, 101.0)
         assert isinstance(fatal, Fatal)
         assert "no request waits" in str(fatal.error)
 
     def test_frame_of_a_gibibyte_is_refused_at_its_length(self) -> None:
-        core = connected_core()
-        send(core, 1)
-        core.receive_data(struct.pack("<I", 1 << 30), 101.0)
-        (fatal,) = core.events_received()
+        connection = connected()
+        send(connection, 1)
+        (fatal,) = connection.receive(struct.pack("<I", 1 << 30), 101.0)
         assert isinstance(fatal, Fatal)
         assert "4096 bytes" in str(fatal.error)
 
@@ -570,33 +540,33 @@ class TestReplies:
     def test_replies_equal_the_reference_for_every_split(
         self, messages: list[list[bytes]], pings: int, cuts: list[int]
     ) -> None:
-        core = connected_core()
-        in_flight, batch = inflight_of([(b"{}", RAW)] * 6)
+        connection = connected()
+        batch = load(connection, [(b"{}", RAW)] * 6)
         waiting: list[int] = []
         tokens = []
         for seq in range(1, 7):
-            assert core.encode(batch, 1, 100.0) == 1
-            in_flight.encoded(batch)
+            assert connection.encode(batch, 1, 100.0) == 1
             waiting.append(seq)
             if seq <= pings:
-                tokens.append(core.call("ping"))
+                tokens.append(connection.core.call("ping"))
                 waiting.append(0)
         reference = oracle.Replies(APP_ENV, waiting)
         for parts in messages:
             reference.take(parts)
         data = b"".join(map(oracle.join, messages))
         at = 0
+        events = []
         for cut in [*sorted(c for c in cuts if c < len(data)), len(data)]:
-            core.receive_data(data[at:cut], 101.0)
+            events += connection.receive(data[at:cut], 101.0)
             at = cut
         acked: list[int] = []
         rejected: list[int] = []
         pongs = []
         fatal = False
-        for event in core.events_received():
+        for event in events:
             if isinstance(event, Settled):
                 kept = acked if event.status == "acked" else rejected
-                kept += [seq for first, last in event.ranges for seq in range(first, last + 1)]
+                kept += range(event.first, event.last + 1)
             elif isinstance(event, Reply):
                 assert event.token == tokens[len(pongs)]
                 pongs.append(None if event.payload is None else event.payload.encode())
@@ -604,55 +574,49 @@ class TestReplies:
                 fatal = True
         assert (acked, rejected, fatal) == (reference.acked, reference.rejected, reference.wrong)
         assert pongs == reference.pongs
-        assert fatal or core._codec.requests == len(reference.waiting)
+        assert fatal or connection.codec.requests == len(reference.waiting)
 
 
 class TestPing:
     def test_pong_answers_the_ping(self) -> None:
-        core = connected_core()
-        token = core.call("ping")
-        (message,) = sent(core)
+        connection = connected()
+        token = connection.core.call("ping")
+        (message,) = sent(connection)
         assert message[:4] == [b"", b"ping", APP_ENV, b"{}"]
         assert oracle.decode(oracle.join(message), []).status == oracle.PING
-        core.receive_data(oracle.join([b"ping", b"200 OK", b"broker-1"]), 101.0)
-        assert list(core.events_received()) == [Alive(), Reply(token, "broker-1")]
+        pong = oracle.join([b"ping", b"200 OK", b"broker-1"])
+        assert connection.receive(pong, 101.0) == [Reply(token, "broker-1")]
 
     def test_refused_ping_is_answered_with_none(self) -> None:
-        core = connected_core(mode="async")
-        token = core.call("ping")
-        core.receive_data(oracle.join([b"ping", b"400 Bad Request"]), 101.0)
-        assert list(core.events_received()) == [Alive(), Reply(token, None)]
+        connection = connected(mode="async")
+        token = connection.core.call("ping")
+        assert connection.receive(oracle.join([b"ping", b"400 Bad Request"]), 101.0) == [Reply(token, None)]
 
     def test_ping_goes_behind_encoded_requests(self) -> None:
-        """Also while the bytes are viewed."""
-        core = connected_core()
-        in_flight, batch = inflight_of([(b"{}", RAW)])
-        core.encode(batch, 1, 100.0)
-        held = core.data_to_send()
-        core.call("ping")
-        assert [m[1] for m in sent(core)] == [APP_ENV, b"ping"]
-        assert held
-        core.receive_data(OK_REPLY + oracle.join([b"ping", b"200 OK", b""]), 101.0)
-        assert [type(e) for e in core.events_received()] == [Settled, Progress, Reply]
-        del in_flight
+        connection = connected()
+        batch = load(connection, [(b"{}", RAW)])
+        connection.encode(batch, 1, 100.0)
+        connection.core.call("ping")
+        assert [m[1] for m in sent(connection)] == [APP_ENV, b"ping"]
+        pong = oracle.join([b"ping", b"200 OK", b""])
+        assert [type(e) for e in connection.receive(OK_REPLY + pong, 101.0)] == [Settled, Reply]
 
     def test_acceptance_in_place_of_a_pong_is_fatal(self) -> None:
-        core = connected_core()
-        core.call("ping")
-        core.receive_data(OK_REPLY, 101.0)
-        *_, fatal = core.events_received()
+        connection = connected()
+        connection.core.call("ping")
+        *_, fatal = connection.receive(OK_REPLY, 101.0)
         assert "expected the reply [b'ping'" in str(fatal.error)  # type: ignore[union-attr]
 
     def test_ping_is_refused_on_push_and_beyond_sixteen(self) -> None:
         with pytest.raises(ValueError, match="nothing comes back"):
-            connected_core(mode="async", push=True).call("ping")
+            connected(mode="async", push=True).core.call("ping")
         with pytest.raises(ValueError, match="no 'stat'"):
-            connected_core().call("stat")
-        core = connected_core()
+            connected().core.call("stat")
+        connection = connected()
         for _ in range(16):
-            core.call("ping")
+            connection.core.call("ping")
         with pytest.raises(ValueError, match="16 of them"):
-            core.call("ping")
+            connection.core.call("ping")
 
     def test_probe_recognises_a_whole_pong(self) -> None:
         probe = LogjamProbe(type("C", (), {"path": "/shop-production", "scheme": "logjam"}))
@@ -671,34 +635,31 @@ class TestPing:
 
 class TestSilence:
     def test_silence_counts_from_the_oldest_request(self) -> None:
-        core = connected_core(silence=5.0)
-        assert core.next_timeout(100.0) is None
-        in_flight, batch = inflight_of([(b"{}", RAW)] * 3)
-        core.encode(batch, 1, 101.0)
-        in_flight.encoded(batch)
-        core.encode(batch, 1, 103.0)
-        assert core.next_timeout(103.0) == 106.0
-        core.receive_data(OK_REPLY, 104.0)
-        assert core.next_timeout(104.0) == 109.0
-        core.handle_timeout(108.9)
-        assert [type(e) for e in core.events_received()] == [Settled, Progress]
-        core.handle_timeout(109.0)
-        (fatal,) = core.events_received()
+        connection = connected(silence=5.0)
+        assert connection.deadline(100.0) is None
+        batch = load(connection, [(b"{}", RAW)] * 3)
+        connection.encode(batch, 1, 101.0)
+        connection.encode(batch, 1, 103.0)
+        assert connection.deadline(103.0) == 106.0
+        assert connection.receive(OK_REPLY, 104.0) == [Settled(1, 1, "acked")]
+        assert connection.deadline(104.0) == 109.0
+        assert connection.timeout(108.9) == []
+        (fatal,) = connection.timeout(109.0)
         assert isinstance(fatal, Fatal)
         assert isinstance(fatal.error, TimeoutError)
 
     def test_peer_that_takes_bytes_is_alive(self) -> None:
-        core = connected_core(silence=5.0)
-        send(core, 1)
-        assert core.next_timeout(104.0) == 105.0
-        core._codec.moved(108.5)
-        assert core.next_timeout(108.5) == 113.5
+        connection = connected(silence=5.0)
+        send(connection, 1)
+        assert connection.deadline(104.0) == 105.0
+        connection.codec.moved(108.5)
+        assert connection.deadline(108.5) == 113.5
 
     def test_silence_of_a_ping_counts_from_its_call(self) -> None:
-        core = connected_core(silence=5.0)
-        core.credit(200.0)
-        core.call("ping")
-        assert core.next_timeout(200.0) == 205.0
+        connection = connected(silence=5.0)
+        connection.credit(200.0)
+        connection.core.call("ping")
+        assert connection.deadline(200.0) == 205.0
 
 
 def rows(units: list[bytes], producers: list[bytes], **options: Any) -> list[oracle.Row]:
@@ -951,10 +912,10 @@ class TestVerify:
     def test_verifier_reads_unpacked_bodies_and_their_ids(self) -> None:
         np = pytest.importorskip("numpy")
         decode = pytest.importorskip("logclient.evidence.decode")
-        core = connected_core(compression="zlib", compress_over=100)
-        in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * 300), RAW), (b"{}", RAW | 1 << 4)])
-        core.encode(batch, 2, 100.0)
-        units = [oracle.join(message) for message in sent(core)]
+        connection = connected(compression="zlib", compress_over=100)
+        batch = load(connection, [(b'{"a":"%s"}' % (b"x" * 300), RAW), (b"{}", RAW | 1 << 4)])
+        connection.encode(batch, 2, 100.0)
+        units = [oracle.join(message) for message in sent(connection)]
         sizes = np.array([len(unit) for unit in units], np.int64)
 
         class Units(NamedTuple):
@@ -972,4 +933,3 @@ class TestVerify:
         at = int(events.offset[0])
         body = decode.inflate_unit("logjam", units[0])[at : at + int(events.length[0])]
         assert body == oracle.carried(b'{"a":"%s"}' % (b"x" * 300), 1, PRODUCER, TOPICS[0])
-        del in_flight

@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logclient.codec import Connection
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import Agent, Request, current, document
 from logclient.logjam.core import Logjam
@@ -31,7 +32,6 @@ from logclient.records.host import node_name
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
 from tests.support import agent_handler, clean_environment
-from tests.support.batches import inflight_of
 from tests.support.configs import config_for
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
@@ -1014,12 +1014,12 @@ def test_core_carries_each_kind_with_topic_and_id() -> None:
     agent.ajax(FULL_ID, [1, 2], action="Shop#show")
     agent.javascript("x")
     agent.mobile()
-    core = Logjam(config_for("logjam", f"/{APP}", compression="none"), bytes(range(10)))
-    core.connected(100.0, lambda: 0.5)
-    _, batch = inflight_of(events)
-    assert core.encode(batch, len(events), 100.0) == len(events)
-    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
-    messages = oracle.split(data)
+    producer = bytes(range(10))
+    connection = Connection(Logjam(config_for("logjam", f"/{APP}", compression="none"), producer))
+    connection.connected(100.0)
+    for body, kind in events:
+        connection.put(body, kind)
+    messages = oracle.split(connection.send(100.0))
     assert [message[2].decode() for message in messages] == [
         "logs.shop.production", "logs.shop.production", "events.shop.production", "frontend.page",
         "frontend.ajax", "javascript.shop.production", "mobile",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -12,15 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient._ext.constants import K_DOCUMENT, K_RAW, PENDING, REASONS, STATUSES
+from logclient._ext.constants import K_DOCUMENT, K_RAW
 from logclient._ext.inflight import InflightBatches
+from logclient._ext.pump import LinkPump, PumpGroup
 from logclient._ext.queue import EventQueue
-from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Retry, Settled
+from logclient.codec import Connection, Event, Settled
+from logclient.delivery.contract import Fatal, Inbound, Link
 from logclient.logux.core import DebugText, Logux
 from logclient.logux.messages import Headers
 from tests.oracle.logux_codec import PythonLogux
 from tests.support.configs import logux_config
 from tests.support.examples import examples
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 
@@ -37,66 +41,63 @@ EVENTS: tuple[tuple[bytes, int], ...] = (
 )  # fmt: skip
 
 
+def split(data: bytes) -> list[bytes]:
+    """Return the messages that are behind their lengths."""
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "little")
+        found.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    return found
+
+
 class Side:
-    """A core with its events: one of the two that are compared."""
+    """A connection with its events: one of the two that are compared."""
 
     def __init__(self, kind: type[Logux], options: dict[str, Any]) -> None:
-        self.now, self.ahead = NOW, WALL - NOW
+        self.now = NOW
         self.core = kind(logux_config(**{"token": "t", **options}), PRODUCER)
-        self.core.set_wall_clock(lambda: self.now + self.ahead)
-        self.queue = EventQueue()
-        self.in_flight = InflightBatches(self.queue)
+        self.connection = Connection(self.core, WALL - NOW)
+        self.core.set_wall_clock(lambda: self.now + self.connection.epoch)
         self.core.sample_clocks(NOW)
+
+    @property
+    def in_flight(self) -> InflightBatches:
+        return self.connection.in_flight
 
     def send(self, events: int, size: int) -> list[Any]:
         """Ask for credit and encode, as a pump does; return what can be seen of it."""
-        granted, most = self.core.credit(self.now)
+        self.core.sample_clocks(self.now)
+        self.core.regulate(self.now)
+        granted, most = self.connection.credit(self.now)
         batch = self.in_flight.pending() or self.in_flight.take(events, size)
         if not granted or batch is None:
             return [granted, most]
-        n = self.core.encode(batch, min(granted, events), self.now)
-        hashes = batch.hashes()
-        self.in_flight.encoded(batch)
-        return [granted, most, n, batch.statuses(), {seq: h for seq, h in hashes.items() if h}]
+        n = self.connection.encode(batch, min(granted, events), self.now)
+        return [granted, most, n, batch.statuses(), {seq: h for seq, h in batch.hashes().items() if h}]
 
-    def lose(self) -> None:
-        self.core.connection_lost()
-        self.apply(self.core.events_received())
-        self.in_flight.requeue()
-
-    def apply(self, events: Iterable[CoreEvent]) -> list[Any]:
-        """Apply outcomes, and return all events in a form that can be compared."""
+    def shown(self, events: Iterable[Event]) -> list[Any]:
+        """Return events in a form that can be compared."""
         found: list[Any] = []
         for event in events:
             if isinstance(event, Settled):
-                self.in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
-                found.append((event.status, event.reason, sequences(event.ranges)))
-            elif isinstance(event, Retry):
-                self.in_flight.apply(event.ranges, PENDING)
-                found.append(("again", "", sequences(event.ranges)))
+                found += [(seq, event.status, event.reason) for seq in range(event.first, event.last + 1)]
             elif isinstance(event, Fatal):
                 found.append((type(event.error), str(event.error), event.forever))
-            elif not isinstance(event, Alive) or not self.core._codec.over:
-                # Beyond the end, signs of life are counted or not: nobody waits for them.
-                found.append(type(event) if isinstance(event, (Alive, Progress)) else event)
-        return found
+            else:
+                found.append(event)
+        return sorted(found, key=repr)
 
     def seen(self) -> list[Any]:
         """Return everything that can be seen: events, messages to send, state."""
-        core = self.core
-        events = self.apply(core.events_received())
-        self.in_flight.commit()
-        said = [b"".join(bytes(b) for b in wire.buffers) for wire in core.data_to_send()]
-        core.sent()
+        core, connection = self.core, self.connection
+        events = self.shown(connection.events())
+        assert connection.codec.answers() == 0
         return [
-            sorted(events, key=repr), said, core.state, core.next_timeout(self.now), core.received,
-            core._codec.awaited, core.node_id, core.unknown,
-            sorted((seq, *how) for a, b, *how in self.in_flight.take_report() for seq in range(a, b + 1)),
+            events, split(connection.codec.take_bytes()), core.state, connection.deadline(self.now),
+            core.received, connection.codec.awaited, core.node_id, connection.progress,
+            self.in_flight.to_send,
         ]  # fmt: skip
-
-
-def sequences(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    return sorted(seq for first, last in ranges for seq in range(first, last + 1))
 
 
 class Pair:
@@ -128,33 +129,35 @@ class Pair:
         arguments = random.randint(1, 9), random.choice([100, 1 << 20]), random.random()
         event = random.choice(EVENTS)
         for side in sides:
-            core = side.core
+            core, connection = side.core, side.connection
             if message is not None and at_once:
                 for one in at_once:  # as a compiled pump does, which asks the core later
-                    core._codec.receive(one, side.now)
+                    connection.codec.receive(one, side.now)
             elif message is not None:
-                core.receive_data(message, side.now)
+                results.append(side.shown(connection.receive(message, side.now)))
             elif what == "put":
                 for _ in range(arguments[0]):
-                    side.queue.push(event[0], 2, event[1])
+                    connection.put(*event)
             elif what == "send":
                 results.append(side.send(*arguments[:2]))
             elif what == "wait":
                 side.now += arguments[2] * 4
             elif what == "clock":
-                side.ahead += 3600.0 * (-1) ** arguments[0]
+                connection.epoch += 3600.0 * (-1) ** arguments[0]
                 core.sample_clocks(side.now)
             elif what == "timeout":
-                side.now = max(side.now, core.next_timeout(side.now) or 0.0)
-                core.handle_timeout(side.now)
+                side.now = max(side.now, connection.deadline(side.now) or 0.0)
+                results.append(side.shown(connection.timeout(side.now)))
             elif what == "headers":
-                core.post_command("headers", {"n": self.headers}, side.queue.next_seq, side.in_flight)
+                next_seq = side.in_flight.queue.next_seq
+                core.post_command("headers", {"n": self.headers}, next_seq, side.in_flight)
             elif what == "ping":
                 results.append(core.call("ping"))
             elif what == "lost":
-                side.lose()
-                core.connected(side.now, lambda: 0.5)
-                core.receive_data(json.dumps(["connected", 5, "server:x", [BASE, BASE]]).encode(), side.now)
+                lost = side.shown(connection.lost())
+                connection.connected(side.now)
+                answer = json.dumps(["connected", 5, "server:x", [BASE, BASE]]).encode()
+                results.append([lost, side.shown(connection.receive(answer, side.now))])
         self.headers = (self.headers + (what == "headers")) % 3
         if what == "lost":
             self.flying.clear()
@@ -269,58 +272,98 @@ class TestTraces:
             place %= len(message) + 1
             message = message[:place] + new.encode("utf-8", "surrogatepass") + message[place + gone :]
         for side in pair.sides:
-            side.core.receive_data(message, side.now)
+            side.connection.codec.receive(message, side.now)
         pair.compare(0, 0)
 
     def test_messages_behind_one_for_the_core_wait(self) -> None:
         """The core reads them in order, and sends nothing before it has."""
-        core = connected()
+        connection = connected()
+        codec = connection.codec
         for message in (b'["headers",{"a":1}]', b'["ping",1]', b'["debug","error","x"]', b'["ping",2]'):
-            assert core._codec.receive(message, NOW) == 0
-        assert core._codec.credit(NOW) == (0, 0) and core.data_to_send() == []
-        first, second = core.events_received()
-        assert (first, second) == (Inbound(Headers({"a": 1})), Inbound(DebugText("x")))
-        assert [bytes(wire.buffers[0]) for wire in core.data_to_send()] == [b'["pong",0]'] * 2
-        assert core._codec.credit(NOW)[0] == 100
+            assert codec.receive(message, NOW) == 0
+        assert connection.credit(NOW) == (0, 0) and codec.take_bytes() == b""
+        assert connection.events() == [Inbound(Headers({"a": 1})), Inbound(DebugText("x"))]
+        assert codec.answers() == 0 and split(codec.take_bytes()) == [b'["pong",0]'] * 2
+        assert connection.credit(NOW)[0] == 100
 
     def test_outcomes_that_the_core_reads_are_applied(self) -> None:
-        """In a form that JavaScript does not use; a compiled pump asks for them."""
-        core = connected()
-        side = Side(Logux, {})
-        queue, in_flight = side.queue, side.in_flight
+        """In a form that JavaScript does not use; a pump asks for them when there are events."""
+        connection = connected()
+        core, codec, in_flight = connection.core, connection.codec, connection.in_flight
         for _ in range(2):
-            queue.push(b"{}", 2, K_RAW)
-        batch = in_flight.take(9, 1 << 20)
-        assert batch is not None and core.encode(batch, 9, NOW) == 2
-        in_flight.encoded(batch)
-        processed = b'["sync", 0, {"type": "logux/processed", "id": "0 %b %d"}, {"id": 1, "time": 1}]'
-        core._codec.receive(processed % (core.node_id.encode(), 1), NOW)
+            connection.put(b"{}")
+        connection.send(NOW)
+        processed = b'["sync", 0, {"type": "logux/processed", "id": "%d %b %d"}, {"id": 1, "time": 1}]'
+        codec.receive(processed % (WALL * 1000, core.node_id.encode(), 1), NOW)
+        assert codec.outcomes() == ([], 0, 1)
         assert core.take_events(in_flight) == ([], None, False, 1)
+        in_flight.commit()
         assert in_flight.take_report() == [(2, 2, "acked", "")]
-        core._codec.receive(b'["debug","error","x"]', NOW)
-        core._codec.receive(b'["error","wrong-format","x"]', NOW)
+        codec.receive(b'["debug","error","x"]', NOW)
+        codec.receive(b'["error","wrong-format","x"]', NOW)
         events, fatal, closed, _ = core.take_events(in_flight)
         assert [type(event) for event in events] == [Inbound, Inbound] and fatal is None and closed
-        core.connection_lost()
-        core.connected(NOW)
-        core._codec.receive(b'["error","timeout",1]', NOW)
+        connection.lost()
+        connection.connected(NOW)
+        codec.receive(b'["error","timeout",1]', NOW)
         events, fatal, closed, _ = core.take_events(in_flight)
         assert events == [] and isinstance(fatal, Fatal) and not closed
 
     def test_messages_behind_the_end_are_dropped(self) -> None:
-        core = connected()
+        connection = connected()
         for message in (b'["error","timeout",1]', b'["ping",1]', b'["error","timeout",1]'):
-            core._codec.receive(message, NOW)
-        (event,) = core.events_received()
+            connection.codec.receive(message, NOW)
+        (event,) = connection.events()
         assert isinstance(event, Fatal)
-        assert core._codec.receive(b'["ping",1]', NOW) == 0
-        assert core.data_to_send() == [] and list(core.events_received()) == []
+        assert connection.receive(b'["ping",1]', NOW) == []
+        assert connection.codec.answers() == 0 and connection.codec.take_bytes() == b""
 
 
-def connected() -> Logux:
+def connected() -> Connection:
+    connection = Connection(Logux(logux_config(token="t"), PRODUCER), WALL - NOW)
+    connection.connected(NOW)
+    assert len(connection.receive(b'["connected",5,"server:x",[%d,%d]]' % (BASE, BASE), NOW)) == 1
+    assert len(split(connection.send(NOW))) == 1
+    return connection
+
+
+class SpacedServer(Link):
+    """A link to a server whose JSON has spaces, so that the core reads its messages."""
+
+    peer = ""
+    takes_messages = True
+
+    def __init__(self) -> None:
+        self.left: list[Any] = []
+        self.node = ""
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        message = json.loads(b"".join(map(bytes, buffers)))
+        if message[0] == "connect":
+            self.node = message[2]
+            self.left.append(["connected", 5, "server:x", [BASE, BASE]])
+        elif message[0] == "sync":
+            action = {"type": "logux/processed", "id": name(message[3]["id"], self.node)}
+            self.left.append(["sync", 0, action, {"id": 1, "time": 1}])
+        return True
+
+    def receive(self) -> bytes | None:
+        return json.dumps(self.left.pop(0)).encode() if self.left else None
+
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        return [], [], 0.0
+
+
+def test_an_acknowledgement_that_the_core_reads_is_progress() -> None:
     core = Logux(logux_config(token="t"), PRODUCER)
-    core.connected(NOW)
-    core.receive_data(b'["connected",5,"server:x",[%d,%d]]' % (BASE, BASE), NOW)
-    assert len(list(core.events_received())) == 1 and len(core.data_to_send()) == 1
-    core.sent()
-    return core
+    in_flight = InflightBatches(EventQueue())
+    in_flight.queue.push(b"{}", 2, K_RAW)
+    pump = LinkPump(in_flight, core)
+    group = PumpGroup()
+    group.add(pump)
+    core.connected(time.monotonic())
+    pump.connected()
+    link, end = SpacedServer(), time.monotonic() + PATIENCE
+    while not pump.progress:
+        assert group.run([link], end) == ["report"]
+    assert pump.progress == 1 and in_flight.take_report() == [(1, 1, "acked", "")]

@@ -65,7 +65,7 @@ def window_of(bodies: list[bytes], producer: bytes = OURS, **options: object) ->
     in_flight, batch = inflight_of([(b, 1) for b in bodies])
     assert codec.encode(batch.capsule, 10_000, 0.0) == len(bodies)
     in_flight.encoded(batch)
-    return b"".join(map(bytes, codec.buffers())), batch.hashes()
+    return codec.take_bytes(), batch.hashes()
 
 
 class TestColumns:

@@ -92,7 +92,7 @@ class Simulation:
             _in_flight, batch = inflight_of([(BODY, DOCUMENT)] * min(n, 10))
             n = self.codec.encode(batch.capsule, n, self.now)
             assert n > 0
-            self.codec.sent()
+            self.codec.take_bytes()
             begin = max(self.now + self.round_trip / 2, self.reader_free)
             self.reader_free = begin + self.seconds_for(n, self.windows)
             if self.keep_alives and self.reader_free - begin > KEEP_ALIVE:
@@ -194,7 +194,7 @@ class TestFarReaders:
             now = float(turn)
             _in_flight, batch = inflight_of([(BODY, DOCUMENT)])
             assert codec.encode(batch.capsule, 1, now) == 1
-            codec.sent()
+            codec.take_bytes()
             assert codec.receive(ack(1), now + 0.02) == 0
             assert codec.limit == 2
 
@@ -326,7 +326,7 @@ class TestReference:
                     room = not trips
                 assert codec.credit(now) == ((10, piece.size) if room else (0, 0))
                 assert codec.encode(batch.capsule, 2, now) == (n if room else 0)
-                codec.sent()
+                codec.take_bytes()
                 if room:
                     trips.append(limit.sent(len(trips) + 1, now, n * 32))
                     sizes.append(n)
@@ -369,7 +369,7 @@ class TestReference:
             while codec.credit(now)[0]:
                 _in_flight, batch = inflight_of([(BODY, DOCUMENT)])
                 assert codec.encode(batch.capsule, 1, now) == 1
-                codec.sent()
+                codec.take_bytes()
                 trip = shortest * (1 + spread * random.random())  # type: ignore[attr-defined]
                 arrives = max(arrives, now + trip)
                 flying.append((limit.sent(len(flying) + 1, now), arrives))
@@ -391,7 +391,7 @@ def test_sixteen_windows_in_flight_are_whole() -> None:
     in_flight, batch = inflight_of([(b'{"n":%d}' % n, DOCUMENT) for n in range(160)])
     while codec.encode(batch.capsule, 10, simulation.now) > 0:
         in_flight.encoded(batch)
-    data = b"".join(bytes(view) for view in codec.buffers())
+    data = codec.take_bytes()
     windows = Reader().receive_data(data)
     assert [len(window) for window in windows] == [10] * 16
 

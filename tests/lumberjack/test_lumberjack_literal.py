@@ -77,7 +77,7 @@ def opened(data: bytes) -> bytes:
 
 
 def wire(codec: Codec) -> bytes:
-    return b"".join(map(bytes, codec.buffers()))
+    return codec.take_bytes()
 
 
 def acked_by(codec: Codec) -> list[int]:
@@ -168,7 +168,6 @@ class TestVectors:
                 encoded = codec.encode(batch.capsule, len(bodies), 0.0)
                 in_flight.encoded(batch)
                 written = wire(codec)
-                codec.sent()
                 assert opened(written) == opened(bytes.fromhex(step["wire"]))
                 assert encoded == (len(bodies) if step["wire"] else 0)
                 if not step["wire"]:
@@ -344,7 +343,6 @@ class TestWriter:
                 if not room:
                     continue
                 sent = wire(codec)
-                codec.sent()
                 assert opened(sent) == opened(want.data)
                 decided = {*want.sequences, *want.failed}
                 left = [event for event in left if event[0] not in decided]
@@ -443,7 +441,6 @@ class TestClientAndCollector:
                     while codec.encode(batch.capsule, 3, 0.0):
                         in_flight.encoded(batch)
                         link.sendall(wire(codec))
-                        codec.sent()
                     assert codec.receive(link.recv(65536), 0.0) == 0, codec.error
                     acked += acked_by(codec)
             assert acked == list(range(1, 13))

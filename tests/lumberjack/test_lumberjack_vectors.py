@@ -94,8 +94,7 @@ def write(case: dict[str, Any]) -> bytes:
         in_flight, batch = inflight_of([(body, 1) for body in bodies])
         codec.encode(batch.capsule, len(bodies), 0.0)
         in_flight.encoded(batch)
-        sent += b"".join(map(bytes, codec.buffers()))
-        codec.sent()
+        sent += codec.take_bytes()
         if codec.windows:
             assert codec.receive(encode_ack(int(frames[0]["v"]), len(bodies)), 0.0) == 0
         assert codec.windows == 0

@@ -39,9 +39,7 @@ def compressed(codec: Codec, bodies: list[bytes]) -> bytes:
     codec.connected(0.0)
     assert codec.encode(batch.capsule, len(bodies), 0.0) == len(bodies)
     in_flight.encoded(batch)
-    data = b"".join(map(bytes, codec.buffers()))
-    codec.sent()
-    return data
+    return codec.take_bytes()
 
 
 BODIES = {

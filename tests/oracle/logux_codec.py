@@ -1,4 +1,4 @@
-"""Logux's codec in plain Python: the same methods as ``logclient._ext.logux.Codec``.
+"""Logux's codec in plain Python: an object for a ``PythonCodec``, with the methods of the compiled one.
 
 It leaves every received message to the core, which reads it as JSON. So a comparison with the compiled codec
 also compares what that reads by itself with what the core reads.
@@ -21,6 +21,8 @@ from logclient._ext.constants import (
     REASONS,
 )
 from logclient._ext.inflight import Batch
+from logclient._ext.pump import Outcomes as Found
+from logclient._ext.pump import PythonCodec
 from logclient.logux.config import LoguxConfig
 from logclient.logux.core import Logux
 from logclient.logux.messages import compact
@@ -58,7 +60,7 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int, int, int]] = []
-        self.alive = self.progress = 0
+        self.progress = 0
 
     def add(self, seq: int, status: int, reason: int = 0) -> None:
         if self.ranges and self.ranges[-1][1:] == (seq - 1, status, reason):
@@ -67,8 +69,8 @@ class Outcomes:
             self.ranges.append((seq, seq, status, reason))
 
     def take(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        found = self.ranges, self.alive, self.progress
-        self.ranges, self.alive, self.progress = [], 0, 0
+        found = self.ranges, self.progress, 0
+        self.ranges, self.progress = [], 0
         return found
 
 
@@ -85,10 +87,8 @@ class Runs:
         self.limit = self.limit_processed = 0
 
 
-class PythonCodec:
-    """See the module. The arguments are those of ``Codec``."""
-
-    capsule = error = None
+class Target:
+    """See the module."""
 
     def __init__(self, producer: bytes, options: LoguxConfig) -> None:
         self.producer = producer
@@ -96,14 +96,13 @@ class PythonCodec:
         start = options.window_bytes if "inflight" in options.given else (1 << 17) // options.inflight
         self.piece = Piece(options.window_bytes, start)
         self.identity = options.identity != "none"
-        self.batch: Any = None  # of the next `encode`
         self.ids = logux_client.Ids()
         self.clocks = logux_client.Clocks()
         self.wall = self.now = 0.0
-        self.added = self.processed = self.received = self.unmatched = 0
+        self.added = self.processed = self.received = 0
         self.doubts: dict[int, tuple[int, int]] = {}
         self.patience = options.processing_timeout
-        self.jammed_for = self.synchronized_at = 0.0
+        self.synchronized_at = 0.0
         self.jam_processed, self.jam_added = -1, 0
         self.headers = 0, MAX_SEQUENCE
         self.out = Outcomes()
@@ -117,14 +116,14 @@ class PythonCodec:
         self.answered: list[int] = []
         self.inbox: list[bytes] = []
         self.runs = Runs(self.options.inflight * self.options.window)
-        self.wrong = ""
-        self.over = self.is_blocked = False
+        self.error: str | None = None
+        self.jammed = self.over = self.is_blocked = False
         self.wanted = 0
         self.received_at = self.sent_at = self.awaited_since = self.began = self.progress_at = 0.0
 
     # -- clocks
 
-    def sample_clocks(self, now: float, wall: float) -> None:
+    def sample(self, now: float, wall: float) -> None:
         self.now, self.wall = now, wall
         self.clocks.look(now, wall)
         ended = self.jam_processed >= 0 and self.processed != self.jam_processed
@@ -137,9 +136,6 @@ class PythonCodec:
     @property
     def ahead(self) -> float:
         return self.clocks.seen[-1][0] if self.clocks.seen else 0.0
-
-    def set_wall(self, wall: float) -> None:
-        self.wall = wall
 
     def to_wall(self, relative: float) -> float:
         at = self.connected_at + (relative - self.lead) * 1e-3
@@ -164,8 +160,8 @@ class PythonCodec:
         self.lead = lead
         self.connection = "synchronized"
 
-    def connection_lost(self, *, keep: bool = False, drop: bool = False) -> tuple[int, list[Any]]:
-        if self.syncs and self.wrong != "jam":
+    def connection_lost(self, *, keep: bool = False, drop: bool = False) -> int:
+        if self.syncs and not self.jammed:
             oldest = self.syncs[0]
             self.piece.lose(oldest.count, oldest.size)
         self.out.take()
@@ -177,10 +173,9 @@ class PythonCodec:
         kept = self.doubts | flying if keep else {}
         most = DOUBTS * self.runs.most
         self.doubts = dict(sorted(kept.items())[-most:])
-        dropped, _, _ = self.out.take()
         self.forget()
         self.connection = "disconnected"
-        return doubts, dropped
+        return doubts
 
     def end(self) -> None:
         self.over = True
@@ -263,19 +258,21 @@ class PythonCodec:
         self.added += len(actions)
         self.syncs.append(Sync(self.added, dict(zip(ids, actions, strict=True)), size, now))
 
-    def encode(self, capsule: object, events: int, now: float) -> int:
+    def encode(self, batch: Batch, events: int, now: float, wire: bytearray, out: Found) -> int:
         runs, options = self.runs, self.options
         blocked = self.is_blocked or self.wanted
         if self.connection != "synchronized" or self.over or blocked:
             return 0
+        self.answers(wire)
         runs.offered = False
         allowed = last = runs.last_innocent if runs.suspects else MAX_SEQUENCE
-        pending = self.batch.pending()
+        pending = batch.pending()
         if not pending:
             return 0
         if pending[0].seq <= allowed:
             if not self.headers[0] <= pending[0].seq <= self.headers[1]:
                 self.wanted = pending[0].seq
+                out.events += 1
                 return 0
             last = min(last, self.headers[1])
         self.begin_wait(now)
@@ -297,28 +294,28 @@ class PythonCodec:
                 type=options.action_type, identity=self.identity, check=options.check,
             )  # fmt: skip
             if isinstance(found, str):
-                self.batch.mark(event.seq, FAILED, REASONS.index(found))
+                batch.mark(event.seq, FAILED, REASONS.index(found))
                 continue
             if found.time is not None and self.clocks.seen:
                 time = self.server_time(found.time * 1e-3 - self.ahead)
             else:
                 time = self.server_time(self.clocks.when(event.created_us, now, event.seq))
-            self.batch.mark(event.seq, INFLIGHT, 0, xxh64(found.text))
+            batch.mark(event.seq, INFLIGHT, 0, xxh64(found.text))
             id = self.doubts.pop(event.seq, None)
             ids.append(id or self.ids.next(int(self.wall * 1000)))
             actions.append(Action(event.seq, found.text, time, found.subprotocol))
             taken += queue_bytes(len(event.body))
         if actions:
             self.send_sync(actions, ids, taken, now)
+            self.answers(wire)
             self.sent_at = now
         elif held and last == allowed:
             runs.drained = True
         return len(actions)
 
-    def buffers(self) -> list[bytes]:
-        return self.texts
-
-    def sent(self, rest: int = 0) -> None:
+    def answers(self, wire: bytearray) -> None:
+        for text in self.texts:
+            wire += len(text).to_bytes(4, "little") + text
         self.texts = []
         self.waiting = 0
 
@@ -328,7 +325,8 @@ class PythonCodec:
         if self.over:
             return
         if self.waiting == MAX_ANSWERS:
-            self.wrong, self.over = "answers", True
+            self.error = "the server asks for answers and does not read them"
+            self.over = True
             return
         self.waiting += 1
         self.texts.append(text)
@@ -351,15 +349,11 @@ class PythonCodec:
 
     # -- receiving
 
-    def receive(self, data: bytes, now: float) -> int:
+    def receive(self, data: bytes, now: float, out: Found) -> None:
         self.received_at = self.now = now
         if not self.over:
-            if self.connection == "synchronized" and logux_client.recognise(data, self.node_id) is not None:
-                self.out.alive += 1
-            self.inbox.append(bytes(data))
-        return 0
-
-    node_id = ""
+            self.inbox.append(data)
+            out.events += 1
 
     def next_message(self) -> bytes | None:
         return self.inbox.pop(0) if self.inbox else None
@@ -404,14 +398,11 @@ class PythonCodec:
                 return sync, action
         return None
 
-    def acknowledge(self, ms: int, counter: int, now: float) -> bool:
-        found = self.take(ms, counter, now)
-        if found is None:
-            return False
-        self.out.add(found[1].seq, ACKED)
-        self.processed += 1
-        self.out.progress += 1
-        return True
+    def acknowledge(self, ms: int, counter: int, now: float) -> None:
+        if found := self.take(ms, counter, now):
+            self.out.add(found[1].seq, ACKED)
+            self.processed += 1
+            self.out.progress += 1
 
     def undo(self, ms: int, counter: int, reason: int, now: float) -> tuple[int, bool]:
         runs = self.runs
@@ -441,9 +432,6 @@ class PythonCodec:
             runs.limit_processed = self.processed
         runs.added, runs.processed = self.added, self.processed
 
-    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        return self.out.take()
-
     # -- timeouts
 
     @property
@@ -470,11 +458,14 @@ class PythonCodec:
             return 0
         awaits = self.syncs or self.tokens
         if self.connection == "connecting" or (awaits and now >= self.silent_at):
-            self.over, self.wrong = True, "silence"
+            self.over = True
             return 1
         if self.jam is not None and now >= self.jam:
-            self.over, self.wrong = True, "jam"
-            self.jammed_for = self.patience
+            self.over = self.jammed = True
+            self.error = (
+                f"jam: the server has got {self.open} actions and processes none of the first for "
+                f"{self.patience:g} s; going on under a new client id"
+            )
             self.patience = min(2 * self.patience, MAX_PATIENCE * self.options.processing_timeout)
             self.jam_processed, self.jam_added = self.processed, self.added + self.open
             return -2
@@ -483,17 +474,17 @@ class PythonCodec:
         return 0
 
 
+class Codec(PythonCodec):
+    """The target as a codec."""
+
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
+        ours, theirs = super().outcomes(), self.target.out.take()
+        return ours[0] + theirs[0], ours[1] + theirs[1], ours[2]
+
+
 class PythonLogux(Logux):
     """The core with this codec."""
 
     def _make_codec(self, config: LoguxConfig, producer: bytes) -> Any:
         compact(config.action_type)
-        return PythonCodec(producer, config)
-
-    def encode(self, batch: Batch, events: int, now: float) -> int:
-        self._codec.batch = batch
-        return super().encode(batch, events, now)
-
-    def connected(self, now: float, random: Any = None) -> None:
-        super().connected(now, random)
-        self._codec.node_id = self.node_id
+        return Codec(Target(producer, config))

@@ -325,7 +325,7 @@ class AckFrames:
     def __init__(self) -> None:
         self.left = b""
         self.acked: list[int] = []
-        self.alive = self.progress = 0
+        self.progress = 0
 
     def feed(self, data: bytes) -> None:
         self.left += data
@@ -336,7 +336,6 @@ class AckFrames:
                 return
             (number,) = struct.unpack(">I", self.left[2:6])
             self.left = self.left[6:]
-            self.alive += 1
             if number:
                 newly = self.acknowledged(number)
                 self.acked += newly

@@ -7,7 +7,7 @@ import json
 import struct
 from array import array
 from itertools import accumulate
-from random import Random, random
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,6 @@ from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.hash import murmur3
-from logclient._ext.inflight import InflightBatches
 from logclient._ext.plog import (
     BAD_HEADER,
     COMMAND,
@@ -42,9 +41,10 @@ from logclient._ext.plog import (
     fragments,
 )
 from logclient.cli.probes import PlogProbe
+from logclient.codec import Connection, Settled
 from logclient.config import registry
 from logclient.config.parsing import parse
-from logclient.delivery.contract import Core, Reply, Settled
+from logclient.delivery.contract import Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.evidence import frames as readable
 from logclient.evidence.frames.plog import frames
@@ -56,6 +56,7 @@ from tests.oracle import plog as oracle
 from tests.plog.stat import STAT, stat_of
 from tests.support.batches import inflight_of
 from tests.support.configs import config_for, record_codecs
+from tests.support.connections import load
 from tests.support.lumberjack_inputs import near_objects, plain_objects
 
 PRODUCER = bytes(range(10))
@@ -63,42 +64,50 @@ UNPACED = {"pace": 0, "pace_bytes": 0}
 ID_1 = PRODUCER.hex() + "000000000001"
 
 
-def connected_core(tags: tuple[str, ...] = (), **options: Any) -> Plog:
+def connected(tags: tuple[str, ...] = (), **options: Any) -> Connection:
     core = Plog(config_for("plog", tags=",".join(tags), **{**UNPACED, **options}), PRODUCER)
-    core.connected(100.0, random)
-    return core
+    connection = Connection(core)
+    connection.connected(100.0)
+    return connection
 
 
-def awaited(core: Plog) -> int:
+def awaited(connection: Connection) -> int:
     """Return the number of questions without an answer, and of events in flight."""
-    return len(core._asked) + int(core._codec.unsent)
+    core = connection.core
+    assert isinstance(core, Plog)
+    return len(core._asked) + int(connection.codec.unsent)
 
 
-def sent(core: Plog) -> list[bytes]:
-    """Return the datagrams on the wire and mark them as sent."""
-    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
-    core.sent()
-    assert core.data_to_send() == []
+def on_wire(connection: Connection) -> bytes:
+    """Return the runs to send, with those of commands."""
+    assert connection.codec.answers() >= 0
+    data: bytes = connection.codec.take_bytes()
+    return data
+
+
+def sent(connection: Connection) -> list[bytes]:
+    """Return the datagrams to send and mark them as sent."""
+    data = on_wire(connection)
+    connection.codec.sent(len(data))
     return datagrams(data)
 
 
 def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes]:
     """Return the datagrams of these events, all of them sent."""
-    core = connected_core(**options)
-    in_flight, batch = inflight_of([(body, kind) for body in events])
-    assert core.encode(batch, len(events), 100.0) == len(events)
+    connection = connected(**options)
+    batch = load(connection, [(body, kind) for body in events])
+    assert connection.encode(batch, len(events), 100.0) == len(events)
     assert set(batch.statuses().values()) == {"inflight"}
-    in_flight.encoded(batch)
-    found = sent(core)
-    assert handed(core) == [(1, len(events))]
+    found = sent(connection)
+    assert handed(connection) == [(1, len(events))]
     return found
 
 
-def handed(core: Plog) -> list[tuple[int, int]]:
+def handed(connection: Connection) -> list[tuple[int, int]]:
     """Return the ranges of events that the kernel has by now."""
-    found = [event for event in core.events_received() if isinstance(event, Settled)]
+    found = [event for event in connection.events() if isinstance(event, Settled)]
     assert {(event.status, event.reason) for event in found} <= {("handed", "")}
-    return [pair for event in found for pair in event.ranges]
+    return [(event.first, event.last) for event in found]
 
 
 def columns_of(found: list[bytes]) -> tuple[bytes, array[int], array[int]]:
@@ -116,11 +125,6 @@ def feed(
 
 def header(count: int, index: int, size: int, id_: int, total: int, hash_: int = 0, tags: int = 0) -> bytes:
     return oracle.HEADER.pack(0, 1, count, index, size, id_, total, hash_, tags, 0)
-
-
-def test_core_has_the_type_and_codec_of_a_core() -> None:
-    core: Core = connected_core()
-    assert "logclient.codec" in repr(core.codec)
 
 
 class TestHash:
@@ -189,7 +193,7 @@ def runs_of(bodies: list[bytes]) -> bytes:
     codec = Codec(PRODUCER, datagram=MAX_DATAGRAM, unboxed=True, identity=False, packets=0, size=0)
     codec.connected(1.0)
     assert codec.encode(batch.capsule, len(bodies), 1.0) == len(bodies)
-    return b"".join(codec.buffers())
+    return codec.take_bytes()
 
 
 class TestRuns:
@@ -261,11 +265,11 @@ class TestMessages:
         """The verifier joins bodies without our id by these hashes."""
         for body in (b"plain", b'{"uuid":"mine"}', b"", b"\xff\0{}", b'{"uuid":{"a":[1]}}', b"[" * 1200):
             for kind in (RAW, BYTES):
-                core = connected_core()
-                in_flight, batch = inflight_of([(body, kind)])
-                core.encode(batch, 1, 100.0)
-                ids = json.loads(in_flight.encoded(batch).splitlines()[1])["ids"]
-                (one,) = sent(core)
+                connection = connected()
+                batch = load(connection, [(body, kind)])
+                connection.codec.encode(batch.capsule, 1, 100.0)
+                ids = json.loads(connection.in_flight.encoded(batch).splitlines()[1])["ids"]
+                (one,) = sent(connection)
                 rows = Decoder(PRODUCER).decode(one, array("q", [0]), array("q", [len(one)]))
                 assert STATUS_NAMES[rows.status[0]] == "foreign"
                 assert base64.b64decode(ids) == struct.pack("<QQ", *rows.id_hash.tolist())
@@ -289,64 +293,58 @@ class TestMessages:
     def test_message_numbers_wrap_to_1(self) -> None:
         codec = Codec(PRODUCER, packets=0, size=0, number=oracle.ID_MOST - 1, datagram=60)
         codec.connected(1.0)
-        in_flight, batch = inflight_of([(b"x" * 50, BYTES)] * 4)
+        _in_flight, batch = inflight_of([(b"x" * 50, BYTES)] * 4)
         assert codec.encode(batch.capsule, 4, 1.0) == 4
-        found = datagrams(b"".join(map(bytes, codec.buffers())))
+        found = datagrams(codec.take_bytes())
         numbers = [struct.unpack_from(">i", one, 8)[0] for one in found]
         assert numbers == [oracle.ID_MOST - 1] * 2 + [oracle.ID_MOST] * 2 + [1] * 2 + [2] * 2
-        del in_flight
 
     def test_message_numbers_restart_with_the_socket(self) -> None:
-        core = connected_core()
-        in_flight, batch = inflight_of([(b"x", BYTES)] * 4)
-        core.encode(batch, 2, 100.0)
-        in_flight.encoded(batch)
-        sent(core)
-        core.connection_lost()
-        core.connected(101.0, random)
-        core.encode(batch, 2, 101.0)
-        assert [one[11] for one in sent(core)] == [1, 2]
+        connection = connected()
+        batch = load(connection, [(b"x", BYTES)] * 4)
+        connection.encode(batch, 2, 100.0)
+        sent(connection)
+        connection.lost()
+        connection.connected(101.0)
+        connection.encode(batch, 2, 101.0)
+        assert [one[11] for one in sent(connection)] == [1, 2]
 
     def test_failed_event_takes_no_number(self) -> None:
-        core = connected_core(max_event_bytes=100)
-        in_flight, batch = inflight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
-        assert core.encode(batch, 3, 100.0) == 2
+        connection = connected(max_event_bytes=100)
+        batch = load(connection, [(b"x" * size, BYTES) for size in (100, 101, 5)])
+        assert connection.encode(batch, 3, 100.0) == 2
         assert batch.statuses() == {1: "inflight", 2: "failed", 3: "inflight"}
-        assert [one[11] for one in sent(core)] == [1, 2]
-        del in_flight
+        assert [one[11] for one in sent(connection)] == [1, 2]
 
     def test_max_message_includes_the_inserted_id(self) -> None:
-        core = connected_core(max_event_bytes=49)
-        in_flight, batch = inflight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
-        assert core.encode(batch, 2, 100.0) == 1
+        connection = connected(max_event_bytes=49)
+        batch = load(connection, [(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
+        assert connection.encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "inflight", 2: "failed"}
-        del in_flight
 
     def test_message_of_too_many_fragments_fails(self) -> None:
         codec = Codec(PRODUCER, packets=0, size=0, datagram=25, max_message=1 << 20)
         codec.connected(1.0)
-        in_flight, batch = inflight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
+        _in_flight, batch = inflight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
         assert codec.encode(batch.capsule, 2, 1.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
         assert codec.counts == (1, 0, 65535)
-        del in_flight
 
     def test_tags_of_one_event_replace_those_of_the_client(self) -> None:
         tags = join_tags(kafka_tags("orders", "7"))
-        core = connected_core(tags=("kt:logs",))
+        connection = connected(tags=("kt:logs",))
         tagged = RAW | TAGGED << 4
         events = [
             (b"{}", RAW), (len(tags).to_bytes(2, "big") + tags + b"{}", tagged), (b"\0\0{}", tagged),
             (b"\0", tagged), (b"\0\3ab", tagged), (b"{}", RAW | 2 << 4),
         ]  # fmt: skip
-        in_flight, batch = inflight_of(events)
-        assert core.encode(batch, 6, 100.0) == 3
+        batch = load(connection, events)
+        assert connection.encode(batch, 6, 100.0) == 3
         assert list(batch.statuses().values()) == ["inflight"] * 3 + ["failed"] * 3
-        judged = feed(Reassembler(), sent(core))
+        judged = feed(Reassembler(), sent(connection))
         assert [split_tags(judged.tags(i)) for i in range(3)] == [["kt:logs"], ["kt:orders", "pk:7"], []]
         assert judged.payload(1) == b'{"uuid":"%s2"}' % ID_1[:-1].encode()
         assert batch.hashes()[3] == oracle.xxh64(judged.payload(2), 42)
-        del in_flight
 
     @pytest.mark.slow
     @settings(max_examples=150, deadline=None)
@@ -368,17 +366,16 @@ class TestMessages:
             packets=0, size=0,
         )  # fmt: skip
         codec.connected(1.0)
-        in_flight, batch = inflight_of(events)
+        _in_flight, batch = inflight_of(events)
         found, statuses, hashes = oracle.encode(
             events, PRODUCER, room=room, tags=own, unboxed=unboxed, most=most, identity=identity
         )
         assert codec.encode(batch.capsule, len(events), 1.0) == statuses.count("inflight")
-        assert b"".join(map(bytes, codec.buffers())) == oracle.runs(found)
+        assert codec.take_bytes() == oracle.runs(found)
         assert list(batch.statuses().values()) == statuses
         got = batch.hashes()
         sent = [status == "inflight" for status in statuses]
         assert [got.get(seq, 0) if is_sent else 0 for seq, is_sent in enumerate(sent, 1)] == hashes
-        del in_flight
 
     def test_long_messages_are_hashed_beside_short_ones(self) -> None:
         """Long bodies are hashed four at a time, in any order beside others and over many runs."""
@@ -391,112 +388,102 @@ class TestMessages:
             PRODUCER, datagram=room, tags=tags, max_message=most, batch_bytes=most, packets=0, size=0
         )  # fmt: skip
         codec.connected(1.0)
-        in_flight, batch = inflight_of(events)
+        _in_flight, batch = inflight_of(events)
         found, statuses, hashes = oracle.encode(events, PRODUCER, room=room, tags=tags, most=most)
         assert codec.encode(batch.capsule, len(events), 1.0) == len(events) == statuses.count("inflight")
-        assert b"".join(map(bytes, codec.buffers())) == oracle.runs(found)
+        assert codec.take_bytes() == oracle.runs(found)
         assert list(batch.hashes().values()) == hashes
-        del in_flight
 
     def test_batch_ends_at_batch_bytes(self) -> None:
-        core = connected_core(max_event_bytes=1 << 20)
-        in_flight, batch = inflight_of([(b"x" * 600_000, BYTES)] * 3)
-        assert core.encode(batch, 3, 100.0) == 1
-        in_flight.encoded(batch)
-        assert core.encode(batch, 3, 100.0) == 1
-        in_flight.encoded(batch)
-        assert core.encode(batch, 3, 100.0) == 1
+        connection = connected(max_event_bytes=1 << 20)
+        batch = load(connection, [(b"x" * 600_000, BYTES)] * 3)
+        assert connection.encode(batch, 3, 100.0) == 1
+        assert connection.encode(batch, 3, 100.0) == 1
+        assert connection.encode(batch, 3, 100.0) == 1
 
 
 class TestHanded:
     """An event is handed when the kernel has all of its datagrams."""
 
-    def core_with_three_events(self) -> tuple[Plog, InflightBatches, list[int]]:
-        """Return a core with three events in four datagrams on the wire, and the bytes left after each
-        run."""
-        core = connected_core(mtu=576, unboxed=True)
+    def three_events(self) -> tuple[Connection, list[int]]:
+        """Return a connection with three events in four datagrams, and the bytes of each run."""
+        connection = connected(mtu=576, unboxed=True)
         bodies = [bytes([n]) * size for n, size in enumerate([10, 1000, 10], 65)]
-        in_flight, batch = inflight_of([(body, BYTES) for body in bodies])
-        assert core.encode(batch, 3, 100.0) == 3
-        in_flight.encoded(batch)
-        return core, in_flight, self.bytes_left_after_runs(core)
+        batch = load(connection, [(body, BYTES) for body in bodies])
+        assert connection.encode(batch, 3, 100.0) == 3
+        return connection, self.run_sizes(on_wire(connection))
 
-    def bytes_left_after_runs(self, core: Plog) -> list[int]:
-        data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
+    def run_sizes(self, data: bytes) -> list[int]:
         found, at = [], 0
         while at < len(data):
-            at += 8 + int.from_bytes(data[at : at + 4], "little")
-            found.append(len(data) - at)
+            found.append(8 + int.from_bytes(data[at : at + 4], "little"))
+            at += found[-1]
         return found
 
     def test_event_is_handed_with_its_last_datagram(self) -> None:
-        core, _, rests = self.core_with_three_events()
-        assert core._codec.counts == (1, 2, 4)
-        assert awaited(core) == 3
-        assert handed(core) == []
-        core.sent(rests[0] + 18)
-        assert handed(core) == [], "the first run has the first event"
+        connection, runs = self.three_events()
+        assert connection.codec.counts == (1, 2, 4)
+        assert awaited(connection) == 3
+        assert handed(connection) == []
+        connection.codec.sent(runs[0] - 18)
+        assert handed(connection) == [], "the first run has the first event"
         done: list[int] = []
-        for rest in rests:
-            core.sent(rest)
-            for first, last in handed(core):
+        for size in (18, *runs[1:]):
+            connection.codec.sent(size)
+            for first, last in handed(connection):
                 done += range(first, last + 1)
-            assert awaited(core) == 3 - len(done)
+            assert awaited(connection) == 3 - len(done)
         assert done == [1, 2, 3]
-        core.sent()
-        assert handed(core) == []
 
     def test_command_behind_events_is_not_an_event(self) -> None:
-        core, _, _ = self.core_with_three_events()
-        core.call("ping", b"x")
-        ping = self.bytes_left_after_runs(core)[-2]
-        core.sent(ping + 1)
-        assert (3, 3) not in handed(core)
-        core.sent()
-        assert awaited(core) == 1, "the ping"
+        connection, runs = self.three_events()
+        connection.core.call("ping", b"x")
+        (ping,) = self.run_sizes(on_wire(connection))
+        connection.codec.sent(sum(runs) - 1)
+        assert (3, 3) not in handed(connection)
+        connection.codec.sent(1 + ping)
+        assert handed(connection) == [(3, 3)]
+        assert awaited(connection) == 1, "the ping"
 
     def test_unsent_events_are_handed_over_the_next_socket(self) -> None:
-        core, in_flight, rests = self.core_with_three_events()
-        core.sent(rests[0])
-        assert handed(core) == [(1, 1)]
-        core.connection_lost()
-        in_flight.requeue()
-        core.connected(101.0, random)
-        assert awaited(core) == 0
-        batch = in_flight.pending()
+        connection, runs = self.three_events()
+        connection.codec.sent(runs[0])
+        assert handed(connection) == [(1, 1)]
+        connection.lost()
+        connection.connected(101.0)
+        assert awaited(connection) == 0
+        batch = connection.in_flight.pending()
         assert batch is not None
-        assert core.encode(batch, 3, 101.0) == 3  # the pump would have settled the first event
-        core.sent()
-        assert handed(core) == [(1, 3)]
+        assert connection.encode(batch, 3, 101.0) == 2
+        sent(connection)
+        assert handed(connection) == [(2, 3)]
 
     def test_at_most_2048_events_are_unsent(self) -> None:
-        core = connected_core()
-        in_flight, batch = inflight_of([(b"x", BYTES)] * 5000)
-        assert core.encode(batch, 5000, 100.0) == 2048
-        in_flight.encoded(batch)
-        assert core.credit(100.0)[0] == 0
-        assert core.encode(batch, 5000, 100.0) == 0
-        core.sent(self.bytes_left_after_runs(core)[0])
-        first = len(handed(core)) and core.credit(100.0)[0]
-        assert 0 < first < 2048
-        core.sent()
-        assert core.credit(100.0)[0] == 2048
+        connection = connected()
+        batch = load(connection, [(b"x", BYTES)] * 5000)
+        assert connection.encode(batch, 5000, 100.0) == 2048
+        assert connection.credit(100.0)[0] == 0
+        assert connection.encode(batch, 5000, 100.0) == 0
+        first, *others = self.run_sizes(on_wire(connection))
+        connection.codec.sent(first)
+        assert 0 < connection.credit(100.0)[0] < 2048
+        connection.codec.sent(sum(others))
+        assert connection.credit(100.0)[0] == 2048
 
 
 class TestPace:
     def test_burst_goes_first_and_then_the_rate(self) -> None:
-        core = connected_core(pace=1000, burst=(10.0, 0.0))
-        in_flight, batch = inflight_of([(b"x", BYTES)] * 100)
-        assert core.credit(100.0)[0] == 10
-        assert core.encode(batch, 100, 100.0) == 10
-        in_flight.encoded(batch)
-        assert core.credit(100.0) == (0, 0)
-        ready = core._codec.ready(100.0)
+        connection = connected(pace=1000, burst=(10.0, 0.0))
+        batch = load(connection, [(b"x", BYTES)] * 100)
+        assert connection.credit(100.0)[0] == 10
+        assert connection.encode(batch, 100, 100.0) == 10
+        assert connection.credit(100.0) == (0, 0)
+        ready = connection.codec.ready(100.0)
         assert ready == pytest.approx(100.005)
-        assert core.credit(100.004) == (0, 0)
-        assert core.credit(ready)[0] == 5
-        assert core.encode(batch, 100, ready) == 5
-        assert core.credit(200.0)[0] == 10  # no more than the bucket holds
+        assert connection.credit(100.004) == (0, 0)
+        assert connection.credit(ready)[0] == 5
+        assert connection.encode(batch, 100, ready) == 5
+        assert connection.credit(200.0)[0] == 10  # no more than the bucket holds
 
     @given(
         st.lists(st.floats(0.0001, 0.5), min_size=1, max_size=40),
@@ -505,88 +492,82 @@ class TestPace:
     @settings(deadline=None, max_examples=60)
     def test_pace_is_never_exceeded(self, pauses: list[float], pace: int, burst: int, parts: int) -> None:
         """At any time at most the burst, the accrued rate and one overdrawing message have gone."""
-        core = connected_core(pace=pace, burst=(burst, 0.0), mtu=576)
+        connection = connected(pace=pace, burst=(burst, 0.0), mtu=576)
         body = bytes(500 * parts)
-        in_flight, batch = inflight_of([(body, BYTES)] * 500)
-        each = len(fragments(body, 1, datagram=core._codec.datagram))
+        batch = load(connection, [(body, BYTES)] * 500)
+        each = len(fragments(body, 1, datagram=connection.codec.datagram))
         now, packets = 100.0, 0
         for pause in pauses:
-            core.encode(batch, 500, now)
-            in_flight.encoded(batch)
-            found = sent(core)
+            connection.encode(batch, 500, now)
+            found = sent(connection)
             packets += len(found)
             assert packets <= burst + (now - 100.0) * pace + each
             now += pause
 
     def test_pace_bytes_limits_bytes(self) -> None:
-        core = connected_core(pace_bytes=100_000, burst=(32.0, 0.0))  # 64 KiB at once
-        in_flight, batch = inflight_of([(bytes(20_000), BYTES)] * 20)
-        assert core.encode(batch, 20, 100.0) == 4
-        in_flight.encoded(batch)
-        ready = core._codec.ready(100.0)
+        connection = connected(pace_bytes=100_000, burst=(32.0, 0.0))  # 64 KiB at once
+        batch = load(connection, [(bytes(20_000), BYTES)] * 20)
+        assert connection.encode(batch, 20, 100.0) == 4
+        ready = connection.codec.ready(100.0)
         assert 100.1 < ready < 100.5
-        assert core.credit(ready)[0] > 0
+        assert connection.credit(ready)[0] > 0
 
     def test_message_goes_whole_and_overdraws(self) -> None:
-        core = connected_core(pace=100, burst=(1.0, 0.0), mtu=576)
-        in_flight, batch = inflight_of([(bytes(5000), BYTES)] * 2)
-        assert core.encode(batch, 2, 100.0) == 1
-        in_flight.encoded(batch)
-        assert len(sent(core)) == 10
-        assert core._codec.ready(100.0) == pytest.approx(100.1)
+        connection = connected(pace=100, burst=(1.0, 0.0), mtu=576)
+        batch = load(connection, [(bytes(5000), BYTES)] * 2)
+        assert connection.encode(batch, 2, 100.0) == 1
+        assert len(sent(connection)) == 10
+        assert connection.codec.ready(100.0) == pytest.approx(100.1)
 
     def test_pace_can_be_changed_while_running(self) -> None:
-        core = connected_core(pace=100)
-        in_flight, batch = inflight_of([(b"x", BYTES)] * 1000)
-        core.encode(batch, 100, 100.0)
-        in_flight.encoded(batch)
-        sent(core)
-        core.pace(100.0, 100_000.0)
-        assert core._codec.ready(100.0) == pytest.approx(100.0032, abs=0.0001)
-        assert core.credit(101.0)[0] == 640
-        core.pace(101.0, 0.0)
-        assert core._codec.ready(101.0) == 0.0
-        assert core.credit(101.0)[0] == 2048
+        connection = connected(pace=100)
+        batch = load(connection, [(b"x", BYTES)] * 1000)
+        connection.encode(batch, 100, 100.0)
+        sent(connection)
+        connection.core.pace(100.0, 100_000.0)
+        assert connection.codec.ready(100.0) == pytest.approx(100.0032, abs=0.0001)
+        assert connection.credit(101.0)[0] == 640
+        connection.core.pace(101.0, 0.0)
+        assert connection.codec.ready(101.0) == 0.0
+        assert connection.credit(101.0)[0] == 2048
         for rate in (-1.0, float("nan")):
             with pytest.raises(AssertionError):
-                core.pace(101.0, rate)
+                connection.core.pace(101.0, rate)
 
     def test_clock_that_stands_or_goes_back_gives_no_credit(self) -> None:
-        core = connected_core(pace=1000, burst=(1.0, 0.0))
-        in_flight, batch = inflight_of([(b"x", BYTES)] * 10)
-        assert core.encode(batch, 10, 100.0) == 1
-        in_flight.encoded(batch)
-        assert core.encode(batch, 10, 99.0) == 0
-        assert core.credit(100.0) == (0, 0)
+        connection = connected(pace=1000, burst=(1.0, 0.0))
+        batch = load(connection, [(b"x", BYTES)] * 10)
+        assert connection.encode(batch, 10, 100.0) == 1
+        assert connection.encode(batch, 10, 99.0) == 0
+        assert connection.credit(100.0) == (0, 0)
 
 
 class TestMtu:
     def test_datagram_size_follows_path_and_option(self) -> None:
-        core = connected_core()
-        assert core._codec.datagram == 1452
-        core.path_mtu(1500, 28)
-        assert core._codec.datagram == 1472
-        core.path_mtu(1500, 48)
-        assert core._codec.datagram == 1452
-        core.path_mtu(65536, 28)
-        assert core._codec.datagram == 65507
-        core = connected_core(mtu=1400)
-        assert core._codec.datagram == 1352
-        core.path_mtu(9000, 28)
-        assert core._codec.datagram == 1372
-        core.path_mtu(100, 28)  # every path carries 576 bytes: the kernel fragments below that
-        assert core._codec.datagram == 1372
-        core = connected_core()
-        core.path_mtu(100, 28)
-        assert core._codec.datagram == 528
+        connection = connected()
+        assert connection.codec.datagram == 1452
+        connection.core.path_mtu(1500, 28)
+        assert connection.codec.datagram == 1472
+        connection.core.path_mtu(1500, 48)
+        assert connection.codec.datagram == 1452
+        connection.core.path_mtu(65536, 28)
+        assert connection.codec.datagram == 65507
+        connection = connected(mtu=1400)
+        assert connection.codec.datagram == 1352
+        connection.core.path_mtu(9000, 28)
+        assert connection.codec.datagram == 1372
+        connection.core.path_mtu(100, 28)  # every path carries 576 bytes: the kernel fragments below that
+        assert connection.codec.datagram == 1372
+        connection = connected()
+        connection.core.path_mtu(100, 28)
+        assert connection.codec.datagram == 528
 
     def test_fragments_fit_the_mtu(self) -> None:
-        core = connected_core(mtu=1000)
-        core.path_mtu(65536, 28)
-        in_flight, batch = inflight_of([(bytes(3000), BYTES)])
-        core.encode(batch, 1, 100.0)
-        assert [len(one) for one in sent(core)] == [972] * 3 + [24 + 3000 - 3 * 948]
-        del in_flight
+        connection = connected(mtu=1000)
+        connection.core.path_mtu(65536, 28)
+        batch = load(connection, [(bytes(3000), BYTES)])
+        connection.encode(batch, 1, 100.0)
+        assert [len(one) for one in sent(connection)] == [972] * 3 + [24 + 3000 - 3 * 948]
 
 
 class TestOptions:
@@ -600,7 +581,7 @@ class TestOptions:
     ])  # fmt: skip
     def test_wrong_option_is_named(self, options: dict[str, Any], words: str) -> None:
         with pytest.raises(ConfigError, match=words):
-            connected_core(**options)
+            connected(**options)
 
     def test_wrong_identity_is_named(self) -> None:
         with pytest.raises(ConfigError, match="identity: must be one of id, own, none"):
@@ -692,95 +673,95 @@ class TestLoss:
 
 
 class TestCommands:
-    def replies(self, core: Plog, *answers: bytes, now: float = 100.5) -> list[Any]:
-        if answers:
-            core.receive_data(oracle.runs(answers), now)
-        return [(event.token, event.payload) for event in core.events_received() if isinstance(event, Reply)]
+    def replies(self, connection: Connection, *answers: bytes, now: float = 100.5) -> list[Any]:
+        found = connection.receive(oracle.runs(answers), now) if answers else connection.events()
+        return [(event.token, event.payload) for event in found if isinstance(event, Reply)]
 
     def test_commands_are_datagrams_and_kill_has_no_reply(self) -> None:
         assert command("ping", b"For17") == b"\0\0PINGFor17"
-        core = connected_core()
-        asked = [core.call("ping", b"a"), core.call("stat"), core.call("envi"), core.call("kill")]
-        assert asked == [1, 2, 3, 4]
-        assert sent(core) == [b"\0\0PINGa", b"\0\0STAT", b"\0\0ENVI", b"\0\0KILL"]
-        assert self.replies(core) == [(4, None)]
-        assert awaited(core) == 3
+        connection = connected()
+        call = connection.core.call
+        assert [call("ping", b"a"), call("stat"), call("envi"), call("kill")] == [1, 2, 3, 4]
+        assert sent(connection) == [b"\0\0PINGa", b"\0\0STAT", b"\0\0ENVI", b"\0\0KILL"]
+        assert self.replies(connection) == [(4, None)]
+        assert awaited(connection) == 3
 
     def test_pong_is_matched_by_its_payload(self) -> None:
-        core = connected_core()
-        first, second, own = core.call("ping", b"\0a"), core.call("ping", b"b"), core.call("ping")
-        (payload,) = [one[6:] for one in sent(core)][2:]
-        assert self.replies(core, b"PONGb") == [(second, b"PONGb")]
-        assert self.replies(core, b"PONG\0b", b"PONG") == []
-        assert self.replies(core, b"PONG" + payload, b"PONG\0a") == [
+        connection = connected()
+        call = connection.core.call
+        first, second, own = call("ping", b"\0a"), call("ping", b"b"), call("ping")
+        (payload,) = [one[6:] for one in sent(connection)][2:]
+        assert self.replies(connection, b"PONGb") == [(second, b"PONGb")]
+        assert self.replies(connection, b"PONG\0b", b"PONG") == []
+        assert self.replies(connection, b"PONG" + payload, b"PONG\0a") == [
             (own, b"PONG" + payload),
             (first, b"PONG\0a"),
         ]
-        assert self.replies(core, b"PONG\0a") == []
-        core.call("ping")
-        assert sent(core) != [b"\0\0PING" + payload]
+        assert self.replies(connection, b"PONG\0a") == []
+        call("ping")
+        assert sent(connection) != [b"\0\0PING" + payload]
 
     @pytest.mark.parametrize("kind", ["ping", "stat", "envi"])
     def test_an_answer_is_for_all_who_asked(self, kind: str) -> None:
-        core = connected_core()
-        tokens = [core.call(kind, b"x" * (kind == "ping")) for _ in range(2)]
+        connection = connected()
+        tokens = [connection.core.call(kind, b"x" * (kind == "ping")) for _ in range(2)]
         answer = {"ping": b"PONGx", "stat": stat_of(), "envi": b"Config()"}[kind]
-        assert self.replies(core, answer) == [(token, answer) for token in tokens]
-        assert self.replies(core, answer) == []
+        assert self.replies(connection, answer) == [(token, answer) for token in tokens]
+        assert self.replies(connection, answer) == []
 
     def test_oldest_of_many_questions_is_dropped(self) -> None:
-        core = connected_core()
+        connection = connected()
         for n in range(100):
-            core.call("ping", b"%d" % n)
-        assert awaited(core) == 64
-        assert self.replies(core, b"PONG35") == []
-        assert self.replies(core, b"PONG36") == [(37, b"PONG36")]
+            connection.core.call("ping", b"%d" % n)
+        assert awaited(connection) == 64
+        assert self.replies(connection, b"PONG35") == []
+        assert self.replies(connection, b"PONG36") == [(37, b"PONG36")]
 
     def test_stat_and_envi_are_told_apart(self) -> None:
-        core = connected_core()
-        stat, envi = core.call("stat"), core.call("envi")
+        connection = connected()
+        stat, envi = connection.core.call("stat"), connection.core.call("envi")
         text = b"Config(SimpleConfigObject({\xe9}))"
-        assert self.replies(core, text, stat_of()) == [(envi, text), (stat, stat_of())]
-        assert awaited(core) == 0
-        assert self.replies(core, stat_of(), b"Config()") == []
-        envi = core.call("envi")
-        assert self.replies(core, b'{"json":1}') == [(envi, b'{"json":1}')]
+        assert self.replies(connection, text, stat_of()) == [(envi, text), (stat, stat_of())]
+        assert awaited(connection) == 0
+        assert self.replies(connection, stat_of(), b"Config()") == []
+        envi = connection.core.call("envi")
+        assert self.replies(connection, b'{"json":1}') == [(envi, b'{"json":1}')]
 
     @pytest.mark.parametrize(("kind", "payload"), [("foo", b""), ("ping", bytes(1500))])
     def test_wrong_question_is_refused_and_not_sent(self, kind: str, payload: bytes) -> None:
-        core = connected_core()
+        connection = connected()
         with pytest.raises(ValueError, match="command: "):
-            core.call(kind, payload)
-        assert core.data_to_send() == []
-        assert awaited(core) == 0
+            connection.core.call(kind, payload)
+        assert on_wire(connection) == b""
+        assert awaited(connection) == 0
 
     def test_new_socket_forgets_questions(self) -> None:
-        core = connected_core()
-        core.call("stat")
-        core.connection_lost()
-        core.connected(101.0, random)
-        assert core.data_to_send() == []
-        assert self.replies(core, stat_of()) == []
-        assert core.call("stat") == 2
+        connection = connected()
+        connection.core.call("stat")
+        connection.lost()
+        connection.connected(101.0)
+        assert on_wire(connection) == b""
+        assert self.replies(connection, stat_of()) == []
+        assert connection.core.call("stat") == 2
 
     @given(
         st.lists(st.binary(max_size=30), max_size=5),
         st.lists(st.sampled_from(["ping", "stat", "envi"]), unique=True),
     )
     def test_any_reply_answers_at_most_one_question(self, answers: list[bytes], asked: list[str]) -> None:
-        core = connected_core()
+        connection = connected()
         for kind in asked:
-            core.call(kind)
-        core.receive_data(oracle.runs(answers), 100.1)
-        found = [event for event in core.events_received() if isinstance(event, Reply)]
-        assert len(found) + awaited(core) == len(asked)
+            connection.core.call(kind)
+        found = [
+            event for event in connection.receive(oracle.runs(answers), 100.1) if isinstance(event, Reply)
+        ]
+        assert len(found) + awaited(connection) == len(asked)
 
     @given(st.binary(max_size=60))
     def test_bytes_that_are_no_whole_runs_answer_nothing(self, data: bytes) -> None:
-        core = connected_core()
-        core.call("envi")
-        core.receive_data(data, 100.1)
-        found = [event for event in core.events_received() if isinstance(event, Reply)]
+        connection = connected()
+        connection.core.call("envi")
+        found = [event for event in connection.receive(data, 100.1) if isinstance(event, Reply)]
         try:
             answers = [one for one in datagrams(data) if not one.startswith(b"PONG")]
         except ValueError:
@@ -789,10 +770,10 @@ class TestCommands:
         assert [event.payload for event in found] == expected
 
     def test_replies_beyond_the_bound_are_dropped(self) -> None:
-        core = connected_core()
+        connection = connected()
         for _ in range(100):
-            core._codec.receive(oracle.runs([bytes(60_000)]), 100.0)
-        assert len(core._codec.take_replies()) == 17
+            connection.codec.receive(oracle.runs([bytes(60_000)]), 100.0)
+        assert len(connection.codec.take_replies()) == 17
 
     def test_probe_recognises_its_own_pong(self) -> None:
         probe = PlogProbe(SimpleNamespace(scheme="plog"))

@@ -17,15 +17,16 @@ import pytest
 import logclient
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.plog import HEADER, datagrams
+from logclient.codec import Connection
 from logclient.plog.core import Plog
-from logclient.plog.messages import parse_stat
+from logclient.plog.messages import command, parse_stat
 from logclient.plog.pacing import FIRST, ByQueue, ByStat, Sent, slow_start
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
 from tests.oracle import plog as oracle
 from tests.plog.stat import stat_of
-from tests.support.batches import inflight_of
 from tests.support.configs import config_for
+from tests.support.connections import load
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 
@@ -47,16 +48,14 @@ def test_messages_sent_fit_the_free_queue(held: int, size: int, mtu: int) -> Non
     core = Plog(config_for("plog", feedback="auto", mtu=mtu or None, identity="none"), PRODUCER)
     core.path_mtu(65_536, 28)
     core.receiver = lambda: (held, MOST, 0)
-    core.connected(1.0)
+    connection = Connection(core)
+    connection.connected(1.0)
     core.regulate(1.0)
-    in_flight, batch = inflight_of([(b"x" * size, BYTES)] * 300)
-    core.encode(batch, 300, 1.0)
-    in_flight.encoded(batch)
+    connection.encode(load(connection, [(b"x" * size, BYTES)] * 300), 300, 1.0)
     charge = 0
-    for wire in core.data_to_send():
-        for one in datagrams(b"".join(wire.buffers)):
-            # As the kernel accounts it: head, payload and tail rounded up; or pages, if it cuts a run itself.
-            charge += max(256 + (1 << (len(one) + 412 - 1).bit_length()), len(one) + 1080)
+    for one in datagrams(connection.codec.take_bytes()):
+        # As the kernel accounts it: head, payload and tail rounded up; or pages, if it cuts a run itself.
+        charge += max(256 + (1 << (len(one) + 412 - 1).bit_length()), len(one) + 1080)
     assert held + charge <= max(held, MOST)
     assert charge > 0 or held > MOST - 90_000
     assert not charge or held + charge > MOST / 4  # it is used well
@@ -152,9 +151,10 @@ def test_only_questions_that_go_unanswered_in_a_row_halve_the_pace() -> None:
 def test_pace_0_reads_no_queue_and_asks_nothing() -> None:
     core = Plog(config_for("plog", pace=0), PRODUCER)
     core.receiver = lambda: pytest.fail("looked")
-    core.connected(1.0)
-    assert core.regulate(1.0) == (float("inf"), False)
-    assert core.data_to_send() == []
+    connection = Connection(core)
+    connection.connected(1.0)
+    assert connection.send(1.0) == b""
+    assert core.regulate(1.0) == float("inf")
 
 
 # -- the slow start
@@ -179,28 +179,27 @@ class Simulated:
 
     def __init__(self, events: int, **options: Any) -> None:
         self.core = Plog(config_for("plog", **options), PRODUCER)
-        self.core.connected(0.0)
-        self.in_flight, self.batch = inflight_of([(BODY, 1)] * events)
+        self.connection = Connection(self.core)
+        self.connection.connected(0.0)
+        self.batch = load(self.connection, [(BODY, 1)] * events)
         self.events, self.now, self.look = events, 0.0, 0.0
         self.queued = self.taken = self.dropped = 0
 
     @property
     def sent(self) -> int:
-        return int(self.core._codec.counts[2])
+        return int(self.core.codec.counts[2])
 
     def run(self, seconds: float, takes: Any) -> None:
         """Advance in steps of 0.5 ms; `takes` (seconds, taken so far) gives the server's rate."""
         end, owed = self.now + seconds, 0.0
         while self.now < end and self.taken + self.dropped < self.events:
             if self.now >= self.look:
-                self.look, _ = self.core.regulate(self.now)
+                self.look = self.core.regulate(self.now)
             before = self.sent
-            credit = self.core.credit(self.now)[0]
+            credit = self.connection.credit(self.now)[0]
             if credit and before < self.events:
-                self.core.encode(self.batch, credit, self.now)
-                self.in_flight.encoded(self.batch)
-                self.core.data_to_send()
-                self.core.sent(0)
+                self.connection.encode(self.batch, credit, self.now)
+                self.connection.sent(len(self.connection.codec.take_bytes()))
             self.queued += self.sent - before
             self.dropped += max(0, self.queued - self.ROOM)
             self.queued = min(self.queued, self.ROOM)
@@ -225,7 +224,7 @@ def test_slow_start_spares_a_cold_server() -> None:
 
 def test_cold_server_loses_events_without_slow_start() -> None:
     run = Simulated(2000)
-    run.core.regulate = lambda now: (float("inf"), False)  # type: ignore[method-assign]
+    run.core.regulate = lambda now: float("inf")  # type: ignore[method-assign]
     run.run(5.0, cold)
     assert run.dropped > 100
 
@@ -237,9 +236,9 @@ def test_slow_start_ends_at_the_full_pace() -> None:
     before = run.sent
     run.run(0.5, lambda *_: 50_000)
     assert 4900 < run.sent - before < 5100
-    assert run.core.regulate(run.now) == (float("inf"), False)
+    assert run.core.regulate(run.now) == float("inf")
     run.core.connected(run.now)  # perhaps another server
-    assert run.core.regulate(run.now)[0] < float("inf")
+    assert run.core.regulate(run.now) < float("inf")
 
 
 def test_visible_queue_gets_the_full_pace_at_once() -> None:
@@ -264,39 +263,40 @@ def test_idle_core_reads_the_queue_rarely() -> None:
     core.connected(0.0)
     now = 0.0
     while now < 1000.0:
-        now, _ = core.regulate(now)
+        now = core.regulate(now)
     assert len(looks) < 40
 
 
 def test_feedback_auto_reads_the_queue_and_asks_nothing() -> None:
     core = Plog(config_for("plog", feedback="auto"), PRODUCER)
     core.receiver = lambda: (0, MOST, 0)
-    core.connected(1.0)
-    again, asks = core.regulate(1.0)
-    assert 1.0 < again <= 1.1 and not asks and not core.data_to_send()
+    connection = Connection(core)
+    connection.connected(1.0)
+    assert 1.0 < core.regulate(1.0) <= 1.1
     core.receiver = lambda: (MOST, MOST, 0)  # full: one packet at most
     core.regulate(1.1)
-    assert core.credit(1.2)[0] <= 1
+    assert connection.credit(1.2)[0] <= 1
     core.receiver = lambda: None  # gone, or for a moment
-    assert core.regulate(1.15)[1] is False
-    assert core.credit(1.15)[0] <= 1
+    core.regulate(1.15)
+    assert connection.credit(1.15)[0] <= 1
     core.receiver = lambda: (0, MOST, 0)
     core.regulate(1.2)
-    in_flight, batch = inflight_of([(BODY, 1)] * 1000)
-    assert 50 < core.encode(batch, 1000, 1.2) < MOST / 1280
-    in_flight.encoded(batch)
-    assert core.encode(batch, 1000, 1.9) == core.credit(1.9)[0] == 0  # and no more until the next look
+    assert connection.codec.take_bytes() == b""
+    batch = load(connection, [(BODY, 1)] * 1000)
+    assert 50 < connection.encode(batch, 1000, 1.2) < MOST / 1280
+    # and no more until the next look
+    assert connection.encode(batch, 1000, 1.9) == connection.credit(1.9)[0] == 0
 
 
 @pytest.mark.parametrize("feedback", ["stat", "auto"])
 def test_server_is_asked_if_its_queue_is_not_visible(feedback: str) -> None:
     core = Plog(config_for("plog", feedback=feedback), PRODUCER)
     core.receiver = lambda: None if feedback == "auto" else pytest.fail("looked")
-    core.connected(1.0)
-    again, asks = core.regulate(1.0)
-    assert asks and b"STAT" in b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers)
-    assert core.regulate(again)[1] is False  # one at a time
-    assert list(core.events_received()) == []
+    connection = Connection(core)
+    connection.connected(1.0)
+    assert b"STAT" in connection.send(1.0)
+    assert connection.send(core.regulate(1.0)) == b""  # one at a time
+    assert connection.events() == []
 
 
 class SlowPath:
@@ -309,8 +309,9 @@ class SlowPath:
 
     def __init__(self, takes: float, loses: float = 0.0) -> None:
         self.core = Plog(config_for("plog", feedback="stat", pace=2000), PRODUCER)
-        self.core.connected(0.0)
-        self.in_flight, self.batch = inflight_of([(BODY, 1)] * 200_000)
+        self.connection = Connection(self.core)
+        self.connection.connected(0.0)
+        load(self.connection, [(BODY, 1)] * 200_000)
         self.takes, self.loses, self.script = takes, loses, Random(1)
         self.queue: list[bool] = []  # whether it is a question
         self.now, self.owed = 0.0, 0.0
@@ -318,7 +319,7 @@ class SlowPath:
 
     @property
     def sent(self) -> int:
-        return int(self.core._codec.counts[2])
+        return int(self.core.codec.counts[2])
 
     def enter(self, question: bool) -> None:
         if len(self.queue) < 50 and self.script.random() >= self.loses:
@@ -333,24 +334,16 @@ class SlowPath:
             v0_commands=self.asked, handlers=[{"seen_messages": self.seen}],
         )  # fmt: skip
         self.asked += 1
-        self.core.receive_data(oracle.runs([answer]), self.now)
+        self.connection.receive(oracle.runs([answer]), self.now)
 
     def run(self, seconds: float) -> tuple[float, float]:
         """Return the packets sent, and those that arrived, per second."""
         before, there, end = self.sent, self.seen, self.now + seconds
         while self.now < end:
-            if self.core.regulate(self.now)[1]:
-                self.enter(True)
-            if credit := self.core.credit(self.now)[0]:
-                first = self.sent
-                self.core.encode(self.batch, credit, self.now)
-                self.in_flight.encoded(self.batch)
-                for _ in range(self.sent - first):
-                    self.enter(False)
-            self.core.data_to_send()
-            self.core.sent(0)
-            for _ in self.core.events_received():
-                pass
+            data = self.connection.send(self.now)
+            for datagram in datagrams(data):
+                self.enter(datagram == command("stat"))
+            self.connection.sent(len(data))
             self.owed = min(self.owed + self.takes * self.STEP, max(1.0, len(self.queue)))
             while self.owed >= 1 and self.queue:
                 self.owed -= 1
@@ -385,8 +378,8 @@ def test_a_small_loss_that_is_not_the_rates_slows_nothing() -> None:
 def test_counters_tell_what_is_missing() -> None:
     path = SlowPath(10_000, 0.05)
     path.run(10)
-    path.core.connection_lost()
-    path.core.connected(path.now)  # what was counted stays
+    path.connection.lost()
+    path.connection.connected(path.now)  # what was counted stays
     before = path.core.missing
     assert 0 < before <= path.sent - path.seen
     path.run(0.1)

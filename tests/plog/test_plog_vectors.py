@@ -27,6 +27,7 @@ from logclient._ext.plog import (
     Reassembler,
     fragments,
 )
+from logclient.codec import Connection
 from logclient.plog.core import Plog
 from logclient.plog.messages import command, parse_stat, split_tags
 from logclient.plog.pacing import Sent, lost_between
@@ -176,7 +177,7 @@ def test_message_ids_are_never_below_0() -> None:
     codec.connected(1.0)
     in_flight, batch = inflight_of([(b"x", BYTES)] * 3)
     codec.encode(batch.capsule, 3, 1.0)
-    sent = oracle.split(b"".join(map(bytes, codec.buffers())))
+    sent = oracle.split(codec.take_bytes())
     assert [int.from_bytes(one[8:12], "big", signed=True) for one in sent] == [oracle.ID_MOST, 1, 2]
     with pytest.raises(ValueError, match="id: 0 to"):
         fragments(b"x", -5)
@@ -195,15 +196,14 @@ def test_payload_once_delivered_is_delivered_again(case: dict[str, Any]) -> None
             config_for("plog", identity="none", unboxed=verdict == SIMPLE, pace=0, pace_bytes=0, mtu=1400),
             bytes(10),
         )
-        core.connected(1.0)
-        in_flight, batch = inflight_of([(payload, BYTES)])
-        assert core.encode(batch, 1, 1.0) == 1
-        sent = oracle.split(b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers))
+        connection = Connection(core)
+        connection.connected(1.0)
+        connection.put(payload, BYTES)
+        sent = oracle.split(connection.send(1.0))
         if verdict == SIMPLE:
             assert sent == [payload]
         else:
             assert reassembled(sent) == payload
-        del in_flight
 
 
 def test_murmur3_equals_the_recorded_hashes() -> None:

@@ -1081,6 +1081,13 @@ STAGES: dict[str, list[Stage]] = {
         Stage("import logclient"),
         Stage(),
     ],
+    "docs/codec.md": [
+        Stage(),
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "assert found.status == 'acked' and server.events(1)[0]['message'] == 'hello'\n",
+        ),
+    ],
     "docs/plog.md": [
         Stage(PLOG, "assert server.wait_for(events=3, timeout=20) and len(server.messages()) == 3"),
         Stage(after="assert Reassembler and len(list(datagrams)) == 1"),

@@ -1,4 +1,4 @@
-"""A new protocol costs one package and its rows in the registry, as a toy protocol and the sources show."""
+"""A new protocol costs one package, here or elsewhere, as a toy protocol and the sources show."""
 
 from __future__ import annotations
 
@@ -19,65 +19,58 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.client import Outcome
-from logclient.config import registry
+from logclient.codec import Connection, Settled
+from logclient.delivery.contract import Fatal
 from tests.support.package import PACKAGE, PROTOCOLS, modules
 from tests.support.patience import PATIENCE
 
 CORE = '''
 """Toy protocol: each event is a line with its sequence and body; the server answers the sequence."""
 
-from logclient._ext.constants import INFLIGHT
+from logclient._ext.constants import ACKED, INFLIGHT, STOP_PROTOCOL
 from logclient._ext.hash import xxh64
-from logclient.delivery.contract import Core, Fatal, Progress, Settled, Wire
+from logclient._ext.pump import PythonCodec
+from logclient.delivery.contract import Core
 
 
-class Toy(Core):
-    def __init__(self, config, producer):
-        self.inflight = config.inflight
-        self.connected(0.0, None)
+class Codec:
+    def __init__(self, inflight):
+        self.inflight = inflight
 
-    def connected(self, now, random):
-        self.waiting, self.out, self.events, self.buffer = [], [], [], b""
+    def connected(self, now):
+        self.waiting, self.buffer, self.error = [], b"", None
 
     def connection_lost(self):
-        self.connected(0.0, None)
+        self.waiting = []
 
     def credit(self, now):
         return self.inflight - len(self.waiting), 1 << 20
 
-    def encode(self, batch, events, now):
+    def encode(self, batch, events, now, wire, out):
         taken = batch.pending(events)
         for event in taken:
-            line = b"%d %s\\n" % (event.seq, event.body)
             batch.mark(event.seq, INFLIGHT, 0, xxh64(event.body))
             self.waiting.append(event.seq)
-            self.out.append(Wire([line]))
+            wire += b"%d %s\\n" % (event.seq, event.body)
         return len(taken)
 
-    def data_to_send(self):
-        return self.out
-
-    def sent(self, rest=0):
-        self.out = []
-
-    def receive_data(self, data, now):
+    def receive(self, data, now, out):
         *lines, self.buffer = (self.buffer + data).split(b"\\n")
         for line in lines:
             if not self.waiting or line != b"%d" % self.waiting[0]:
-                self.events.append(Fatal(ValueError("an answer to nothing"), False))
-                return
+                self.error = "an answer to nothing"
+                return STOP_PROTOCOL
             seq = self.waiting.pop(0)
-            self.events += [Settled("acked", "", [(seq, seq)]), Progress()]
+            out.items.append((seq, seq, ACKED, 0))
+            out.progress += 1
 
-    def events_received(self):
-        events, self.events = self.events, []
-        yield from events
+    def deadline(self):
+        return 0.0
 
-    def next_timeout(self, now):
-        return None
 
-    def handle_timeout(self, now):
-        pass
+class Toy(Core):
+    def __init__(self, config, producer):
+        super().__init__(PythonCodec(Codec(config.inflight)))
 '''
 
 CONFIG = '''
@@ -95,6 +88,19 @@ class ToyConfig(Config):
 
     inflight: int = option(integer(1, 1000), "10", "Most events sent and not yet acknowledged.")
 '''
+
+ROW = """
+from logclient.config.registry import Scheme
+
+SCHEME = Scheme(
+    protocol="toy",
+    config="toy_protocol.config:ToyConfig",
+    core="toy_protocol.core:Toy",
+    transport="logclient.transports.tcp:Tcp",
+    client="logclient.client:Client",
+    port=4242,
+)
+"""
 
 # Modules outside the protocols' own packages that name a protocol in their code, and why. A fifth protocol
 # is added to the tables among them only if it wants that service: a collector, faults, a verdict, a command.
@@ -150,30 +156,23 @@ class LineServer:
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package of the toy protocol and its two rows in the registry; nothing else knows of it."""
-    package = tmp_path / "toy_protocol"
+    """Install a package of the toy protocol; nothing of logclient knows of it."""
+    package, metadata = tmp_path / "toy_protocol", tmp_path / "toy_protocol-1.0.dist-info"
     package.mkdir()
-    (package / "__init__.py").touch()
+    (package / "__init__.py").write_text(ROW)
     (package / "core.py").write_text(CORE)
     (package / "config.py").write_text(CONFIG)
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-protocol\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[logclient.schemes]\ntoy = toy_protocol:SCHEME\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    row = registry.Scheme(
-        protocol="toy",
-        core="toy_protocol.core:Toy",
-        transport="logclient.transports.tcp:Tcp",
-        client="logclient.client:Client",
-        port=4242,
-        tls=False,
-    )
-    monkeypatch.setitem(registry.SCHEMES, "toy", row)
-    monkeypatch.setitem(registry.CONFIGS, "toy", "toy_protocol.config:ToyConfig")
     yield
     for name in [name for name in sys.modules if name.split(".")[0] == "toy_protocol"]:
         del sys.modules[name]
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_registered_protocol_works_with_a_client() -> None:
+def test_an_installed_protocol_works_with_a_client() -> None:
     with LineServer() as server, logclient.connect(f"toy://127.0.0.1:{server.port}?inflight=3") as client:
         deliveries = [client.submit({"n": n}) for n in range(100)]
         assert [delivery.result(PATIENCE) for delivery in deliveries] == [Outcome("acked")] * 100
@@ -183,7 +182,7 @@ def test_a_registered_protocol_works_with_a_client() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_registered_protocol_works_with_a_handler() -> None:
+def test_an_installed_protocol_works_with_a_handler() -> None:
     log = logging.Logger("app")
     with LineServer() as server:
         handler = logclient.Handler(f"toy://127.0.0.1:{server.port}")
@@ -196,7 +195,7 @@ def test_a_registered_protocol_works_with_a_handler() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_options_of_a_registered_protocol_are_checked() -> None:
+def test_options_of_an_installed_protocol_are_checked() -> None:
     with pytest.raises(logclient.ConfigError, match="inflight: must be a whole number from 1 to 1000"):
         logclient.connect("toy://127.0.0.1?inflight=0")
     with pytest.raises(logclient.ConfigError, match="compression: not an option of toy"):
@@ -204,7 +203,7 @@ def test_options_of_a_registered_protocol_are_checked() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_registered_protocol_without_decoder_and_probe_is_refused(
+def test_an_installed_protocol_without_decoder_and_probe_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     decode = pytest.importorskip("logclient.evidence.decode")
@@ -213,6 +212,32 @@ def test_a_registered_protocol_without_decoder_and_probe_is_refused(
         decode.wire("toy")
     assert cli.main(["check", "toy://127.0.0.1"]) == 2
     assert capsys.readouterr().err == f"logclient: protocol: 'toy' cannot be checked: {known}\n"
+
+
+@pytest.mark.usefixtures("toy")
+def test_an_installed_protocol_works_without_io() -> None:
+    connection = Connection.to("toy://server?inflight=1")
+    connection.connected(0.0)
+    assert [connection.put(b"{}"), connection.put(b"[]")] == [1, 2]
+    assert connection.send(0.0) == b"1 {}\n"
+    assert connection.receive(b"1\n", 0.1) == [Settled(1, 1, "acked")]
+    assert connection.send(0.1) == b"2 []\n"
+    (fatal,) = connection.receive(b"3\n", 0.2)
+    assert isinstance(fatal, Fatal) and str(fatal.error) == "an answer to nothing"
+    assert connection.lost() == []
+    connection.connected(1.0)
+    assert connection.send(1.0) == b"2 []\n"
+
+
+@pytest.mark.usefixtures("toy")
+def test_an_error_in_a_codec_is_raised() -> None:
+    connection = Connection.to("toy://server")
+    connection.connected(0.0)
+    connection.codec.target.inflight = None
+    connection.put(b"{}")
+    connection.send(0.0)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        connection.events()
 
 
 def names_a_protocol(path: Path) -> bool:

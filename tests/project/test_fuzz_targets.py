@@ -78,7 +78,7 @@ def test_a_difference_from_the_reference_is_noticed(name: str, monkeypatch: pyte
     """In their handling of answers: the rows of decoders are compared cell by cell."""
     target = load(name)
     if name == "logux_replies":
-        monkeypatch.setattr(target.oracle.PythonCodec, "acknowledge", lambda self, ms, counter, now: False)
+        monkeypatch.setattr(target.oracle.Target, "acknowledge", lambda self, ms, counter, now: False)
     else:
         kind, method = {"logjam_replies": ("Replies", "take"), "lumberjack_acks": ("Acks", "feed")}[name]
         monkeypatch.setattr(getattr(target.oracle, kind), method, lambda self, data: None)

@@ -42,6 +42,7 @@ ARROWS: dict[str, set[str]] = {
     "faces": {"client", "aio", "consumers"},
     "aio": {"client", "delivery"},
     "client": {"delivery", "records"},
+    "codec": {"contract"},
     "delivery": {"contract", "_ext pump", "_ext records"},
     "consumers": {"transports", "protocols", "_ext receivers"},
     "verify": {"evidence"},

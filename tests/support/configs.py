@@ -18,7 +18,7 @@ def config_for(scheme: str, path: str = "", **values: Any) -> Any:
 
     The values may be those of constants, too.
     """
-    kind: type[Config] = registry.load(registry.CONFIGS[registry.lookup(scheme).protocol])
+    kind: type[Config] = registry.load(registry.lookup(scheme).config)
     options = {name: option.default for name, option in declared_options(kind).items()}
     assert all(hasattr(kind, name) for name in values)
     options |= values

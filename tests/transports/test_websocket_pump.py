@@ -99,7 +99,7 @@ def by_hand(
 
         accepted = pool.submit(accept)
         link = transports.websocket().connect((HOST, listener.getsockname()[1]), Attempt())
-    core.connected(time.monotonic(), lambda: 0.5)
+    core.connected(time.monotonic())
     driven.connected()
     with accepted.result() as far:
         yield queue, in_flight, driven, group, link, far
