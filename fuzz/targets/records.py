@@ -21,6 +21,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from fuzz import memory
@@ -419,7 +420,8 @@ class Rig:
         self.encoder = Encoder(self.queue, **encoder)
         self.in_flight = InflightBatches(self.queue)
         self.sender = FastClient()
-        self.sender._bind(self.encoder, lambda seq, event, level: seq, lambda error, level: None)
+        sink: Any = SimpleNamespace(send_slowly=lambda seq, event, level: seq, lost=lambda error, level: None)
+        self.sender._bind(self.encoder, sink, revises=False)
 
     def handler(
         self,
@@ -440,9 +442,16 @@ class Rig:
             return record if program.byte() % 5 else None
 
         handler._bind(
-            self.encoder, attend, attend, maker, line_encoder, logging.Formatter(), own_emit, False,
-            bool(self.head.more & JSON), sample if self.head.more & SAMPLED else None,
-        )  # fmt: skip
+            self.encoder,
+            SimpleNamespace(wake=attend, put_slowly=attend),
+            ship=maker,
+            line_encoder=line_encoder,
+            formatter=logging.Formatter(),
+            own_emit=own_emit,
+            own_format=False,
+            json=bool(self.head.more & JSON),
+            sampling=sample if self.head.more & SAMPLED else None,
+        )
         logging.Handler.__init__(handler)
         return handler
 
