@@ -9,6 +9,9 @@ from logclient.delivery.contract import FOREVER
 LATE = 10.0
 """Seconds without an outcome, or an acknowledgement by TCP, after which ``last_error`` reports it."""
 
+STOPPED = 0.2
+"""Seconds after the time of a look, from which on it needs another one, so many seconds later."""
+
 SMALL = 1200
 """Bytes of a packet, without headers, that pass each path that can carry IPv6."""
 
@@ -68,6 +71,8 @@ class Path:
         if state is None or not state.waiting:
             self.due, self.late = FOREVER, False
             return False
+        # This process was stopped, and goes on: what waits may have been written just now.
+        stopped = now - self.due > STOPPED and state.acked != self._acked
         if not state.owes:
             self._since = now
         elif state.acked != self._acked:
@@ -75,4 +80,8 @@ class Path:
         self._acked = state.acked
         self.late = now - self._since >= LATE
         self.due = self._since + (self.silence if self.late else min(LATE, self.silence))
-        return now - self._since >= self.silence
+        dead = now - self._since >= self.silence
+        if dead and stopped:
+            self.due = now + STOPPED
+            return False
+        return dead

@@ -23,7 +23,7 @@ from logclient.delivery.backoff import Backoff
 from logclient.delivery.contract import FOREVER
 from logclient.delivery.endpoints import Endpoints
 from logclient.delivery.error_log import Diagnostics
-from logclient.delivery.path import LATE, SMALL, Path, TcpState
+from logclient.delivery.path import LATE, SMALL, STOPPED, Path, TcpState
 from logclient.transports.addresses import KEEP_ALIVE
 from tests.cores.rig import Recorder, Rig, Setup
 from tests.cores.server import silent
@@ -91,6 +91,18 @@ class TestClock:
             assert not path.look(float(now), DEAD._replace(owes=False, ack_age=120.0)) and not path.late
         assert not path.look(400.0, DEAD)
         assert path.look(390.0 + SILENCE, DEAD)
+
+    def test_a_process_that_was_stopped_looks_twice(self) -> None:
+        """What waits after that may have been written just now."""
+        path = Path(2.0)
+        path.wrote(0.0, 1)
+        assert not path.look(2.4, DEAD._replace(acked=900, ack_age=2.4)) and path.due == 2.4 + STOPPED
+        assert not path.look(2.6, DEAD._replace(acked=901, ack_age=0.1)) and path.due == 2.5 + 2.0
+        assert path.look(4.6, DEAD._replace(acked=901, ack_age=2.1))
+        path.begin(1)
+        path.wrote(10.0, 2)
+        assert not path.look(13.0, DEAD._replace(acked=5, ack_age=3.0))
+        assert path.look(13.2, DEAD._replace(acked=5, ack_age=3.2)), "nothing has come since"
 
     def test_without_knowledge_nothing_is_concluded(self) -> None:
         path = Path(SILENCE)
