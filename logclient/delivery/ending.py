@@ -3,14 +3,14 @@
 ::
 
     state     close, or in the background   exit begins               all is settled, or the deadline
-    running   draining, then ended          draining, then handed     -
-    draining  a new deadline, then ended    the deadline of the exit  handed or ended
-    handed    -                             -                         -
+    running   draining, then ended          draining, then at exit    -
+    draining  a new deadline, then ended    the deadline of the exit  at exit, or ended
+    at exit   -                             -                         -
     ended     -                             -                         -
 
-*Handed* is delivery at the end of the process: callers deliver later events in the calls that log them.
-An exit whose deadline passes while a sender does not come back hands over, too (`abandon`). The child of a
-fork begins running; handed when its parent was; ended when its parent was closed.
+*At exit* callers deliver later events in the calls that log them; also when the deadline of an exit passes
+while a sender does not come back (`abandon`). The child of a fork begins running; at exit when its parent
+was; ended when its parent was closed.
 
 The sender's thread::
 
@@ -39,7 +39,7 @@ class State(Enum):
 
     RUNNING = "running"
     DRAINING = "draining"
-    HANDED = "handed"
+    AT_EXIT = "at exit"
     ENDED = "ended"
 
 
@@ -49,7 +49,7 @@ class Ending:
     Args:
         patience: seconds that calls may wait in total once the process ends.
         closed: begin ended.
-        handed: begin handed, because the process ends.
+        at_exit: the process ends already.
 
     Attributes:
         closed: no more events are taken.
@@ -65,8 +65,8 @@ class Ending:
         give_up_at: when a caller that delivers has no more time.
     """
 
-    def __init__(self, patience: float, *, closed: bool = False, handed: bool = False) -> None:
-        self.state = State.ENDED if closed else State.HANDED if handed else State.RUNNING
+    def __init__(self, patience: float, *, closed: bool = False, at_exit: bool = False) -> None:
+        self.state = State.ENDED if closed else State.AT_EXIT if at_exit else State.RUNNING
         self.closed = closed
         self.patience = patience
         self.deadline = FOREVER
@@ -93,9 +93,9 @@ class Ending:
         return self.state is State.DRAINING
 
     @property
-    def is_handed(self) -> bool:
+    def at_exit(self) -> bool:
         """Whether callers deliver, because the process ends."""
-        return self.state is State.HANDED
+        return self.state is State.AT_EXIT
 
     @property
     def is_ended(self) -> bool:
@@ -105,7 +105,7 @@ class Ending:
     @property
     def inline(self) -> bool:
         """Whether callers deliver the events that they wait for, because there is no thread for it."""
-        return self.threadless or self.is_handed or lifecycle.forks_unseen()
+        return self.threadless or self.at_exit or lifecycle.forks_unseen()
 
     @property
     def stop_at(self) -> float:
@@ -147,12 +147,12 @@ class Ending:
             return False
         self.exit_by = min(self.exit_by, by)
         if self.state is State.RUNNING:
-            self.state, self._next = State.DRAINING, State.HANDED
+            self.state, self._next = State.DRAINING, State.AT_EXIT
             self._goal = last
             # Daemon threads that log on can be faster than delivery: half of the time without them.
             self.hand_off_at = (now + by) / 2
             self.deadline = by
-        elif self._bound or self._next is State.HANDED:
+        elif self._bound or self._next is State.AT_EXIT:
             self.deadline = min(self.deadline, by)
         else:
             # Often a client is dropped just before, by a function that ends the program.
@@ -163,25 +163,25 @@ class Ending:
         """Drain until the deadline: no thread is there that could log on faster than delivery."""
         self.hand_off_at = FOREVER
 
-    def hand_over(self) -> bool:
-        """Hand delivery to callers, when draining is over; return False when it ends instead."""
-        if self._next is State.HANDED:
-            self.state = State.HANDED
-        return self.is_handed
+    def pass_to_callers(self) -> bool:
+        """Let callers deliver, when draining is over; return False when delivery ends instead."""
+        if self._next is State.AT_EXIT:
+            self.state = State.AT_EXIT
+        return self.at_exit
 
     def end(self) -> None:
         """End: draining is over, and nothing is left to do."""
         self.state = State.ENDED
         self.closed = True
 
-    def handed_over(self, now: float) -> None:
+    def passed_to_callers(self, now: float) -> None:
         """Leave the rest of the time to callers."""
         self.patience = max(0.0, self.deadline - now)
         self.deadline = FOREVER
 
     def abandon(self, muted: bool) -> None:
-        """Hand over at the deadline of an exit, from a sender that does not come back."""
-        self.state = State.HANDED
+        """Let callers deliver at the deadline of an exit, because a sender does not come back."""
+        self.state = State.AT_EXIT
         self.patience = 0.0
         self.muted = muted
 

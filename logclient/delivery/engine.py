@@ -49,6 +49,7 @@ class Engine:
         callbacks: runs the callbacks of deliveries.
 
     Attributes:
+        is_ours: this is the process that has made it.
         producer: the 10 bytes that begin the id of each event.
         given_up: events that were not delivered in time.
         why: what kept the last of them from that, in words.
@@ -66,6 +67,7 @@ class Engine:
         self.given_up = 0
         self.why = ""
         self.turns = 0
+        self.is_ours = True
         orphan = setup.orphan
         self.producer = _draw_producer(config) if orphan is None else orphan.producer
         record = None if orphan is None else orphan.record
@@ -238,13 +240,15 @@ class Engine:
         if self.spool is not None:
             self.spool.close(deadline)
 
-    def hand_over(self) -> None:
+    def pass_to_callers(self) -> None:
         """Leave later events to callers at exit; queued events have the rest of the time."""
         deadline = self.ending.deadline
         # Daemon threads may log on: this thread delivers their events so far, they deliver later ones.
         target = self.last
-        while not self.reached(target) and time.monotonic() < deadline:
+        while self.is_ours and not self.reached(target) and time.monotonic() < deadline:
             self.turn(min(deadline, time.monotonic() + SLICE))
+        if not self.is_ours:
+            return
         if self.queue.settled < target:
             self.give_up(self.settle_rest())
         self.lanes.drain(deadline)
@@ -316,6 +320,7 @@ class Engine:
 
     def abandon(self) -> None:
         """In a forked child, let go of connections and files, which the parent goes on with."""
+        self.is_ours = False
         for lane in self.lanes:
             lane.abandon()
         if self.books.ledger is not None:

@@ -83,7 +83,7 @@ class Lane:
 
     Args:
         alone: it is the only one of its client, so every endpoint is its home; else the first one is.
-        handed: the process ends, so there are no trials while other events wait.
+        at_exit: the process ends, so there are no trials while other events wait.
 
     Attributes:
         keeps_connected: connect even if there is nothing to send.
@@ -105,7 +105,7 @@ class Lane:
         poke: Callable[[], object],
         *,
         alone: bool,
-        handed: bool,
+        at_exit: bool,
         keeps_connected: bool,
     ) -> None:
         self.core = core
@@ -113,7 +113,7 @@ class Lane:
         self.transport = transport
         self.pump = _make_pump(transport, in_flight, core, config)
         self.endpoints = Endpoints(endpoints, config, books.diagnostics)
-        self.trials = Trials(in_flight, config, len(endpoints), books, handed)
+        self.trials = Trials(in_flight, config, len(endpoints), books, at_exit)
         self.connection = ConnectionRecord(in_flight, self.pump)
         self.path = Path(config.silence)
         self.link: Link | None = None
@@ -583,7 +583,7 @@ class Lanes:
                 books,
                 pump.poke,
                 alone=len(setup.transports) == 1,
-                handed=ending.is_handed,
+                at_exit=ending.at_exit,
                 keeps_connected=setup.keeps_connected,
             )
             pump.add(lane.pump)

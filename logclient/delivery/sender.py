@@ -47,7 +47,6 @@ LOST_BYTES = 8 << 20
 REPLAY_DRAIN_S = 30.0
 """How long the sender of a dead owner's events waits for what the transport holds, once all are handed."""
 
-
 CHECK = 1.0
 """Seconds after which a caller that waits looks whether there is still a sender."""
 
@@ -91,7 +90,7 @@ class Sender:
         self._callbacks = CallbackThread(
             setup.log.warn_limited, lambda: None if (sender := found()) is None else sender.engine.submissions
         )
-        self._begin(Ending(config.atexit_timeout, handed=lifecycle.shutting_down()))
+        self._begin(Ending(config.atexit_timeout, at_exit=lifecycle.shutting_down()))
         if self.engine.books.keeps_lost:
             self.queue.keep_lost(LOST_BYTES)
         self.engine.open_spool()
@@ -158,10 +157,10 @@ class Sender:
         return started
 
     def _start_thread(self, wait: bool) -> bool:
-        ending, diagnostics = self.ending, self.engine.diagnostics
+        ending, diagnostics, starting = self.ending, self.engine.diagnostics, self._starting
         # Between the two hooks of a fork no thread may be started. And a log call in a destructor or signal
         # handler may come while this very thread starts one.
-        if ending.forking or not self._starting.acquire(blocking=wait):
+        if ending.forking or not starting.acquire(blocking=wait):
             return True
         try:
             # First: a sender that ends meanwhile sets it again.
@@ -199,7 +198,7 @@ class Sender:
                 raise
             return True
         finally:
-            self._starting.release()
+            starting.release()
 
     def _run(self) -> None:
         lifecycle.start_next()
@@ -261,12 +260,13 @@ class Sender:
     @contextmanager
     def role(self, seconds: float) -> Iterator[bool]:
         """Hold the role if it can be taken within `seconds`; yield whether it was."""
-        has = threads.acquire(self._role, seconds)
+        role = self._role  # the child of a fork that comes meanwhile has another
+        has = threads.acquire(role, seconds)
         try:
             yield has
         finally:
             if has:
-                self._role.release()
+                role.release()
 
     # -- close -------------------------------------------------------------------------------------
 
@@ -329,10 +329,10 @@ class Sender:
         """End, or leave the role to callers at exit. The caller holds the role."""
         if not self.ending.is_open:
             return
-        if self.ending.hand_over():
+        if self.ending.pass_to_callers():
             self._let_callers_deliver()
-            self.engine.hand_over()
-            self.ending.handed_over(time.monotonic())
+            self.engine.pass_to_callers()
+            self.ending.passed_to_callers(time.monotonic())
             return
         self.engine.end()
         self.ending.end()
@@ -437,8 +437,8 @@ class Sender:
             batches.renew()
         # Only the parent sends what a dead owner left.
         closed = self.closed or self.setup.orphan is not None
-        timeout, handed = self.setup.config.atexit_timeout, self.ending.is_handed
-        self._begin(Ending(timeout, closed=closed, handed=handed))
+        timeout = self.setup.config.atexit_timeout
+        self._begin(Ending(timeout, closed=closed, at_exit=self.ending.at_exit))
         parents.abandon()
         self.engine.submissions.fail_those_of(parents.submissions)
 
@@ -476,10 +476,10 @@ class Waiter:
 
     def _settled(self, target: int, timeout: float) -> bool:
         """Wait until every event up to `target` has its outcome; return whether it has."""
-        queue, engine = self._sender.queue, self._sender.engine
+        sender, queue = self._sender, self._sender.queue
 
         def done() -> bool:
-            return engine.reached(target)
+            return sender.engine.reached(target)
 
         def wait(seconds: float) -> bool:
             return queue.wait_settled(target, seconds)
@@ -490,7 +490,7 @@ class Waiter:
         """Wait until all events sent before this call have their outcome; return how many have not."""
         sender = self._sender
         sender.notice_fork()
-        if sender.ending.is_handed:
+        if sender.ending.at_exit:
             timeout = min(timeout, sender.ending.patience)
         target = sender.engine.last
         settled = self._settled(target, timeout)
@@ -501,7 +501,7 @@ class Waiter:
         """Flush, but do not wait for a server that cannot be reached."""
         sender = self._sender
         sender.notice_fork()
-        if sender.ending.is_handed:
+        if sender.ending.at_exit:
             timeout = min(timeout, sender.ending.patience)
         deadline = time.monotonic() + timeout
         target = sender.engine.last
@@ -536,7 +536,7 @@ class Waiter:
         """
         sender = self._sender
         sender.notice_fork()
-        if sender.ending.is_handed and not sender.closed:
+        if sender.ending.at_exit and not sender.closed:
             left = self.flush(max(0.0, timeout))
             with sender.role(SLICE) as has_role:
                 if has_role:
@@ -565,9 +565,11 @@ class Waiter:
             sender.ident = 0
 
     def drive(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Be the sender until ``done()``, where no thread is; return whether that came true."""
+        """Be the sender until ``done()``, where no thread is; return whether that came true.
+
+        A signal handler may fork meanwhile: the child goes on with its own engine.
+        """
         sender = self._sender
-        engine = sender.engine
         begin = time.monotonic()
         deadline = begin + timeout
         sender.queue.wake()  # a sender that sleeps: a caller waits
@@ -582,19 +584,20 @@ class Waiter:
                     continue
                 with self._acting(deadline):
                     try:
-                        engine.turn(min(deadline, time.monotonic() + SLICE))
+                        sender.engine.turn(min(deadline, time.monotonic() + SLICE))
                     except Exception as error:
                         if not sys.is_finalizing():
                             raise
                         # Destructors may log when Python imports nothing any more, as pyzmq wants to.
                         sender.ending.abandon(True)
                         words = f"events of destructors are not delivered: {described(error)}"
-                        engine.diagnostics.warn_limited("exit", f"{engine.url}: {words}")
+                        diagnostics = sender.engine.diagnostics
+                        diagnostics.warn_limited("exit", f"{diagnostics.url}: {words}")
                         break
-                    if sender.ending.is_handed:
-                        engine.turned_at_exit(done(), deadline)
+                    if sender.ending.at_exit:
+                        sender.engine.turned_at_exit(done(), deadline)
         if sender.ending.inline:
-            engine.submissions.callbacks.drain(deadline)
+            sender.engine.submissions.callbacks.drain(deadline)
             sender.ending.waited(time.monotonic() - begin)
         return done()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from logclient.delivery.ending import START_AGAIN, Ending, State
 
-RUNNING, DRAINING, HANDED, ENDED = State.RUNNING, State.DRAINING, State.HANDED, State.ENDED
+RUNNING, DRAINING, AT_EXIT, ENDED = State.RUNNING, State.DRAINING, State.AT_EXIT, State.ENDED
 PATIENCE = 2.0
 
 
@@ -37,11 +37,11 @@ NAMES = (
 class Model:
     """The table of transitions, as rows of a dictionary; times are whole seconds."""
 
-    AFTER_DRAINING = {"ended": ENDED, "handed": HANDED}
+    AFTER_DRAINING = {"ended": ENDED, "at exit": AT_EXIT}
 
-    def __init__(self, closed: bool = False, handed: bool = False) -> None:
+    def __init__(self, closed: bool = False, at_exit: bool = False) -> None:
         self.row: dict[str, Any] = {
-            "state": ENDED if closed else HANDED if handed else RUNNING,
+            "state": ENDED if closed else AT_EXIT if at_exit else RUNNING,
             "closed": closed,
             "deadline": math.inf,
             "goal": None,
@@ -71,7 +71,7 @@ class Model:
             return False
         row["exit"] = min(row["exit"], by)
         if row["state"] is RUNNING:
-            row.update({"state": DRAINING, "then": "handed", "goal": last, "deadline": by})
+            row.update({"state": DRAINING, "then": "at exit", "goal": last, "deadline": by})
             row["hand off"] = (now + by) / 2
         elif row["then"] == "ended" and row["set by"] != "a caller":
             row["deadline"] = row["exit"]
@@ -101,7 +101,7 @@ class Walk:
         assert real.patience == pytest.approx(row["patience"])
         assert real.is_open == (row["state"] in (RUNNING, DRAINING))
         assert real.is_draining == (row["state"] is DRAINING)
-        assert real.is_handed == (row["state"] is HANDED) and real.is_ended == (row["state"] is ENDED)
+        assert real.at_exit == (row["state"] is AT_EXIT) and real.is_ended == (row["state"] is ENDED)
         assert real.running == (row["thread"] != "absent")
         if real.running:
             assert real.stopping == (row["thread"] == "stopping")
@@ -149,11 +149,11 @@ class Walk:
         if not self.real.is_over(self.settled, self.last, self.now):
             return
         row = self.model.row
-        handed = self.real.hand_over()
-        assert handed == (row["then"] == "handed")
+        at_exit = self.real.pass_to_callers()
+        assert at_exit == (row["then"] == "at exit")
         row["state"] = Model.AFTER_DRAINING[row["then"]]
-        if handed:
-            self.real.handed_over(self.now)
+        if at_exit:
+            self.real.passed_to_callers(self.now)
             row["patience"] = max(0.0, row["deadline"] - self.now)
             row["deadline"] = math.inf
         else:
@@ -163,7 +163,7 @@ class Walk:
         if self.real.is_draining and self.model.row["exit"] <= self.now:
             self.real.abandon(bool(muted % 2))
             assert self.real.muted == bool(muted % 2)
-            self.model.row.update({"state": HANDED, "patience": 0.0})
+            self.model.row.update({"state": AT_EXIT, "patience": 0.0})
 
     def _call_waits(self, seconds: int) -> None:
         self.real.waited(seconds / 4)
@@ -215,8 +215,8 @@ class Walk:
 
     def _child(self, _: int) -> None:
         """Go on in the child of a fork, also of one that no hook has seen."""
-        self.real = Ending(PATIENCE, closed=self.real.closed, handed=self.real.is_handed)
-        self.model = Model(self.model.row["closed"], self.model.row["state"] is HANDED)
+        self.real = Ending(PATIENCE, closed=self.real.closed, at_exit=self.real.at_exit)
+        self.model = Model(self.model.row["closed"], self.model.row["state"] is AT_EXIT)
         self.last = self.settled = 0
 
 
@@ -250,7 +250,7 @@ class TestRows:
         ending = Ending(PATIENCE)
         ending.close(3.0)
         assert ending.exit(8.0, 0.0, 0) and ending.deadline == 3.0
-        assert not ending.hand_over()
+        assert not ending.pass_to_callers()
 
     def test_an_exit_gives_a_client_without_references_its_whole_time(self) -> None:
         ending = Ending(PATIENCE)
@@ -268,7 +268,7 @@ class TestRows:
     def test_a_close_during_the_exit_ends_within_it(self) -> None:
         ending = draining_for_exit()
         assert ending.close(100.0) and ending.deadline == 8.0
-        assert not ending.hand_over()
+        assert not ending.pass_to_callers()
 
     def test_the_first_half_of_an_exit_is_for_what_was_there_when_it_began(self) -> None:
         ending = draining_for_exit()
@@ -280,8 +280,8 @@ class TestRows:
 
     def test_callers_have_what_an_exit_has_left(self) -> None:
         ending = draining_for_exit()
-        assert ending.hand_over()
-        ending.handed_over(5.0)
+        assert ending.pass_to_callers()
+        ending.passed_to_callers(5.0)
         assert ending.patience == 3.0
         ending.waited(1.0)
         assert ending.patience == 2.0
@@ -292,8 +292,8 @@ class TestRows:
         assert ending.is_ended
 
     def test_a_closed_client_ends_in_the_child_of_an_exit(self) -> None:
-        assert Ending(PATIENCE, closed=True, handed=True).is_ended
-        assert Ending(PATIENCE, handed=True).is_handed
+        assert Ending(PATIENCE, closed=True, at_exit=True).is_ended
+        assert Ending(PATIENCE, at_exit=True).at_exit
 
     def test_a_fork_that_began_keeps_threads_away_until_it_is_over(self) -> None:
         ending = Ending(PATIENCE)

@@ -317,6 +317,37 @@ def test_the_sender_starts_once_threads_are_available(
     assert stats.acked + stats.handed == 10
 
 
+@needs_fork
+def test_a_fork_while_a_caller_delivers(build: Make, no_threads: list[str]) -> None:
+    """As in a signal handler. The child goes on in the call, with an engine and a role of its own."""
+    rig = build(FIFO, atexit_timeout=0.3)
+    rig.server.script = silent
+    original, pids = rig.engine.turn, list[int]()
+
+    def turn(until: float) -> None:
+        if not pids:
+            pids.append(os.fork())
+        original(until)
+
+    rig.engine.turn = turn  # type: ignore[method-assign]
+    error: BaseException | None = None
+    try:
+        assert rig.put() == 1
+    except BaseException as found:
+        error = found
+    if pids == [0]:
+        sender = rig.sender
+        with sender.role(0.0) as has_role:
+            good = has_role and error is None and sender.engine.is_ours and not sender.queue.forked
+        os._exit(not (good and rig.put() == 1))
+    assert error is None
+    _, status = os.waitpid(pids[0], 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert rig.stats().inflight == 1
+    rig.server.script = acknowledge
+    rig.reopen()
+
+
 def test_without_threads_the_caller_runs_callbacks(build: Make, no_threads: list[str]) -> None:
     rig = build(FIFO)
     seen: list[Outcome | None] = []
