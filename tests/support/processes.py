@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,7 @@ class CollectorProcess:
         self.query = query
         self.port = 0
         self._process: subprocess.Popen[str] | None = None
+        self._held: socket.socket | None = None  # nobody else gets the port between two lives
 
     @property
     def url(self) -> str:
@@ -101,13 +103,22 @@ class CollectorProcess:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self._process.stdout is not None
         self.port = json.loads(self._process.stdout.readline())["port"]
+        self._release()
 
     def end(self, number: int) -> None:
-        """Send the signal and see the process go."""
+        """Send the signal and see the process go. Its port refuses connections until the next start."""
         assert self._process is not None
         self._process.send_signal(number)
         self._process.communicate(timeout=PATIENCE)
         self._process = None
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", self.port))
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def __enter__(self) -> CollectorProcess:
         self.start()
@@ -118,6 +129,7 @@ class CollectorProcess:
     ) -> None:
         if self._process is not None:
             self.end(signal.SIGTERM)
+        self._release()
 
 
 def url_of(*collectors: Killable) -> str:
