@@ -24,6 +24,7 @@ from logclient.logux.messages import parse
 from tests.oracle import logux_codec as oracle
 from tests.support import recordings
 from tests.support.configs import logux_config
+from tests.support.connections import split
 
 EXTENSIONS = ("logux",)
 MAX_LEN = 4096
@@ -225,12 +226,7 @@ class _Side:
 
     def said(self) -> list[bytes]:
         """Return the messages to send."""
-        data, found = self.core.codec.take_bytes(), []
-        while data:
-            size = int.from_bytes(data[:4], "little")
-            found.append(data[4 : 4 + size])
-            data = data[4 + size :]
-        return found
+        return split(self.core.codec.take_bytes())
 
     def seen(self) -> list[str]:
         """Return outcomes and events in a form that can be compared, and check them."""

@@ -23,6 +23,7 @@ from logclient.logux.core import DebugText, Logux
 from logclient.logux.messages import Headers
 from tests.oracle.logux_codec import PythonLogux
 from tests.support.configs import logux_config
+from tests.support.connections import split
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
@@ -39,16 +40,6 @@ EVENTS: tuple[tuple[bytes, int], ...] = (
     (struct.pack("<qq", -(2**63), -1) + b'{"type":"a"}', K_RAW | TIMED), (b"short", K_RAW | TIMED),
     (b'{"big":"%b"}' % (b"x" * 700), K_RAW),
 )  # fmt: skip
-
-
-def split(data: bytes) -> list[bytes]:
-    """Return the messages that are behind their lengths."""
-    found = []
-    while data:
-        size = int.from_bytes(data[:4], "little")
-        found.append(data[4 : 4 + size])
-        data = data[4 + size :]
-    return found
 
 
 class Side:

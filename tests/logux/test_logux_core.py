@@ -29,7 +29,7 @@ from logclient.logux.core import Action, DebugText, Logux, Opened, Received, Und
 from logclient.logux.messages import Headers
 from tests.oracle import logux_client as oracle
 from tests.support.configs import logux_config
-from tests.support.connections import load
+from tests.support.connections import load, split
 from tests.support.examples import examples
 from tests.support.lumberjack_inputs import near_objects, plain_objects
 
@@ -72,16 +72,6 @@ class Driven(Connection):
 
 def make(clock: Clock | None = None, **options: Any) -> Connection:
     return Driven(Logux(logux_config(**{"token": "secret", **options}), PRODUCER), clock or Clock())
-
-
-def split(data: bytes) -> list[bytes]:
-    """Return the messages that are behind their lengths."""
-    found = []
-    while data:
-        size = int.from_bytes(data[:4], "little")
-        found.append(data[4 : 4 + size])
-        data = data[4 + size :]
-    return found
 
 
 def raw(connection: Connection) -> list[bytes]:
@@ -800,6 +790,16 @@ class LaterServer:
         del self.queue[:most]
 
 
+def with_two_headers(connection: Connection) -> LaterServer:
+    """Put three actions, the third with newer headers than the others; return the server that got them."""
+    numbered(connection, 3)
+    connection.core.post_command("headers", {"n": 1}, 1, connection.in_flight)
+    connection.core.post_command("headers", {"n": 3}, 3, connection.in_flight)
+    server = LaterServer(connection)
+    server.receive(more(connection))
+    return server
+
+
 def numbered(connection: Connection, n: int) -> Batch:
     return load(connection, [(b'{"n":%d}' % (i + 1), RAW) for i in range(n)])
 
@@ -843,11 +843,7 @@ class TestHeaders:
 
     def test_resent_action_has_its_former_headers(self) -> None:
         connection = connected()
-        numbered(connection, 3)
-        connection.core.post_command("headers", {"n": 1}, 1, connection.in_flight)
-        connection.core.post_command("headers", {"n": 3}, 3, connection.in_flight)
-        server = LaterServer(connection)
-        server.receive(more(connection))
+        server = with_two_headers(connection)
         assert server.seen == [] and server.headers == {"n": 1}
         connection.lost()
         connection.connected(NOW)
@@ -862,11 +858,7 @@ class TestHeaders:
 
     def test_suspect_has_its_former_headers(self) -> None:
         connection = connected()
-        numbered(connection, 3)
-        connection.core.post_command("headers", {"n": 1}, 1, connection.in_flight)
-        connection.core.post_command("headers", {"n": 3}, 3, connection.in_flight)
-        server = LaterServer(connection)
-        server.receive(more(connection))
+        server = with_two_headers(connection)
         server.work(1, "error")  # the first is the suspect
         server.work(1, "error")  # the second undone with it
         while len(server.seen) < 5:

@@ -22,6 +22,7 @@ from logclient.logux.core import DebugText, Logux, Opened
 from logclient.logux.messages import Headers
 from tests.support import recordings
 from tests.support.configs import logux_config
+from tests.support.connections import split
 
 pytestmark = pytest.mark.unit
 
@@ -68,12 +69,7 @@ class Player:
     def sent(self) -> list[Any]:
         """Return the messages that wait, without asking for more."""
         assert self.connection.codec.answers() == 0
-        data, found = self.connection.codec.take_bytes(), []
-        while data:
-            size = int.from_bytes(data[:4], "little")
-            found.append(json.loads(data[4 : 4 + size]))
-            data = data[4 + size :]
-        return found
+        return [json.loads(text) for text in split(self.connection.codec.take_bytes())]
 
     def lose(self) -> None:
         """End the connection; what was in flight is not sent again."""
