@@ -197,12 +197,12 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
             _waiting.pop(key, None)
 
 
-# -- signals ----------------------------------------------------------------------------------------
-
-
 def unless_green(done: Callable[[], bool], wait: Callable[[float], bool]) -> Callable[[float], bool]:
     """Return a wait that lets other greenlets run: ``wait`` is compiled, and would block them all."""
     return lambda seconds: wait_until(done, seconds) if is_green() else wait(seconds)
+
+
+# -- signals ----------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -289,8 +289,8 @@ class Lane:
         if self.fatal is not None:
             return "stopped"
         if self.link is not None:
-            return "up"
-        return "refused" if self.endpoints.all_refused else "down"
+            return "connected"
+        return "refused" if self.endpoints.all_refused else "disconnected"
 
     @property
     def holds_sender(self) -> bool:

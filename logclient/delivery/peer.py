@@ -27,7 +27,7 @@ class Peer:
 
     @property
     def connection(self) -> str:
-        """``up``; or ``stopped``: nothing more is sent; ``refused``: by each server; ``down``."""
+        """``connected``, ``disconnected``, ``refused`` by each server, or ``stopped``: nothing is sent."""
         return self._sender.engine.lanes.first.state
 
     def request(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:

@@ -151,7 +151,7 @@ class Producer:
         if sender.closed:
             if not sender.engine.books.report_refusal() and not sender.running and sender.ended:
                 self._queue.needs_sender = False
-        elif sender.ending.inline or not (sender.start() or not sender.ending.threadless):
+        elif sender.ending.inline or (not sender.start() and sender.ending.threadless):
             sender.waiter.deliver_inline()
 
     # -- events that are followed ----------------------------------------------------------------------

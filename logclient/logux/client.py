@@ -272,11 +272,11 @@ class Client(client.Client):
             is sent; see ``stats().last_error``
         """
         connection = self._peer.connection
+        if connection == "connected":
+            return self._core.state
         if connection == "refused":
             return "disconnected" if self.closed else "denied"
-        return (
-            self._core.state if connection == "up" else {"down": "disconnected"}.get(connection, connection)
-        )
+        return connection
 
     @property
     def node_id(self) -> str:
