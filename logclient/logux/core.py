@@ -51,7 +51,7 @@ from logclient.delivery.contract import FOREVER, CloseWanted, Core, CoreEvent, F
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux import messages
 from logclient.logux.config import LoguxConfig
-from logclient.logux.headers import MAX_SEQUENCE, HeaderHistory
+from logclient.logux.headers import HeaderHistory, HeaderSender
 
 _CONNECTING = "connecting"
 _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
@@ -185,8 +185,7 @@ class Logux(Core):
 
     def _begin(self) -> None:
         self._events: list[CoreEvent] = []
-        self._headers = HeaderHistory.NONE  # sent on this connection
-        self._check_headers = True  # there may be headers to send
+        self._headers = HeaderSender(self._history, self._codec)
         self._ended = False
         self._base = 0
         self._began = 0.0
@@ -205,7 +204,7 @@ class Logux(Core):
         self.sample_clocks(now)
         self._codec.connecting(now)
         self._began = now
-        self._send_newest()
+        self._headers.send_newest()
         token, subprotocol = self._secret, self._config.subprotocol
         if self._old_form and isinstance(subprotocol, int):
             subprotocol = f"{subprotocol}.0.0"
@@ -252,10 +251,7 @@ class Logux(Core):
         """``disconnected``, ``connecting``, ``synchronized`` or ``sending``. Any thread may read it."""
         return str(self._codec.state)
 
-    @property
-    def compressor(self) -> str:
-        """Empty: messages are not compressed here."""
-        return ""
+    compressor = ""  # messages are not compressed here
 
     # -- sending
 
@@ -282,49 +278,6 @@ class Logux(Core):
     @property
     def _synchronized(self) -> bool:
         return self._codec.state in ("synchronized", "sending")
-
-    def _order_headers(self) -> None:
-        """Send the newest headers if no event needs others first, and see whether others are left to send."""
-        if not self._synchronized or self._codec.over:
-            return
-        history = self._history
-        history.update()
-        if not (self._codec.open or self._codec.suspects or history.events_waiting):
-            self._send_newest()
-        self._check_headers = history.changed or history.several or self._headers != history.newest
-
-    def _send_wanted(self) -> None:
-        """Send the headers of the event that waits for them, or block."""
-        self._history.update()
-        self._check_headers = True
-        seq = self._codec.wanted
-        text, _, _ = self._history.of(seq)
-        if text != self._headers and self._codec.open:
-            self._codec.block()
-            return
-        self._send_headers(text)
-        self._set_range(seq)
-
-    def _send_newest(self) -> None:
-        text, first, _ = self._history.of(MAX_SEQUENCE)
-        self._send_headers(text)
-        self._set_range(first)
-
-    def _set_range(self, seq: int) -> None:
-        """Tell the codec which events have the headers of `seq`, which were sent."""
-        while True:
-            text, first, last = self._history.of(seq)
-            if text != self._headers:
-                first, last = 1, 0
-            self._codec.set_headers(first, last)
-            if not self._history.changed:
-                return
-            self._history.update()  # others were set meanwhile
-
-    def _send_headers(self, text: bytes) -> None:
-        if text != self._headers:
-            self._codec.say(text)
-            self._headers = text
 
     # -- in
 
@@ -421,21 +374,18 @@ class Logux(Core):
             # It does not name the action. The engine finds a poison event by the connections that the server
             # ends, so end this one in the same way.
             self._events.append(Inbound(DebugText(described)))
-            self._end(CloseWanted())
+            self._break(None)
         else:
             if messages.is_of_protocol_4(error) and not self._config.strict_spec:
                 words = f"{messages.describe_versions(4)}: {described}"
             self._break(ProtocolError(words), forever=error.type in ("wrong-protocol", "wrong-subprotocol"))
 
-    def _break(self, error: Exception, *, forever: bool = False) -> None:
-        self._end(Fatal(error, forever))
-
-    def _end(self, event: Fatal | CloseWanted) -> None:
-        """End the connection, once."""
+    def _break(self, error: Exception | None, *, forever: bool = False) -> None:
+        """End the connection, once; None: as if the server had ended it."""
         if not self._ended:
             self._ended = True
             self._codec.end()
-            self._events.append(event)
+            self._events.append(CloseWanted() if error is None else Fatal(error, forever))
 
     def _received(self, added: int | float) -> None:
         self._last_received = max(self._last_received, added)
@@ -473,7 +423,7 @@ class Logux(Core):
     def _read_events(self) -> Iterator[CoreEvent]:
         self._read_on()
         if self._codec.wanted:
-            self._send_wanted()
+            self._headers.send_wanted()
         events, self._events = self._events, []
         yield from events
         for token in self._codec.pongs():
@@ -496,15 +446,13 @@ class Logux(Core):
         Once a second at least: else an event that is made while the wall clock is set gets a wrong time.
         """
         self._now = now
-        if self._history.changed:
-            self._history.update()
-            self._check_headers = True
+        self._headers.take()
         self._codec.sample(now, self.wall())
 
     def regulate(self, now: float) -> float:
         """Send headers that were set, if no event needs others first."""
-        if self._check_headers:
-            self._order_headers()
+        if self._synchronized and not self._codec.over:
+            self._headers.order()
         return FOREVER
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from logclient._ext.inflight import InflightBatches
+from logclient._ext.logux import Codec
 from logclient.logux.messages import Headers, pack, parse
 
 MAX_SEQUENCE = (1 << 64) - 1
@@ -105,3 +106,63 @@ class HeaderHistory:
         after = bisect_right(marks, seq, key=_first_of)
         last = marks[after].first - 1 if after < len(marks) else MAX_SEQUENCE
         return marks[after - 1].text, marks[after - 1].first, last
+
+
+class HeaderSender:
+    """Sends headers on one connection, in order with the events that they are for. For the sender."""
+
+    def __init__(self, history: HeaderHistory, codec: Codec) -> None:
+        self._history = history
+        self._codec = codec
+        self._sent = HeaderHistory.NONE
+        self._check = True  # there may be headers to send
+
+    def take(self) -> None:
+        """Take headers that were set."""
+        if self._history.changed:
+            self._history.update()
+            self._check = True
+
+    def order(self) -> None:
+        """Send the newest headers if no event needs others first, and see whether others are left to send."""
+        if not self._check:
+            return
+        history = self._history
+        history.update()
+        if not (self._codec.open or self._codec.suspects or history.events_waiting):
+            self.send_newest()
+        self._check = history.changed or history.several or self._sent != history.newest
+
+    def send_wanted(self) -> None:
+        """Send the headers of the event that waits for them, or block."""
+        self._history.update()
+        self._check = True
+        seq = self._codec.wanted
+        text, _, _ = self._history.of(seq)
+        if text != self._sent and self._codec.open:
+            self._codec.block()
+            return
+        self._send(text)
+        self._set_range(seq)
+
+    def send_newest(self) -> None:
+        """Send the headers that were set last."""
+        text, first, _ = self._history.of(MAX_SEQUENCE)
+        self._send(text)
+        self._set_range(first)
+
+    def _set_range(self, seq: int) -> None:
+        """Tell the codec which events have the headers of `seq`, which were sent."""
+        while True:
+            text, first, last = self._history.of(seq)
+            if text != self._sent:
+                first, last = 1, 0
+            self._codec.set_headers(first, last)
+            if not self._history.changed:
+                return
+            self._history.update()  # others were set meanwhile
+
+    def _send(self, text: bytes) -> None:
+        if text != self._sent:
+            self._codec.say(text)
+            self._sent = text

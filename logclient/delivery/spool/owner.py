@@ -1,8 +1,8 @@
-"""The spool of one client in one process: opening, growth, adoption of what dead owners left.
+"""The spool of one client in one process: opening, growth, end.
 
 A thread of its own adds segments ahead of need, because that makes system calls; it does without the GIL.
-Another looks for dead owners, and a third one writes the log, if there is one. The sender marks outcomes and
-frees slots (``_ext/inflight``); callers only store (``_ext/queue``).
+Another looks for dead owners (`Adoption`), and a third one writes the log, if there is one. The sender marks
+outcomes and frees slots (``_ext/inflight``); callers only store (``_ext/queue``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from logclient import threads
 from logclient._ext.spool import SEGMENT, SUPPORTED, Log, Segments
 from logclient.delivery import lifecycle
 from logclient.delivery.spool import owner_files
-from logclient.errors import LedgerError, describe_error, is_shortage
+from logclient.delivery.spool.adoption import Adoption
+from logclient.errors import LedgerError, describe_error
 from logclient.files import private_directory
 from logclient.standard import os, time
 
@@ -47,8 +48,7 @@ class Spool:
     """The spool of one client.
 
     Args:
-        adopt: makes the sender of what a dead owner left, and has a function called at its end.
-        ledger: the directory of ledgers; None: there is none.
+        make_replayer, ledger: see `Adoption`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Spool:
         config: Config,
         queue: EventQueue,
         diagnostics: Diagnostics,
-        adopt: Callable[[owner_files.OrphanSpool, Callable[[], object]], Any],
+        make_replayer: Callable[[owner_files.OrphanSpool, Callable[[], object]], Any],
         ledger: str | None,
     ) -> None:
         assert config.spool is not None
@@ -66,8 +66,7 @@ class Spool:
         self._always = config.spool_mode == "always"
         self._queue = queue
         self._diagnostics = diagnostics
-        self._adopt = adopt
-        self._ledger = ledger
+        self._adoption = Adoption(config.spool, ledger, make_replayer, diagnostics)
         self._lock = threads.RLock()
         self._opener = 0  # the thread that opens or leaves the files
         self._files: owner_files.OwnerFiles | None = None
@@ -85,8 +84,6 @@ class Spool:
         self._closed = False
         self._ending = False
         self._full_until = 0.0
-        self._replayer: Any = None  # a `Sender`, which this may not import
-        self._refused: set[str] = set()
         self.error = ""  # why it stopped
 
     # -- opening -----------------------------------------------------------------------------------
@@ -112,15 +109,8 @@ class Spool:
             finally:
                 self._queue.open_first(False)
                 self._opener = 0
-        if self._segments is not None and (self._always or self._has_others()):
+        if self._segments is not None and (self._always or self._adoption.has_candidates()):
             self.start()  # else the sender does
-
-    def _has_others(self) -> bool:
-        """Return whether there may be something to adopt."""
-        try:
-            return sum(1 for _ in owner_files.owners(self.directory)) > 1
-        except OSError:
-            return False
 
     def _open(self, producer: bytes) -> None:
         directory, config = self.directory, self._config
@@ -237,7 +227,10 @@ class Spool:
     def _look_around(self) -> None:
         while not self._is_over:
             self._keep_lock()
-            self._look_for_dead()
+            with self._lock:
+                if not self._is_over:
+                    own = self._files.producer if self._files is not None else ""
+                    self._adoption.look(own, self._boot, self._look_now.set)
             self._look_now.wait(LOOK_EVERY)
             self._look_now.clear()
 
@@ -249,59 +242,6 @@ class Spool:
                 self._warn(
                     "the program closed its lock, and it cannot be locked again: events may be sent twice"
                 )
-
-    # -- adoption ----------------------------------------------------------------------------------
-
-    def _look_for_dead(self) -> None:
-        """Have the next dead owner's events sent, if there is one, and none is being adopted."""
-        with self._lock:
-            if self._is_over:
-                return
-            if self._replayer is not None:
-                if not self._replayer.ended:
-                    return
-                self._replayer = None
-            orphan = self._next_orphan()
-            if orphan is None:
-                return
-            try:
-                self._replayer = self._adopt(orphan, self._look_now.set)
-                self._replayer.waiter.replay()
-            except Exception as error:
-                orphan.close()
-                self._refuse(orphan.files, error)
-
-    def _next_orphan(self) -> owner_files.OrphanSpool | None:
-        """Lock and read the files of the oldest owner that has ended."""
-        own = self._files.producer if self._files is not None else ""
-        try:
-            found = list(owner_files.owners(self.directory))
-        except OSError:
-            return None
-        for files in found:
-            if files.producer == own or files.producer in self._refused or not files.lock():
-                continue
-            try:
-                orphan, words = owner_files.read_orphan(files, self._boot, self._ledger)
-            except Exception as error:
-                self._refuse(files, error)
-                continue
-            if words:
-                self._report(f"{files.lock_path}: {words}")
-            if orphan is not None:
-                return orphan
-            files.remove()
-        return None
-
-    def _refuse(self, files: owner_files.OwnerFiles, error: Exception) -> None:
-        """Leave the files to others: what cannot be adopted must not end the adoption of the rest."""
-        if not is_shortage(error):
-            self._refused.add(files.producer)
-        files.unlock()
-        self._report(f"cannot adopt {files.lock_path}: {error}")
-
-    def _report(self, text: str) -> None:
-        self._diagnostics.warn_limited("adoption", f"{self._diagnostics.url}: spool: {text}")
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -336,16 +276,15 @@ class Spool:
         """End: stop adopting, and remove the files unless events are left in them.
 
         Args:
-            deadline: the monotonic second by which an replayer must end.
+            deadline: the monotonic second by which an adoption must end.
         """
         self._closed = True
         self._look_now.set()
         if self._segments is not None:
             self._segments.wake()
-        with self._lock:
-            replayer, self._replayer = self._replayer, None
-        if replayer is not None:
-            replayer.waiter.close(max(0.0, min(deadline - time.monotonic(), 1.0)))
+        with self._lock:  # a look that goes on ends first
+            pass
+        self._adoption.close(deadline)
         segments, files = self._segments, self._files
         if segments is None or files is None:
             return
@@ -431,7 +370,7 @@ class Spool:
         self._look_now = threads.Event()
         self._closed = True
         self._thread = self._log_thread = self._look_thread = None
-        self._replayer = None
+        self._adoption.abandon()
         if self._log is not None:
             self._log.abandon()
         if self._segments is not None:
