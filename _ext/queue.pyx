@@ -322,7 +322,7 @@ cdef class EventQueue:
 
     @property
     def needs_sender(self) -> bool:
-        """Whether each put must be followed by ``Producer.wake()``."""
+        """Whether each put must be followed by ``Producer.ensure_sender()``."""
         return self.h.needs_sender != 0
 
     @needs_sender.setter
@@ -543,6 +543,8 @@ cdef class EventQueue:
         cdef double left
         cdef bint done, waits
         while True:
+            if h.generation != lc_forks:       # by a signal handler: another thread may have had the mutex
+                return False
             left = end - lc_monotonic()
             with nogil:
                 lc_mutex_lock(&h.mutex)

@@ -123,15 +123,11 @@ class AsyncClient:
         return left
 
     async def _close(self, timeout: float) -> int:
-        waiter = self._waiter
         deadline = time.monotonic() + timeout
-        if waiter.begin_close(timeout):
-            await self._settled(waiter.last, timeout)
-            await _until(waiter.has_left, max(deadline, time.monotonic() + ENDING))
-            waiter.end_close()
-            await _until(waiter.called_back, max(deadline, time.monotonic() + ENDING))
-            waiter.drain_callbacks(0.0)
-        return waiter.remaining
+        for done in self._waiter.closing(timeout):
+            await self._settled(self._waiter.last, max(0.0, deadline - time.monotonic()))
+            await _until(done, max(deadline, time.monotonic() + ENDING))
+        return self._waiter.remaining
 
     def stats(self) -> Stats:
         """Return all counts in one consistent snapshot."""

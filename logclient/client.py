@@ -41,7 +41,6 @@ from logclient.files import open_to_all, private_directory
 from logclient.records import context, spans
 
 if TYPE_CHECKING:
-    from threading import Lock
     from typing import Unpack
 
     from logclient.config.options import Options
@@ -140,7 +139,7 @@ class Client(FastClient):
     def __init__(self, config: Config) -> None:
         self.config = config
         self.front_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # they have `setLevel`
-        self._reconfiguring: dict[int, Lock] = {}
+        self._reconfiguring: dict[int, threads.RLock] = {}
         self._sender = _Senders(config, self._core_factory(config)).make()
         self._waiter = self._sender.waiter
         self._peer = Peer(self._sender)
@@ -519,7 +518,7 @@ class Sink(Producer):
             body, kind, *_ = encoded(self.encoder, event)  # its changed values are counted already
             return self.put_or_raise(body, level, kind, seq)
         if self._queue.needs_sender:
-            self.wake()
+            self.ensure_sender()
         return seq
 
     def revise(self, event: Event, level: int) -> int:

@@ -241,11 +241,6 @@ def Lock() -> threading.Lock:
     return lock
 
 
-def lock_here(locks: dict[int, threading.Lock]) -> threading.Lock:
-    """Return this process's lock out of `locks`; a forked child may find its parent's held for ever."""
-    return locks.setdefault(os.getpid(), Lock())
-
-
 class RLock:
     """A native lock that its owner may take again. All greenlets of a thread are one owner."""
 
@@ -262,6 +257,11 @@ class RLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def lock_here(locks: dict[int, RLock]) -> RLock:
+    """Return this process's lock out of `locks`; a forked child may find its parent's held for ever."""
+    return locks.setdefault(os.getpid(), RLock())
 
 
 def acquire(lock: threading.Lock, timeout: float | None = None) -> bool:

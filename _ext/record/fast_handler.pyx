@@ -349,7 +349,7 @@ cdef class FastHandler:
             if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED:
                 self.sink.put_slowly(seq, PyBytes_FromStringAndSize(<const char *> body, size), level, kind)
             else:
-                self.sink.wake()
+                self.sink.ensure_sender()
         except Exception:
             self._report_error(record)
         return 0

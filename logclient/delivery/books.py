@@ -30,7 +30,7 @@ NO_ROOM = {"overflow": "queue", "spool_full": "spool"}
 
 
 class Books:
-    """The books of one client. The sender alone writes in them; callers submit, request and report errors.
+    """The books of one client. Who has the role of the sender writes in them; callers submit and request.
 
     Attributes:
         watcher: tells the application of outcomes and errors; None: it does not want to know.
@@ -161,7 +161,7 @@ class Books:
         hint = "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
         text = f"{self.diagnostics.url}: {what} dropped {when}: no room in the {places}{hint}"
         if at_end:
-            lifecycle.given_up(log, dropped - self._dropped, text, "dropped")
+            lifecycle.report_given_up(log, dropped - self._dropped, text, "dropped")
             self._dropped = dropped
         elif log.warn_limited("dropped so far", text):
             self._dropped = dropped
@@ -196,7 +196,7 @@ class Books:
         """
         if self.keeps_lost and not self._saves_later:
             self._saves_later = True
-            self.submissions.callbacks.run(self.save_lost)
+            self.submissions.callbacks.queue(self.save_lost)
         dropped = self._in_flight.queue.counters()["dropped"]
         if not self._refusal_reported and dropped.get("closed"):
             self._refusal_reported = True

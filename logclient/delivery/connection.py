@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient.delivery.attempt import Attempt, Elsewhere
+from logclient.errors import CredentialError, describe_error, is_shortage
 from logclient.standard import time
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.pump import CompiledPump
     from logclient._ext.queue import EventQueue
-    from logclient.delivery.contract import Link
+    from logclient.delivery.contract import Link, Transport
+    from logclient.delivery.endpoints import Endpoints
+    from logclient.delivery.error_log import Diagnostics
+
+SHARE = 0.25
+"""Seconds for an attempt to connect in a caller's thread while another server is connected."""
+
+ALONE = 1.0
+"""Seconds for it while none is, and there are others to try."""
 
 PROVEN = 1.0
 """Seconds after which a connection that works has proved that its server is up."""
@@ -126,6 +135,112 @@ class LaneAttempt(Attempt):
         if self._link is not None:
             self._link.abandon()
         super().abandon()
+
+
+class Connector:
+    """Makes the connections of a lane, with one attempt at a time.
+
+    Attributes:
+        attempt: the one under way, or over and not taken yet.
+        segment: of an `Attempt`, where large packets seem to be lost on the way.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        endpoints: Endpoints,
+        queue: EventQueue,
+        poke: Callable[[], object],
+        diagnostics: Diagnostics,
+    ) -> None:
+        self.attempt: LaneAttempt | None = None
+        self.segment = 0
+        self._transport = transport
+        self._endpoints = endpoints
+        self._queue = queue
+        self._poke = poke
+        self._diagnostics = diagnostics
+        self._known: dict[Any, Any] = {}  # by the attempts so far
+
+    @property
+    def way(self) -> str:
+        """The proxy on the way to the current endpoint, in words for reports; empty: there is none."""
+        proxy = self._transport.proxy_of(self._endpoints.current)
+        return proxy and f" through {proxy}"
+
+    def others(self, now: float) -> tuple[Any, ...]:
+        """Return the endpoints to be tried beside the current one; none where one of them has a proxy."""
+        found = self._endpoints.others(now)
+        return () if self.way or any(map(self._transport.proxy_of, found)) else tuple(found)
+
+    def prepare(self, now: float, others: tuple[Any, ...], expires: float) -> LaneAttempt:
+        """Make the next attempt, which the caller begins.
+
+        Args:
+            now: the monotonic second.
+            others: see `Attempt`.
+            expires: when a server that has only accepted has had its time, if there are others.
+        """
+        self._endpoints.attempt_at = now
+        # No lane in it, which may end before the attempt does.
+        attempt = LaneAttempt(self._transport.connect, self._queue, self._poke, self._diagnostics.warn)
+        attempt.endpoint, attempt.known, attempt.segment = self._endpoints.current, self._known, self.segment
+        if others:
+            attempt.others, attempt.expires = others, expires
+        self.attempt = attempt
+        return attempt
+
+    def try_others(self, others: tuple[Any, ...], expires: float) -> None:
+        """Have an attempt that goes on try other endpoints, too; see ``prepare``."""
+        attempt = self.attempt  # which the sender may take meanwhile
+        if attempt is not None:
+            attempt.others, attempt.expires = others, expires
+
+    def end(self) -> Link | None:
+        """Return the connection of an attempt that is over; report a failure, and return None."""
+        attempt, began = self.attempt, self._endpoints.attempt_at
+        assert attempt is not None
+        self.attempt, self._endpoints.attempt_at = None, 0.0
+        if attempt.is_called_off:
+            if (waited := time.monotonic() - began) >= SHARE:
+                words = f"no answer from {self._endpoints.peer} in {waited:.1f} s"
+                self._diagnostics.last_error = f"{self._diagnostics.url}: {words}"
+            return None
+        self._endpoints.use(attempt.endpoint)
+        peer = self._endpoints.peer + self.way
+        try:
+            return attempt.take()
+        except CredentialError as error:
+            self._endpoints.failing = True
+            self._endpoints.refused(f"{self._diagnostics.url}: {peer}", error)
+        except (OSError, MemoryError, RuntimeError) as error:
+            if not isinstance(error, OSError) and not is_shortage(error):
+                raise
+            self._endpoints.failing = True
+            self._endpoints.advance()
+            what = f"cannot connect to {peer}: {describe_error(error)}"
+            self._endpoints.failed(f"{self._diagnostics.url}: {what}", "connect", peer)
+        return None
+
+    @property
+    def holds_sender(self) -> bool:
+        """Whether the sender's thread is in an attempt to connect."""
+        return self.attempt is not None and not self.attempt.has_thread
+
+    def park(self) -> None:
+        """Have an attempt in a thread of its own end soon, for a fork or the end."""
+        if self.attempt is not None and self.attempt.has_thread:
+            self.attempt.call_off()
+
+    def wait_parked(self, timeout: float) -> None:
+        """Wait for the end of such an attempt."""
+        if self.attempt is not None:
+            self.attempt.join(timeout)
+
+    def abandon(self) -> None:
+        """In a forked child, let go of the attempt that the parent goes on with."""
+        if self.attempt is not None:
+            self.attempt.abandon()
 
 
 class ConnectionRecord:

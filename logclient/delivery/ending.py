@@ -2,15 +2,17 @@
 
 ::
 
-    state     close, or in the background   exit begins               all is settled, or the deadline
-    running   draining, then ended          draining, then at exit    -
-    draining  a new deadline, then ended    the deadline of the exit  at exit, or ended
-    at exit   -                             -                         -
-    ended     -                             -                         -
+    state     close, or in the background  exit begins                 all is settled, or no time is left
+    running   draining, then ended         draining, then callers      -
+    draining  a new deadline, then ended   the deadline of the exit    callers, or ended
+    callers   -                            -                           -
+    ended     -                            -                           -
 
-*At exit* callers deliver later events in the calls that log them; also when the deadline of an exit passes
-while a sender does not come back (`abandon`). The child of a fork begins running; at exit when its parent
-was; ended when its parent was closed.
+In the state `CALLERS`, callers deliver later events in the calls that log them, because the process ends. No
+time is left for draining at its deadline; of an exit, after half of the time if daemon threads log on; and
+when the sender dies meanwhile (`cut_short`). A sender that does not come back by then is written off
+(`write_off`). The child of a fork begins running; in the state of its parent if that was `CALLERS`; ended
+if its parent was closed.
 
 The sender's thread::
 
@@ -39,7 +41,7 @@ class State(Enum):
 
     RUNNING = "running"
     DRAINING = "draining"
-    AT_EXIT = "at exit"
+    CALLERS = "callers deliver"
     ENDED = "ended"
 
 
@@ -49,33 +51,33 @@ class Ending:
     Args:
         patience: seconds that calls may wait in total once the process ends.
         closed: begin ended.
-        at_exit: the process ends already.
+        callers_deliver: the process ends already.
 
     Attributes:
         closed: no more events are taken.
         deadline: when the sender stops trying.
         exit_by: the deadline of the end of the process, once that has begun.
-        hand_off_at: when a sender leaves the events that are left to callers.
+        hand_over_at: when a sender leaves the events that are left to callers.
         muted: nothing may be sent any more: a sender that does not come back has the role.
         running: the sender's thread is there.
-        stopping: it was asked to end, for a fork.
+        parking: it was asked to end, for a fork.
         forking: a fork is under way, so no thread may be started.
         threadless: no thread can be started any more.
         start_at: when to try to start a thread again.
-        give_up_at: when a caller that delivers has no more time.
+        caller_by: when a caller that delivers has no more time.
     """
 
-    def __init__(self, patience: float, *, closed: bool = False, at_exit: bool = False) -> None:
-        self.state = State.ENDED if closed else State.AT_EXIT if at_exit else State.RUNNING
+    def __init__(self, patience: float, *, closed: bool = False, callers_deliver: bool = False) -> None:
+        self.state = State.ENDED if closed else State.CALLERS if callers_deliver else State.RUNNING
         self.closed = closed
         self.patience = patience
         self.deadline = FOREVER
         self.exit_by = FOREVER
-        self.hand_off_at = FOREVER
+        self.hand_over_at = FOREVER
         self.muted = False
-        self.running = self.stopping = self.forking = self.threadless = False
+        self.running = self.parking = self.forking = self.threadless = False
         self.start_at = 0.0
-        self.give_up_at = FOREVER
+        self.caller_by = FOREVER
         self._next = State.ENDED  # after draining
         self._goal: int | None = None  # the sequence with whose outcome draining is over; None: the last one
         self._bound = False  # a caller has set the deadline
@@ -93,9 +95,9 @@ class Ending:
         return self.state is State.DRAINING
 
     @property
-    def at_exit(self) -> bool:
+    def callers_deliver(self) -> bool:
         """Whether callers deliver, because the process ends."""
-        return self.state is State.AT_EXIT
+        return self.state is State.CALLERS
 
     @property
     def is_ended(self) -> bool:
@@ -105,12 +107,12 @@ class Ending:
     @property
     def inline(self) -> bool:
         """Whether callers deliver the events that they wait for, because there is no thread for it."""
-        return self.threadless or self.at_exit or lifecycle.forks_unseen()
+        return self.threadless or self.callers_deliver or lifecycle.forks_unseen()
 
     @property
     def stop_at(self) -> float:
         """When the sender, or a caller that delivers, stops trying."""
-        return 0.0 if self.muted or self.stopping else min(self.deadline, self.give_up_at)
+        return 0.0 if self.muted or self.parking else min(self.deadline, self.caller_by)
 
     def goal(self, last: int) -> int:
         """Return the sequence with whose outcome draining is over; `last` is that of the last event."""
@@ -120,7 +122,7 @@ class Ending:
         """Return whether draining is over; every event up to `settled` has its outcome."""
         if not self.is_draining:
             return False
-        return settled >= self.goal(last) or now >= min(self.hand_off_at, self.deadline)
+        return settled >= self.goal(last) or now >= min(self.hand_over_at, self.deadline)
 
     # -- transitions -------------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class Ending:
         self.state, self._next = State.DRAINING, State.ENDED
         self.closed = True
         self.deadline, self._bound = by, bound
-        self.hand_off_at, self._goal = FOREVER, None
+        self.hand_over_at, self._goal = FOREVER, None
         return True
 
     def exit(self, by: float, now: float, last: int) -> bool:
@@ -147,43 +149,47 @@ class Ending:
             return False
         self.exit_by = min(self.exit_by, by)
         if self.state is State.RUNNING:
-            self.state, self._next = State.DRAINING, State.AT_EXIT
+            self.state, self._next = State.DRAINING, State.CALLERS
             self._goal = last
             # Daemon threads that log on can be faster than delivery: half of the time without them.
-            self.hand_off_at = (now + by) / 2
+            self.hand_over_at = (now + by) / 2
             self.deadline = by
-        elif self._bound or self._next is State.AT_EXIT:
+        elif self._bound or self._next is State.CALLERS:
             self.deadline = min(self.deadline, by)
         else:
             # Often a client is dropped just before, by a function that ends the program.
             self.deadline = self.exit_by
         return True
 
-    def finish_alone(self) -> None:
+    def use_all_time(self) -> None:
         """Drain until the deadline: no thread is there that could log on faster than delivery."""
-        self.hand_off_at = FOREVER
+        self.hand_over_at = FOREVER
 
-    def pass_to_callers(self) -> bool:
+    def hand_over(self) -> bool:
         """Let callers deliver, when draining is over; return False when delivery ends instead."""
-        if self._next is State.AT_EXIT:
-            self.state = State.AT_EXIT
-        return self.at_exit
+        if self._next is State.CALLERS:
+            self.state = State.CALLERS
+        return self.callers_deliver
 
     def end(self) -> None:
         """End: draining is over, and nothing is left to do."""
         self.state = State.ENDED
         self.closed = True
 
-    def passed_to_callers(self, now: float) -> None:
+    def handed_over(self, now: float) -> None:
         """Leave the rest of the time to callers."""
         self.patience = max(0.0, self.deadline - now)
         self.deadline = FOREVER
 
-    def abandon(self, muted: bool) -> None:
+    def write_off(self, muted: bool) -> None:
         """Let callers deliver at the deadline of an exit, because a sender does not come back."""
-        self.state = State.AT_EXIT
+        self.state = State.CALLERS
         self.patience = 0.0
         self.muted = muted
+
+    def cut_short(self, now: float) -> None:
+        """Take the rest of the time: a bug of ours would use it up."""
+        self.deadline = min(self.deadline, now)
 
     def waited(self, seconds: float) -> None:
         """Count the time of a call that has delivered."""
@@ -193,7 +199,7 @@ class Ending:
 
     def thread_started(self) -> None:
         """Note a sender's thread: it is started next."""
-        self.running, self.stopping = True, False
+        self.running, self.parking = True, False
 
     def thread_failed(self, now: float, forever: bool) -> None:
         """Note that it could not be started."""
@@ -209,8 +215,8 @@ class Ending:
     def fork_begins(self, paused: bool) -> None:
         """Have the thread end, unless it is paused; none starts until the fork is over."""
         self.forking = True
-        self.stopping = self.stopping or not paused
+        self.parking = self.parking or not paused
 
     def fork_over(self) -> None:
         """Go on in the parent."""
-        self.forking = self.stopping = False
+        self.forking = self.parking = False

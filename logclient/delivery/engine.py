@@ -169,8 +169,8 @@ class Engine:
             producer=self.producer.hex(),
         )
 
-    def reached(self, target: int) -> bool:
-        """Return whether every event up to `target` has its outcome; if not, the pump returns when it has."""
+    def aim_at(self, target: int) -> bool:
+        """Have the pump return when every event up to `target` has its outcome; return whether it has."""
         self.queue.set_flush_target(target)
         return self.queue.settled >= target
 
@@ -240,20 +240,25 @@ class Engine:
         if self.spool is not None:
             self.spool.close(deadline)
 
-    def pass_to_callers(self) -> None:
-        """Leave later events to callers at exit; queued events have the rest of the time."""
+    def deliver_last(self) -> None:
+        """Deliver the events so far, in the rest of the time; callers deliver later ones."""
         deadline = self.ending.deadline
         # Daemon threads may log on: this thread delivers their events so far, they deliver later ones.
         target = self.last
-        while self.is_ours and not self.reached(target) and time.monotonic() < deadline:
+        while self._may_send and not self.aim_at(target) and time.monotonic() < deadline:
             self.turn(min(deadline, time.monotonic() + SLICE))
-        if not self.is_ours:
+        if not self._may_send:
             return
         if self.queue.settled < target:
             self.give_up(self.settle_rest())
         self.lanes.drain(deadline)
         self.books.record()
         self.books.write_totals()
+
+    @property
+    def _may_send(self) -> bool:
+        """Whether this is the process of this engine, which was not given up meanwhile."""
+        return self.is_ours and not self.ending.muted
 
     def settle_rest(self) -> int:
         """Leave the events that have no outcome in the spool, or fail them; return how many failed."""
@@ -280,9 +285,9 @@ class Engine:
             what = error_log.counted(events, "event")
             text = f"{self.url}: {what} given up: the client ended before delivery"
             self.diagnostics.last_error = text
-            lifecycle.given_up(self.diagnostics.log, events, text)
+            lifecycle.report_given_up(self.diagnostics.log, events, text)
 
-    def settle_abandoned(self) -> int:
+    def settle_stuck(self) -> int:
         """Fail and list the events of a sender that does not come back; return how many."""
         left = self.settle_rest()
         self.books.open()
@@ -308,7 +313,7 @@ class Engine:
             self.spool.park()
         self.submissions.callbacks.park()
         for lane in self.lanes:
-            lane.park()
+            lane.connector.park()
 
     def wait_parked(self, deadline: float) -> None:
         """Wait, until the monotonic `deadline`, for these threads."""
@@ -316,7 +321,7 @@ class Engine:
         if self.spool is not None:
             self.spool.wait_parked(deadline - time.monotonic())
         for lane in self.lanes:
-            lane.wait_parked(deadline - time.monotonic())
+            lane.connector.wait_parked(deadline - time.monotonic())
 
     def abandon(self) -> None:
         """In a forked child, let go of connections and files, which the parent goes on with."""

@@ -33,14 +33,14 @@ from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.pump import CompiledPump, LinkPump, PythonCodec
 from logclient.delivery.books import REPORT_EVERY
-from logclient.delivery.connection import PROVEN, ConnectionRecord, LaneAttempt
+from logclient.delivery.connection import ALONE, PROVEN, SHARE, ConnectionRecord, Connector, LaneAttempt
 from logclient.delivery.contract import FOREVER, GOES_ON, Core, Link, Transport
 from logclient.delivery.endpoints import Endpoints
 from logclient.delivery.error_log import counted
 from logclient.delivery.isolation import TRIAL, WITHHOLD
 from logclient.delivery.path import LATE, SMALL, Path, TcpState
 from logclient.delivery.trials import Trials
-from logclient.errors import CredentialError, describe_error, is_shortage
+from logclient.errors import CredentialError, describe_error
 from logclient.standard import os, time
 
 if TYPE_CHECKING:
@@ -52,12 +52,6 @@ if TYPE_CHECKING:
 
 MOST_ENDPOINTS = 64
 """As many lanes as one loop has room for."""
-
-SHARE = 0.25
-"""Seconds for an attempt to connect in a caller's thread while another server is connected."""
-
-ALONE = 1.0
-"""Seconds for it while none is, and there are others to try."""
 
 LEAVE_WAIT = 5.0
 """Seconds for what a transport without acknowledgements holds when a connection that works is closed."""
@@ -83,7 +77,7 @@ class Lane:
 
     Args:
         alone: it is the only one of its client, so every endpoint is its home; else the first one is.
-        at_exit: the process ends, so there are no trials while other events wait.
+        callers_deliver: the process ends, so there are no trials while other events wait.
 
     Attributes:
         keeps_connected: connect even if there is nothing to send.
@@ -105,7 +99,7 @@ class Lane:
         poke: Callable[[], object],
         *,
         alone: bool,
-        at_exit: bool,
+        callers_deliver: bool,
         keeps_connected: bool,
     ) -> None:
         self.core = core
@@ -113,7 +107,8 @@ class Lane:
         self.transport = transport
         self.pump = _make_pump(transport, in_flight, core, config)
         self.endpoints = Endpoints(endpoints, config, books.diagnostics)
-        self.trials = Trials(in_flight, config, len(endpoints), books, at_exit)
+        self.connector = Connector(transport, self.endpoints, in_flight.queue, poke, books.diagnostics)
+        self.trials = Trials(in_flight, config, len(endpoints), books, callers_deliver)
         self.connection = ConnectionRecord(in_flight, self.pump)
         self.path = Path(config.silence)
         self.link: Link | None = None
@@ -127,18 +122,14 @@ class Lane:
         self._queue = in_flight.queue
         self._books = books
         self._diagnostics = books.diagnostics
-        self._poke = poke
         self._alone = alone
         self._at_home = False
         self._seen = self._queue.next_seq  # a later event is a reason to connect
         self._outcomes = 0  # of events in flight, that were looked at
         self._progress = 0  # the pump's, that was looked at
         self._missing = 0  # events, that were reported
-        self._attempt: LaneAttempt | None = None
         self._began = 0.0  # when the connection did
-        self._segment = 0  # of an `Attempt`, where large packets seem to be lost on the way
         self._late = ""  # the last error that reports a wait, until that is over
-        self._known: dict[Any, Any] = {}  # by the attempts so far
         self._leave_at, self._progress_before = FOREVER, 0  # see `plan_end`
 
     @property
@@ -169,26 +160,23 @@ class Lane:
         return isolation.trying or bool(isolation.withheld or isolation.reserve())
 
     def _connect(self, now: float, group: Lanes) -> None:
-        if self._attempt is None and not self._begin_attempt(now, group):
+        connector = self.connector
+        if connector.attempt is None and not self._begin_attempt(now, group):
             return
-        attempt = self._attempt
+        attempt = connector.attempt
         assert attempt is not None
         if not attempt.done:
             self.waits = True
             return
-        self._attempt, began = None, self.endpoints.attempt_at
-        self.endpoints.attempt_at = 0.0
         self.due, self.waits = now, True  # at once: the attempt may have taken a wake-up of the sender
         if attempt.is_called_off:
             self._seen = 0  # there is still a use for it
-            if (waited := time.monotonic() - began) >= SHARE:
-                words = f"no answer from {self.endpoints.peer} in {waited:.1f} s"
-                self._diagnostics.last_error = f"{self._diagnostics.url}: {words}"
-            return
-        link = self._try(attempt)
+        link = connector.end()
         if link is not None:
             self.due = FOREVER
             self._connected(link)
+        elif not attempt.is_called_off:
+            self.trials.give_back()
 
     def _begin_attempt(self, now: float, group: Lanes) -> bool:
         """Begin to connect if there is a use for it and the back-off is over; return whether it has."""
@@ -207,24 +195,14 @@ class Lane:
             return False
         self.due = FOREVER
         self._seen = self._queue.next_seq
-        self.endpoints.attempt_at = now
-        # No lane in it, which may end before the attempt does.
-        attempt = LaneAttempt(self.transport.connect, self._queue, self._poke, self._diagnostics.warn)
-        attempt.endpoint, attempt.known = self.endpoints.current, self._known
-        if not self.connects or self.trials.deadline < FOREVER:
-            attempt.others = self._others(now)
-        if attempt.others:
-            attempt.expires = self._leave_at
-        attempt.segment = self._segment
-        self._attempt = attempt
+        first = not self.connects or self.trials.deadline < FOREVER
+        attempt = self.connector.prepare(now, self._others(now) if first else (), self._leave_at)
         if not (group.needs_thread() and attempt.start()):
-            attempt.run_here(partial(_is_over, attempt, group, now), group.ask_at)
+            attempt.run_here(partial(group.is_over, attempt, now), group.ask_at)
         return True
 
     def _others(self, now: float) -> tuple[Any, ...]:
-        """Return the endpoints to be tried beside the current one; none where one of them has a proxy."""
-        found = self.endpoints.others(now) if self._alone else []
-        return () if self._way or any(map(self.transport.proxy_of, found)) else tuple(found)
+        return self.connector.others(now) if self._alone else ()
 
     def _wants_connection(self, now: float) -> bool:
         if self._books.requests.waiting or self.keeps_connected or self.trials.is_due(now):
@@ -238,32 +216,6 @@ class Lane:
             self.endpoints.skip_refused(now)
             return self.endpoints.not_before
         return max(self.endpoints.not_before, self.endpoints.return_to_first())
-
-    @property
-    def _way(self) -> str:
-        """The proxy on the way to the current endpoint, in words for reports; empty: there is none."""
-        proxy = self.transport.proxy_of(self.endpoints.current)
-        return proxy and f" through {proxy}"
-
-    def _try(self, attempt: LaneAttempt) -> Link | None:
-        """Take the connection of an attempt that is over; report a failure."""
-        self.endpoints.use(attempt.endpoint)
-        peer = self.endpoints.peer + self._way
-        try:
-            return attempt.take()
-        except CredentialError as error:
-            self.endpoints.failing = True
-            self.trials.give_back()
-            self.endpoints.refused(f"{self._diagnostics.url}: {peer}", error)
-        except (OSError, MemoryError, RuntimeError) as error:
-            if not isinstance(error, OSError) and not is_shortage(error):
-                raise
-            self.endpoints.failing = True
-            self.trials.give_back()
-            self.endpoints.advance()
-            what = f"cannot connect to {peer}: {describe_error(error)}"
-            self.endpoints.failed(f"{self._diagnostics.url}: {what}", "connect", peer)
-        return None
 
     def _connected(self, link: Link) -> None:
         self.endpoints.failing = False
@@ -292,27 +244,11 @@ class Lane:
             return "connected"
         return "refused" if self.endpoints.all_refused else "disconnected"
 
-    @property
-    def holds_sender(self) -> bool:
-        """Whether the sender's thread is in an attempt to connect."""
-        return self._attempt is not None and not self._attempt.has_thread
-
-    def park(self) -> None:
-        """Have an attempt in a thread of its own end soon, for a fork or the end."""
-        if self._attempt is not None and self._attempt.has_thread:
-            self._attempt.call_off()
-
-    def wait_parked(self, timeout: float) -> None:
-        """Wait for the end of such an attempt."""
-        if self._attempt is not None:
-            self._attempt.join(timeout)
-
     def abandon(self) -> None:
         """In a forked child, let go of what the parent goes on with."""
         if self.link is not None:
             self.link.abandon()
-        if self._attempt is not None:
-            self._attempt.abandon()
+        self.connector.abandon()
 
     # -- a connection is used ----------------------------------------------------------------------
 
@@ -375,7 +311,7 @@ class Lane:
             words = f"has {what} nothing since {since} UTC, {events} events are in flight"
             if not waits:
                 words = f"gets nothing since {since} UTC of what was sent"
-            words = f"{self._diagnostics.url}: {link.peer}{self._way} {words}"
+            words = f"{self._diagnostics.url}: {link.peer}{self.connector.way} {words}"
             self._late = self._diagnostics.last_error = words
             return
         if self._diagnostics.last_error == self._late:
@@ -395,7 +331,8 @@ class Lane:
 
     def lost(self, link: Link, end: str) -> None:
         """End a connection that broke: events without an outcome are sent again on the next one."""
-        peer, unacknowledged = f"{self._diagnostics.url}: {link.peer}{self._way}", link.drains_on_close
+        unacknowledged = link.drains_on_close
+        peer = f"{self._diagnostics.url}: {link.peer}{self.connector.way}"
         state = self._tcp_state()
         moving = state is not None and state.waiting > 0
         moving = moving and time.monotonic() - self.pump.last_progress >= MOVING
@@ -412,7 +349,7 @@ class Lane:
         if state is not None and (end == "silence" or (end == "stalled" and unacknowledged)):
             is_new = time.monotonic() < self._began + self.path.silence + NEW
             words = state.explain(is_new)
-            self._segment = SMALL if state.loses_large(is_new) else self._segment
+            self.connector.segment = SMALL if state.loses_large(is_new) else self.connector.segment
         if link.hint and end in ("closed", "error") and not self.pump.progress:
             words = f"{words}; {link.hint}"
         flying = self.in_flight.inflight_range
@@ -460,9 +397,8 @@ class Lane:
         self.trials.deadline = self._leave_at = half
         self._progress_before = self.pump.progress
         self.endpoints.not_before = 0.0
-        attempt = self._attempt  # which the sender may have just taken
-        if attempt is not None and (others := self._others(time.monotonic())):
-            attempt.others, attempt.expires = others, half
+        if others := self._others(time.monotonic()):
+            self.connector.try_others(others, half)
 
     def _leave_hung(self, now: float) -> None:
         self._leave_at = FOREVER
@@ -486,18 +422,6 @@ class Lane:
         self.trials.broke("", *flying)
         self.in_flight.drain(False)
         self.in_flight.commit()
-
-
-def _is_over(attempt: LaneAttempt, group: Lanes, began: float) -> bool:
-    """Return whether an attempt in the sender's thread is to end. Asked many times a second.
-
-    It may take long, so events that are dropped meanwhile are recorded here.
-    """
-    if group.is_stopped:
-        attempt.call_off()
-    else:
-        group.record_gaps()
-    return attempt.is_called_off or group.is_late(began)
 
 
 def _make_pump(transport: Transport, in_flight: InflightBatches, core: Core, config: Config) -> CompiledPump:
@@ -583,7 +507,7 @@ class Lanes:
                 books,
                 pump.poke,
                 alone=len(setup.transports) == 1,
-                at_exit=ending.at_exit,
+                callers_deliver=ending.callers_deliver,
                 keeps_connected=setup.keeps_connected,
             )
             pump.add(lane.pump)
@@ -624,7 +548,7 @@ class Lanes:
     @property
     def holds_sender(self) -> bool:
         """Whether the sender's thread is in an attempt to connect."""
-        return any(lane.holds_sender for lane in self)
+        return any(lane.connector.holds_sender for lane in self)
 
     def keep_connected(self, on: bool) -> None:
         """Have the lanes connect even if there is nothing to send, or not."""
@@ -638,8 +562,18 @@ class Lanes:
         """Whether no attempt to connect may begin, or go on."""
         return time.monotonic() >= self._ending.stop_at
 
-    def is_late(self, began: float) -> bool:
-        """Return whether an attempt in the sender's thread takes the time of other servers."""
+    def is_over(self, attempt: LaneAttempt, began: float) -> bool:
+        """Return whether an attempt in the sender's thread is to end. Asked many times a second.
+
+        It may take long, so events that are dropped meanwhile are recorded here.
+        """
+        if self.is_stopped:
+            attempt.call_off()
+        else:
+            self.record_gaps()
+        return attempt.is_called_off or self._takes_time_of_others(began)
+
+    def _takes_time_of_others(self, began: float) -> bool:
         if len(self._lanes) == 1:
             return False
         some = any(lane.link is not None for lane in self)
@@ -730,7 +664,7 @@ class Lanes:
         for lane in self:
             lane.plan_end((time.monotonic() + deadline) / 2.0)
 
-    def let_callers_deliver(self) -> None:
+    def stop_trials(self) -> None:
         """Try nothing that takes long: callers wait for what they log."""
         for lane in self:
             lane.trials.stopped = True
@@ -755,6 +689,6 @@ class Lanes:
     def close(self, deadline: float) -> None:
         """Disconnect, and release what is kept between connections; data may drain until `deadline`."""
         for lane in self:
-            lane.park()
+            lane.connector.park()
             lane.disconnect(deadline)
             lane.transport.close()

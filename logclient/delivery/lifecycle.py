@@ -34,6 +34,7 @@ class _Sender(Protocol):
     setup: Any
     engine: Any
     queue: Any
+    role: Any
 
     @property
     def running(self) -> bool: ...
@@ -45,7 +46,7 @@ class _Sender(Protocol):
     def wait_parked(self, deadline: float) -> None: ...
     def unpark(self) -> bool: ...
     def restart(self) -> bool: ...
-    def after_fork(self) -> None: ...
+    def notice_fork(self) -> None: ...
 
     # The end of the process, in this order; and in between ``waiter.finish``.
     def exit(self, deadline: float) -> bool: ...
@@ -113,7 +114,7 @@ def _alive() -> list[Observer]:
     return [observer for reference in tuple(_observers) if (observer := reference()) is not None]
 
 
-def given_up(log: error_log.ErrorLog, events: int, text: str, kind: str = "given up") -> None:
+def report_given_up(log: error_log.ErrorLog, events: int, text: str, kind: str = "given up") -> None:
     """Report that a client ended before all of its events were delivered.
 
     If the line is held back, because another client has reported that in this minute, its events are counted
@@ -190,7 +191,7 @@ def finish(found: list[_Sender], deadline: Callable[[_Sender], float]) -> None:
         _drive([(sender, by) for sender, by in asked if not sender.running])
         last = max((by for _, by in asked), default=0.0)
         for sender, by in asked:
-            sender.waiter.finish(by, last - by + OVERTIME)
+            _finish_one(sender, by, last - by + OVERTIME)
     except BaseException as error:
         interrupt = error
         end = time.monotonic()
@@ -220,9 +221,16 @@ def _drive(waiting: list[tuple[_Sender, float]]) -> None:
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
         # A single sender gets all of the time, and none gets less than a connection takes.
         share = max(OVERTIME / 2, (last - now) / len(waiting))
-        waiting = [
-            (sender, by) for sender, by in waiting if not sender.waiter.finish(min(by, now + share), 0.0)
-        ]
+        waiting = [(sender, by) for sender, by in waiting if not _finish_one(sender, min(by, now + share))]
+
+
+def _finish_one(sender: _Sender, by: float, grace: float = 0.0) -> bool:
+    """Call ``Waiter.finish``; an error of ours ends the delivery of this client alone."""
+    try:
+        return bool(sender.waiter.finish(by, grace))
+    except Exception as error:
+        sender.role.died(error)
+        return bool(sender.waiter.finish(by, grace))
 
 
 @contextmanager
@@ -293,8 +301,7 @@ def start_next() -> None:
 def _in_child() -> None:
     _tell(lambda observer: observer.after_fork())
     for sender in senders():
-        if sender.queue.forked:
-            sender.after_fork()
+        sender.notice_fork()
 
 
 def in_sender(ident: int) -> bool:

@@ -180,7 +180,7 @@ class Delivery:
         if done is not None:
             done.set()
         for callback in callbacks:
-            self._runner.run(callback, self)
+            self._runner.queue(callback, self)
 
     def __repr__(self) -> str:
         state = "pending" if self._outcome is None else " ".join(filter(None, self._outcome))
@@ -236,7 +236,7 @@ class CallbackThread:
         thread = self._thread
         return thread is not None and thread.ident == threads.get_ident()
 
-    def run(self, callback: Callable[..., object], *given: Any) -> None:
+    def queue(self, callback: Callable[..., object], *given: Any) -> None:
         """Queue a callback. Never waits, never runs it in the calling thread."""
         with self.lock:
             self._waiting.append((callback, given))
@@ -252,7 +252,7 @@ class CallbackThread:
                 self._running += 1
             self._run_here(callback, given)
             return
-        self.run(callback, *given)
+        self.queue(callback, *given)
         if self._alone:
             self.drain(float("inf"))
 

@@ -37,7 +37,7 @@ class Peer:
             ConnectFailed: there is no answer in time, or no connection.
             ValueError: the protocol has no such question.
         """
-        if lifecycle.must_not_block(self._sender.ident):
+        if lifecycle.must_not_block(self._sender.role.ident):
             raise ConnectFailed(f"{kind}: not from here")
         request = self.begin_request(kind, payload)
         self._sender.waiter.until(lambda: request.done, request.wait, timeout)
@@ -110,9 +110,9 @@ class Peer:
         """Add details to the outcome of an event that is not settled yet. Called by the sender."""
         self._sender.engine.submissions.explain(seq, details)
 
-    def run(self, callback: Callable[..., object], *given: Any) -> None:
-        """Run a callback on the client's thread for callbacks."""
-        self._sender.engine.submissions.callbacks.run(callback, *given)
+    def queue_callback(self, callback: Callable[..., object], *given: Any) -> None:
+        """Queue a callback on the client's thread for callbacks."""
+        self._sender.engine.submissions.callbacks.queue(callback, *given)
 
     @property
     def callbacks(self) -> int:

@@ -49,7 +49,7 @@ class Producer:
         if seq < 0:
             return self.put_slowly(seq, body, level, kind)
         if self._queue.needs_sender:
-            self.wake()
+            self.ensure_sender()
         return seq
 
     def ship(self, body: bytes, level: int, kind: int) -> int:
@@ -86,20 +86,20 @@ class Producer:
         """
         sender = self._sender
         if code == PUT_FORKED:
-            sender.after_fork()
+            sender.notice_fork()
             code = self._push(body, level, kind, delivery)
         if code == PUT_UNOPENED:
             sender.engine.open_spool()
             code = self._push(body, level, kind, delivery)
         if code == PUT_FULL and self._blocks:
-            self.wake()
+            self.ensure_sender()
             if deadline is None:
                 deadline = self._block_until()
             code = self._push_in_turn(body, level, kind, delivery, deadline)
         if code in (PUT_FULL, PUT_UNOPENED):  # a signal handler logs while the spool is opened
             self._queue.refuse(body, kind)
         if self._queue.needs_sender:
-            self.wake()
+            self.ensure_sender()
         return max(code, 0)
 
     def _push(
@@ -117,12 +117,12 @@ class Producer:
         sender, size = self._sender, len(body)
         ticket = self._queue.ticket(size)
         try:
-            if lifecycle.must_not_block(sender.ident):
+            if lifecycle.must_not_block(sender.role.ident):
                 return self._push(body, level, kind, delivery, ticket)
             while (left := deadline - time.monotonic()) > 0 and self._wait_room(ticket, size, left):
                 code = self._push(body, level, kind, delivery, ticket)
                 if code == PUT_FORKED:  # a signal handler has forked, from C
-                    sender.after_fork()
+                    sender.notice_fork()
                 elif code != PUT_FULL:
                     return code
             return PUT_FULL
@@ -143,8 +143,11 @@ class Producer:
         seconds = self._config.block_seconds
         return FOREVER if seconds is None else time.monotonic() + seconds
 
-    def wake(self) -> None:
-        """Have a sender, or be one. Called after a put while ``EventQueue.needs_sender`` is true."""
+    def ensure_sender(self) -> None:
+        """Have a sender; deliver in this call, while there is patience, if no thread can be one.
+
+        Called after a put while ``EventQueue.needs_sender`` is true.
+        """
         sender = self._sender
         sender.notice_fork()
         error_log.write_deferred()
@@ -175,7 +178,7 @@ class Producer:
             if seq < 0:
                 seq = self.put_slowly(seq, body, level, kind, delivery, deadline)
             elif self._queue.needs_sender:
-                self.wake()
+                self.ensure_sender()
         if not seq:
             full = "overflow" if sender.engine.spool is None else "spool_full"
             delivery._settle(Outcome("dropped", "closed" if sender.closed else full))
@@ -190,7 +193,7 @@ class Producer:
     def _wait_uncrowded(self, deadline: float) -> bool:
         """Wait until one more event may be submitted; return whether it may."""
         sender, submissions = self._sender, self._sender.engine.submissions
-        if lifecycle.must_not_block(sender.ident):
+        if lifecycle.must_not_block(sender.role.ident):
             return False
 
         def done() -> bool:

@@ -8,13 +8,13 @@ end delivery, or interrupt it:
 - *close*: `close` asks, and `finish` waits, or delivers in place of a thread.
 - *in the background*: `background`, for a closed handler or a client without references. The thread goes on.
 - *exit*: ``delivery.lifecycle`` calls `exit` for all clients, then `finish`, then `undelivered`.
-- *fork*: `park` before it. In the parent `unpark` goes on. In the child `after_fork` begins anew, with an
+- *fork*: `park` before it. In the parent `unpark` goes on. In the child `notice_fork` begins anew, with an
   empty queue, an `Engine` of its own and no thread. What the parent had is the parent's.
 
 Who wakes the sender: a put must be followed by a look at ``EventQueue.needs_sender``. It is true while no
 thread would notice the event by itself: before the first event, after a thread has ended or died, and at
-exit. Whoever has put then calls ``Producer.wake``. So a log call costs one look at a flag, and a thread that
-died is replaced at the next event. Callers that wait look once a second.
+exit. Whoever has put then calls ``Producer.ensure_sender``. So a log call costs one look at a flag, and a
+thread that died is replaced at the next event. Callers that wait look once a second.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from logclient import threads
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient._ext.record import mark_sender_thread
 from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.contract import FOREVER, LONGEST
 from logclient.delivery.ending import Ending
 from logclient.delivery.engine import SLICE, Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery
+from logclient.delivery.role import Role
 from logclient.delivery.setup import Setup
 from logclient.delivery.stats import Stats
 from logclient.errors import described
@@ -64,8 +63,7 @@ class Sender:
         queue: the events; it stays in a forked child, because handlers hold it.
         engine: does the work, in this process.
         ending: the state of delivery, in this process.
-        ident: the thread that has the role; 0: none has.
-        thread: the last one that was started.
+        role: the thread that delivers, or a caller in its place, in this process.
 
     Raises:
         ConfigError: no native thread can be started in this process.
@@ -86,11 +84,12 @@ class Sender:
             full_bytes=batch_bytes,
         )
         self._batches = [InflightBatches(self.queue)]
+        self._beginning: dict[int, threads.RLock] = {}  # by process
         found = weakref.ref(self)  # an application that holds a delivery keeps no client alive
         self._callbacks = CallbackThread(
             setup.log.warn_limited, lambda: None if (sender := found()) is None else sender.engine.submissions
         )
-        self._begin(Ending(config.atexit_timeout, at_exit=lifecycle.shutting_down()))
+        self._begin(Ending(config.atexit_timeout, callers_deliver=lifecycle.shutting_down()))
         if self.engine.books.keeps_lost:
             self.queue.keep_lost(LOST_BYTES)
         self.engine.open_spool()
@@ -100,12 +99,8 @@ class Sender:
     def _begin(self, ending: Ending) -> None:
         """Begin in this process, without a thread and with a new engine."""
         self.ending = ending
-        self.ident = 0
-        self.thread: threads.AnyThread | None = None
-        self._role = threads.Lock()
-        self._starting = threads.Lock()
-        self._thread_ended = threads.Event()
         self.engine = Engine(self.setup, ending, self._batches, self._callbacks)
+        self.role = Role(self.queue, self.engine, ending)
         found = weakref.ref(self)
         self.engine.submissions.waiter = lambda: None if (sender := found()) is None else sender.waiter
 
@@ -150,123 +145,36 @@ class Sender:
 
     def start(self, wait: bool = False) -> bool:
         """Start the thread, unless it runs or a fork goes on; return False when none can be started."""
-        started = self._start_thread(wait)
+        started = self.role.start(self._run, wait)
         spool = self.engine.spool
         if spool is not None and not self.ending.forking and not self.ending.is_draining:
             spool.start()
         return started
 
-    def _start_thread(self, wait: bool) -> bool:
-        ending, diagnostics, starting = self.ending, self.engine.diagnostics, self._starting
-        # Between the two hooks of a fork no thread may be started. And a log call in a destructor or signal
-        # handler may come while this very thread starts one.
-        if ending.forking or not starting.acquire(blocking=wait):
-            return True
-        try:
-            # First: a sender that ends meanwhile sets it again.
-            self.queue.needs_sender = False
-            if ending.running:
-                return True
-            if time.monotonic() < ending.start_at:
-                self.queue.needs_sender = True
-                return False
-            lifecycle.call_at_end()
-            if lifecycle.threads_starve():
-                diagnostics.warn_limited(
-                    "uwsgi",
-                    "uwsgi runs no threads between requests, so records wait for the next one: "
-                    "set enable-threads = true",
-                )
-            self.engine.pump.resume()
-            thread = threads.make_thread(self._run, threads.SENDER)
-            self.thread = thread
-            self._thread_ended = threads.Event()
-            ending.thread_started()
-            try:
-                thread.start()
-            except (RuntimeError, MemoryError) as error:
-                # The interpreter ends, or it is only out of threads: then the next event tries again.
-                ending.thread_failed(time.monotonic(), "shutdown" in str(error))
-                self.queue.needs_sender = True
-                if not ending.threadless:
-                    diagnostics.warn_limited("sender", f"{diagnostics.url}: no sender: {error}")
-                return False
-            except BaseException:  # Ctrl-C; the thread may have begun
-                if not thread.is_alive():
-                    ending.thread_ended()
-                self.queue.needs_sender = True
-                raise
-            return True
-        finally:
-            starting.release()
-
     def _run(self) -> None:
         lifecycle.start_next()
         ending = self.ending
-        with self._role:
-            self.ident = threads.get_ident()
-            mark_sender_thread(True)
-            leaves = False
-            try:
-                while ending.is_open and not ending.stopping and not leaves:
-                    leaves = not self._step()
-            except BaseException as error:
-                # A bug of ours must not end in silence; the next event starts a new thread. While draining
-                # there may be no next event, so the rest is given up and counted at once.
-                words = f"the sender stopped: {type(error).__name__}: {error}"
-                self.engine.diagnostics.warn_limited("sender", words)
-                leaves = ending.is_draining
-                raise
-            finally:
-                try:
-                    if leaves:
-                        self.leave()
-                finally:
-                    self.ident = 0
-                    ending.thread_ended()
-                    self.queue.needs_sender = True
-                    self._thread_ended.set()
+        self.role.run(self._step, self.leave)
         # The stop may have been requested for a fork that is over already.
-        if not ending.stopping and self._has_work:
+        if not ending.parking and self._has_work:
             self.start(wait=True)
 
     def _step(self) -> bool:
         """Deliver for a while; return False, without doing that, when draining is over."""
-        if self.drained():
+        if self.aim_at_end():
             return False
         ending, engine = self.ending, self.engine
-        engine.turn(min(time.monotonic() + engine.pause, ending.hand_off_at, ending.deadline))
+        engine.turn(min(time.monotonic() + engine.pause, ending.hand_over_at, ending.deadline))
         return True
 
-    def drained(self) -> bool:
-        """Return whether draining is over; if not, the pump returns when it is."""
+    def aim_at_end(self) -> bool:
+        """Have the pump return when draining is over; return whether it is."""
         ending, last = self.ending, self.engine.last
         if ending.is_over(self.queue.settled, last, time.monotonic()):
             return True
         if ending.is_draining:
             self.queue.set_flush_target(ending.goal(last))
         return False
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the end of the thread; return whether it has ended."""
-        thread = self.thread
-        if thread is not None and thread.ident != threads.get_ident():
-            # Not `join` alone: before Python 3.13 a join that is interrupted takes the thread for ended.
-            deadline = time.monotonic() + max(0.0, min(timeout, LONGEST))
-            if self._thread_ended.wait(deadline - time.monotonic()):
-                threads.join(thread, max(0.0, deadline - time.monotonic()))
-        return not self.ending.running
-
-    @contextmanager
-    def role(self, seconds: float) -> Iterator[bool]:
-        """Hold the role if it can be taken within `seconds`; yield whether it was."""
-        role = self._role  # the child of a fork that comes meanwhile has another
-        has = threads.acquire(role, seconds)
-        try:
-            yield has
-        finally:
-            if has:
-                role.release()
 
     # -- close -------------------------------------------------------------------------------------
 
@@ -281,15 +189,15 @@ class Sender:
         """
         self.notice_fork()
         seconds = max(0.0, min(seconds, LONGEST))
-        self._close(self.ending.close(time.monotonic() + seconds))
+        if self.ending.close(time.monotonic() + seconds):
+            self._refuse_and_drain()
         return not self.ended
 
-    def _close(self, begun: bool) -> None:
-        if begun:
-            self.queue.close()
-            self.setup.keeps_connected = False
-            self.engine.lanes.keep_connected(False)
-            self._drain()
+    def _refuse_and_drain(self) -> None:
+        self.queue.close()
+        self.setup.keeps_connected = False
+        self.engine.lanes.keep_connected(False)
+        self._drain()
 
     def _drain(self) -> None:
         """Have the sender deliver what is left by the deadline."""
@@ -307,7 +215,8 @@ class Sender:
         self.notice_fork()
         if not self.ending.is_open:
             return
-        self._close(self.ending.close_in_background(time.monotonic() + ORPHAN_TIMEOUT))
+        if self.ending.close_in_background(time.monotonic() + ORPHAN_TIMEOUT):
+            self._refuse_and_drain()
         if self.ending.inline and patience:
             self.waiter.finish(time.monotonic() + patience, 0.0)
             return
@@ -319,20 +228,20 @@ class Sender:
         ):
             self.start()  # to release files and connections may take long
         if not self.running and (self.ending.inline or engine.settled_all):
-            with self.role(0.0) as has_role:
+            with self.role.held(0.0) as has_role:
                 if has_role:
                     self.leave()
         if patience and engine.lanes.may_be_reachable:
-            self.join(patience)
+            self.role.join(patience)
 
     def leave(self) -> None:
         """End, or leave the role to callers at exit. The caller holds the role."""
         if not self.ending.is_open:
             return
-        if self.ending.pass_to_callers():
+        if self.ending.hand_over():
             self._let_callers_deliver()
-            self.engine.pass_to_callers()
-            self.ending.passed_to_callers(time.monotonic())
+            self.engine.deliver_last()
+            self.ending.handed_over(time.monotonic())
             return
         self.engine.end()
         self.ending.end()
@@ -354,7 +263,7 @@ class Sender:
         return begun
 
     def _let_callers_deliver(self) -> None:
-        self.engine.lanes.let_callers_deliver()
+        self.engine.lanes.stop_trials()
         self.queue.needs_sender = True
 
     def undelivered(self, before: int) -> int:
@@ -364,17 +273,17 @@ class Sender:
         """
         engine = self.engine
         engine.books.report_dropped(at_end=True)
-        if self.ending.is_open:
+        if self.ending.is_open or (self.ending.callers_deliver and self.running):
             # Its thread is stuck in a name look-up. Later events are delivered in the call that logs them.
             stuck = engine.lanes.holds_sender
-            self.ending.abandon(stuck)
+            self.ending.write_off(stuck)
             self._let_callers_deliver()
             # It touches nothing else: its events fail here, and are listed.
-            left = engine.settle_abandoned() if stuck else engine.last - self.queue.settled
+            left = engine.settle_stuck() if stuck else engine.last - self.queue.settled
         else:
             left = engine.given_up - before
         if engine.spool is not None and not self.ended:
-            with self.role(0.0) as has_role:
+            with self.role.held(0.0) as has_role:
                 if has_role:
                     engine.spool.leave()
         return left
@@ -382,14 +291,14 @@ class Sender:
     # -- a fork: called by lifecycle ---------------------------------------------------------------
 
     def park(self, pause: bool) -> None:
-        """Before a fork: ask all threads to end, so that no work of them is interrupted in the child.
+        """Before a fork: have all threads end, so that the child finds no work half done.
 
-        Everything they work on stays; the next event (or ``unpark``) starts others. With `pause`, a sender
-        that only waits is paused instead, which costs next to nothing.
+        The next event, or ``unpark``, starts others. With `pause`, a sender that only sleeps stays asleep
+        instead, which costs next to nothing.
         """
         self.ending.forking = True  # first: from now on no thread starts
         self.queue.needs_sender = True
-        paused = lifecycle.in_sender(self.ident) or (pause and self.queue.pause_for_fork())
+        paused = lifecycle.in_sender(self.role.ident) or (pause and self.queue.pause_for_fork())
         self.ending.fork_begins(paused)
         if not paused:
             self.engine.pump.stop()
@@ -399,8 +308,8 @@ class Sender:
 
     def wait_parked(self, deadline: float) -> None:
         """Wait, until the monotonic `deadline`, for the threads that were asked to end."""
-        if self.ending.stopping:
-            self.join(deadline - time.monotonic())
+        if self.ending.parking:
+            self.role.join(deadline - time.monotonic())
         self.engine.wait_parked(deadline)
 
     def unpark(self) -> bool:
@@ -421,24 +330,28 @@ class Sender:
         return not self.running and self.start() and self.running
 
     def notice_fork(self) -> None:
-        """Begin anew in the child of a fork that no hook has seen."""
+        """Begin anew in the child of a fork, once, whichever thread notices it first."""
         if self.queue.forked:
-            self.after_fork()
+            with threads.lock_here(self._beginning):
+                if self.queue.forked:
+                    self._after_fork()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Begin anew in the child: empty queue, new engine and producer. The parent keeps its own."""
         parents = self.engine
         self.setup.log.after_fork()
-        self._callbacks.renew()
         if parents.spool is not None:
             parents.spool.abandon()
+        if self.engine is not parents:  # a signal handler has logged meanwhile
+            return
+        self._callbacks.renew()
         self.queue.renew()
         for batches in self._batches:
             batches.renew()
         # Only the parent sends what a dead owner left.
         closed = self.closed or self.setup.orphan is not None
         timeout = self.setup.config.atexit_timeout
-        self._begin(Ending(timeout, closed=closed, at_exit=self.ending.at_exit))
+        self._begin(Ending(timeout, closed=closed, callers_deliver=self.ending.callers_deliver))
         parents.abandon()
         self.engine.submissions.fail_those_of(parents.submissions)
 
@@ -458,39 +371,45 @@ class Waiter:
             timeout: seconds.
         """
         sender = self._sender
-        if lifecycle.cannot_wait(sender.ident):
+        if lifecycle.cannot_wait(sender.role.ident):
             return done()
         deadline = time.monotonic() + timeout
         while True:
+            sender.notice_fork()  # by a signal handler
             left = deadline - time.monotonic()
             if sender.ending.inline:
                 return self.drive(done, left)
             slice_ = min(left, CHECK)  # the sender may end meanwhile, and Python notices signals in between
             if sender.start():
                 sender.queue.wake()
-                found = wait(slice_)
+                found = wait(slice_) or done()
             else:
                 found = self.drive(done, slice_)
             if found or left <= slice_:
                 return found
 
     def _settled(self, target: int, timeout: float) -> bool:
-        """Wait until every event up to `target` has its outcome; return whether it has."""
-        sender, queue = self._sender, self._sender.queue
+        """Wait until every event up to `target` has its outcome; return whether it has.
 
-        def done() -> bool:
-            return sender.engine.reached(target)
+        A child that is forked meanwhile does not wait: its parent has these events.
+        """
+        queue, done = self._sender.queue, self._reaches(target)
 
         def wait(seconds: float) -> bool:
             return queue.wait_settled(target, seconds)
 
         return queue.settled >= target or self.until(done, threads.unless_green(done, wait), timeout)
 
+    def _reaches(self, target: int) -> Callable[[], bool]:
+        """Return a function that returns whether `target` is reached, or this is a forked child meanwhile."""
+        sender, engine = self._sender, self._sender.engine
+        return lambda: sender.engine is not engine or engine.aim_at(target)
+
     def flush(self, timeout: float) -> int:
         """Wait until all events sent before this call have their outcome; return how many have not."""
         sender = self._sender
         sender.notice_fork()
-        if sender.ending.at_exit:
+        if sender.ending.callers_deliver:
             timeout = min(timeout, sender.ending.patience)
         target = sender.engine.last
         settled = self._settled(target, timeout)
@@ -501,12 +420,12 @@ class Waiter:
         """Flush, but do not wait for a server that cannot be reached."""
         sender = self._sender
         sender.notice_fork()
-        if sender.ending.at_exit:
+        if sender.ending.callers_deliver:
             timeout = min(timeout, sender.ending.patience)
         deadline = time.monotonic() + timeout
         target = sender.engine.last
         while not self._settled(target, max(0.0, min(deadline - time.monotonic(), SLICE))):
-            reachable = sender.engine.lanes.may_be_reachable and not lifecycle.cannot_wait(sender.ident)
+            reachable = sender.engine.lanes.may_be_reachable and not lifecycle.cannot_wait(sender.role.ident)
             if time.monotonic() >= deadline or not reachable:
                 return self.flush(0.0)
         return 0
@@ -536,13 +455,13 @@ class Waiter:
         """
         sender = self._sender
         sender.notice_fork()
-        if sender.ending.at_exit and not sender.closed:
+        if sender.ending.callers_deliver and not sender.closed:
             left = self.flush(max(0.0, timeout))
-            with sender.role(SLICE) as has_role:
+            with sender.role.held(SLICE) as has_role:
                 if has_role:
                     sender.engine.books.write_totals()
             return left
-        if not sender.ended and sender.close(timeout) and not lifecycle.cannot_wait(sender.ident):
+        if not sender.ended and sender.close(timeout) and not lifecycle.cannot_wait(sender.role.ident):
             deadline = sender.ending.deadline
             self.finish(deadline, OVERTIME)
             self.drain_callbacks(max(deadline, time.monotonic() + OVERTIME))
@@ -550,25 +469,8 @@ class Waiter:
 
     # -- delivering in place of a thread -----------------------------------------------------------------
 
-    @contextmanager
-    def _acting(self, deadline: float) -> Iterator[None]:
-        """Be the sender inside of a call that holds the role, until the monotonic second `deadline`."""
-        sender = self._sender
-        sender.ident = threads.get_ident()
-        own = mark_sender_thread(True)
-        sender.ending.give_up_at = deadline
-        try:
-            yield
-        finally:
-            sender.ending.give_up_at = FOREVER
-            mark_sender_thread(own)
-            sender.ident = 0
-
     def drive(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Be the sender until ``done()``, where no thread is; return whether that came true.
-
-        A signal handler may fork meanwhile: the child goes on with its own engine.
-        """
+        """Be the sender until ``done()``, where no thread is; return whether that came true."""
         sender = self._sender
         begin = time.monotonic()
         deadline = begin + timeout
@@ -577,24 +479,25 @@ class Waiter:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            with sender.role(min(left, SLICE)) as has_role:
+            role = sender.role  # a signal handler may fork meanwhile: the child has another
+            with role.held(min(left, SLICE)) as has_role:
                 if not has_role:
                     # A thread still has it, and does the work.
                     sender.queue.wake()
                     continue
-                with self._acting(deadline):
+                with role.delivering(deadline):
                     try:
                         sender.engine.turn(min(deadline, time.monotonic() + SLICE))
                     except Exception as error:
                         if not sys.is_finalizing():
                             raise
                         # Destructors may log when Python imports nothing any more, as pyzmq wants to.
-                        sender.ending.abandon(True)
+                        sender.ending.write_off(True)
                         words = f"events of destructors are not delivered: {described(error)}"
                         diagnostics = sender.engine.diagnostics
                         diagnostics.warn_limited("exit", f"{diagnostics.url}: {words}")
                         break
-                    if sender.ending.at_exit:
+                    if sender.ending.callers_deliver:
                         sender.engine.turned_at_exit(done(), deadline)
         if sender.ending.inline:
             sender.engine.submissions.callbacks.drain(deadline)
@@ -604,9 +507,8 @@ class Waiter:
     def deliver_inline(self) -> None:
         """Deliver what is queued in this call, unless it must not wait."""
         sender = self._sender
-        if not sender.closed and not lifecycle.must_not_block(sender.ident):
-            target = sender.engine.last
-            self.drive(lambda: sender.engine.reached(target), sender.ending.patience)
+        if not sender.closed and not lifecycle.must_not_block(sender.role.ident):
+            self.drive(self._reaches(sender.engine.last), sender.ending.patience)
 
     def finish(self, by: float, grace: float) -> bool:
         """Wait until `by`, and `grace` seconds more, for the end of delivery; return whether it has ended.
@@ -614,18 +516,20 @@ class Waiter:
         Deliver in this call when no thread does.
         """
         sender = self._sender
-        if sender.running:
-            sender.join(by - time.monotonic() + grace)
-        if sender.ending.is_open:
-            with sender.role(SLICE) as has_role:
+        role, ending, engine = sender.role, sender.ending, sender.engine
+        # In slices: a signal handler may fork, and the child has not this thread, and nothing to finish.
+        while engine.is_ours and ending.running and (left := by + grace - time.monotonic()) > 0:
+            role.join(min(left, CHECK))
+        if ending.is_open:
+            with role.held(SLICE) as has_role:
                 if has_role:
-                    with self._acting(by):
-                        sender.ending.finish_alone()  # or one client would take the time of the next
-                        while not sender.drained() and (now := time.monotonic()) < by:
-                            sender.engine.turn(min(by, now + SLICE))
-                        if sender.drained():
+                    with role.delivering(by):
+                        ending.use_all_time()  # or one client would take the time of the next
+                        while engine.is_ours and not sender.aim_at_end() and (now := time.monotonic()) < by:
+                            engine.turn(min(by, now + SLICE))
+                        if engine.is_ours and sender.aim_at_end():
                             sender.leave()
-        return not sender.ending.is_open
+        return not (engine.is_ours and ending.is_open)
 
     def replay(self) -> None:
         """Send what a dead owner left, then end."""
@@ -684,22 +588,16 @@ class Waiter:
             submissions.fail_rest()
         return bool(submissions.deliveries)
 
-    def begin_close(self, timeout: float) -> bool:
-        """Begin to close, without waiting; return whether there is something to wait for."""
-        return self._sender.close(timeout)
-
-    def has_left(self) -> bool:
-        """Return whether no thread is the sender any more."""
-        return not self._sender.running
-
-    def end_close(self) -> None:
-        """End where there is no thread: all is settled, or the time is over."""
-        if not self._sender.running:
+    def closing(self, timeout: float) -> Iterator[Callable[[], bool]]:
+        """Close as ``close`` does; yield, one after the other, what is to become true before this goes on."""
+        sender = self._sender
+        if not sender.close(timeout):
+            return
+        yield lambda: not sender.running
+        if not sender.running:
             self.finish(time.monotonic(), 0.0)
-
-    def called_back(self) -> bool:
-        """Return whether all callbacks that are due have run."""
-        return not self._sender.engine.submissions.callbacks.unfinished
+        yield lambda: not sender.engine.submissions.callbacks.unfinished
+        self.drain_callbacks(0.0)
 
     def drain_callbacks(self, deadline: float) -> None:
         """Have callbacks run until the monotonic `deadline`; report how many have not when ``close`` ends."""

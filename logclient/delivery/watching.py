@@ -97,7 +97,7 @@ class Watcher:
             if self._queued:
                 return
             self._queued = True
-        self._callbacks.run(self._tell)
+        self._callbacks.queue(self._tell)
 
     def _tell(self) -> None:
         with self._lock:
@@ -108,7 +108,7 @@ class Watcher:
             self._bytes = 0
             self._queued = False
         # Each call is one of its own: what one raises is reported, and keeps nothing from the others.
-        config, run = self._config, self._callbacks.run
+        config, run = self._config, self._callbacks.queue
         if settled and config.on_delivery is not None:
             run(config.on_delivery, settled)
         if lost and config.on_drop is not None:

@@ -373,7 +373,7 @@ class Inbox:
     def _save_later(self, received: int | float) -> None:
         """Save it after the callbacks for everything received before."""
         self._received = received
-        self._peer.run(self._save, received)
+        self._peer.queue_callback(self._save, received)
 
     def _save(self, received: int | float) -> None:
         """Save the state; called on the callbacks' thread."""
@@ -421,7 +421,7 @@ class Inbox:
         if full:
             self._peer.warn("inbox", "callbacks are too slow: actions of the server were dropped")
         else:
-            self._peer.run(self._call, action, meta, size, ours)
+            self._peer.queue_callback(self._call, action, meta, size, ours)
 
     def _call(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
         with self._lock:
@@ -440,7 +440,7 @@ class Inbox:
 def _release(state: State, peer: Peer) -> None:
     """Release the file of a client that has ended, after the changes that wait were saved."""
     if peer.callbacks:
-        peer.run(state.release)
+        peer.queue_callback(state.release)
     else:
         state.release()
 

@@ -66,7 +66,7 @@ class ClientWithoutSender:
         self.trouble: Exception | None = None
         self.warn_limited = ErrorLog().warn_limited
 
-    def wake(self) -> None:
+    def ensure_sender(self) -> None:
         self.calls.append("attend")
         if self.trouble:
             raise self.trouble

@@ -103,9 +103,9 @@ def test_a_dead_callback_thread_is_replaced() -> None:
 
     runner._call = end  # type: ignore[method-assign]
     first, second = threading.Event(), threading.Event()
-    runner.run(first.set)
+    runner.queue(first.set)
     assert first.wait(PATIENCE)
-    runner.run(second.set)
+    runner.queue(second.set)
     assert second.wait(PATIENCE)
     dead[0].join(PATIENCE)
 

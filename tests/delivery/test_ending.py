@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from logclient.delivery.ending import START_AGAIN, Ending, State
 
-RUNNING, DRAINING, AT_EXIT, ENDED = State.RUNNING, State.DRAINING, State.AT_EXIT, State.ENDED
+RUNNING, DRAINING, CALLERS, ENDED = State.RUNNING, State.DRAINING, State.CALLERS, State.ENDED
 PATIENCE = 2.0
 
 
@@ -28,8 +28,8 @@ class Step(NamedTuple):
 
 
 NAMES = (
-    "close", "close_in_background", "exit", "settle", "tick", "put", "sender_leaves", "finish_alone",
-    "abandon", "start", "start_fails", "start_fails_for_ever", "thread_ends", "fork_begins",
+    "close", "close_in_background", "exit", "settle", "tick", "put", "sender_leaves", "use_all_time",
+    "dies", "write_off", "start", "start_fails", "start_fails_for_ever", "thread_ends", "fork_begins",
     "fork_begins_paused", "fork_over", "child", "call_waits",
 )  # fmt: skip
 
@@ -37,15 +37,15 @@ NAMES = (
 class Model:
     """The table of transitions, as rows of a dictionary; times are whole seconds."""
 
-    AFTER_DRAINING = {"ended": ENDED, "at exit": AT_EXIT}
+    AFTER_DRAINING = {"ended": ENDED, "callers deliver": CALLERS}
 
-    def __init__(self, closed: bool = False, at_exit: bool = False) -> None:
+    def __init__(self, closed: bool = False, callers_deliver: bool = False) -> None:
         self.row: dict[str, Any] = {
-            "state": ENDED if closed else AT_EXIT if at_exit else RUNNING,
+            "state": ENDED if closed else CALLERS if callers_deliver else RUNNING,
             "closed": closed,
             "deadline": math.inf,
             "goal": None,
-            "hand off": math.inf,
+            "hand over": math.inf,
             "then": "ended",
             "set by": "nobody",
             "patience": PATIENCE,
@@ -60,7 +60,7 @@ class Model:
         if self.row["state"] not in (RUNNING, DRAINING):
             return False
         self.row.update(
-            {"state": DRAINING, "closed": True, "deadline": deadline, "goal": None, "hand off": math.inf}
+            {"state": DRAINING, "closed": True, "deadline": deadline, "goal": None, "hand over": math.inf}
         )
         self.row.update({"then": "ended", "set by": set_by})
         return True
@@ -71,8 +71,8 @@ class Model:
             return False
         row["exit"] = min(row["exit"], by)
         if row["state"] is RUNNING:
-            row.update({"state": DRAINING, "then": "at exit", "goal": last, "deadline": by})
-            row["hand off"] = (now + by) / 2
+            row.update({"state": DRAINING, "then": "callers deliver", "goal": last, "deadline": by})
+            row["hand over"] = (now + by) / 2
         elif row["then"] == "ended" and row["set by"] != "a caller":
             row["deadline"] = row["exit"]
         else:
@@ -96,20 +96,20 @@ class Walk:
         real, row = self.real, self.model.row
         assert real.state is row["state"]
         assert real.closed == row["closed"]
-        assert real.deadline == row["deadline"] and real.hand_off_at == row["hand off"]
+        assert real.deadline == row["deadline"] and real.hand_over_at == row["hand over"]
         assert real.exit_by == row["exit"]
         assert real.patience == pytest.approx(row["patience"])
         assert real.is_open == (row["state"] in (RUNNING, DRAINING))
         assert real.is_draining == (row["state"] is DRAINING)
-        assert real.at_exit == (row["state"] is AT_EXIT) and real.is_ended == (row["state"] is ENDED)
+        assert real.callers_deliver == (row["state"] is CALLERS) and real.is_ended == (row["state"] is ENDED)
         assert real.running == (row["thread"] != "absent")
         if real.running:
-            assert real.stopping == (row["thread"] == "stopping")
+            assert real.parking == (row["thread"] == "stopping")
         assert real.forking == row["forks"]
         assert real.threadless == row["never again"] and real.start_at == row["again at"]
         over = row["state"] is DRAINING and (
             self.settled >= (self.last if row["goal"] is None else row["goal"])
-            or self.now >= min(row["deadline"], row["hand off"])
+            or self.now >= min(row["deadline"], row["hand over"])
         )
         assert real.is_over(self.settled, self.last, self.now) == over
         if row["state"] is ENDED:
@@ -141,29 +141,34 @@ class Walk:
     def _tick(self, seconds: int) -> None:
         self.now += seconds
 
-    def _finish_alone(self, _: int) -> None:
-        self.real.finish_alone()
-        self.model.row["hand off"] = math.inf
+    def _use_all_time(self, _: int) -> None:
+        self.real.use_all_time()
+        self.model.row["hand over"] = math.inf
 
     def _sender_leaves(self, _: int) -> None:
         if not self.real.is_over(self.settled, self.last, self.now):
             return
         row = self.model.row
-        at_exit = self.real.pass_to_callers()
-        assert at_exit == (row["then"] == "at exit")
+        callers_deliver = self.real.hand_over()
+        assert callers_deliver == (row["then"] == "callers deliver")
         row["state"] = Model.AFTER_DRAINING[row["then"]]
-        if at_exit:
-            self.real.passed_to_callers(self.now)
+        if callers_deliver:
+            self.real.handed_over(self.now)
             row["patience"] = max(0.0, row["deadline"] - self.now)
             row["deadline"] = math.inf
         else:
             self.real.end()
 
-    def _abandon(self, muted: int) -> None:
+    def _dies(self, _: int) -> None:
+        if self.real.is_draining:
+            self.real.cut_short(self.now)
+            self.model.row["deadline"] = min(self.model.row["deadline"], self.now)
+
+    def _write_off(self, muted: int) -> None:
         if self.real.is_draining and self.model.row["exit"] <= self.now:
-            self.real.abandon(bool(muted % 2))
+            self.real.write_off(bool(muted % 2))
             assert self.real.muted == bool(muted % 2)
-            self.model.row.update({"state": AT_EXIT, "patience": 0.0})
+            self.model.row.update({"state": CALLERS, "patience": 0.0})
 
     def _call_waits(self, seconds: int) -> None:
         self.real.waited(seconds / 4)
@@ -215,8 +220,8 @@ class Walk:
 
     def _child(self, _: int) -> None:
         """Go on in the child of a fork, also of one that no hook has seen."""
-        self.real = Ending(PATIENCE, closed=self.real.closed, at_exit=self.real.at_exit)
-        self.model = Model(self.model.row["closed"], self.model.row["state"] is AT_EXIT)
+        self.real = Ending(PATIENCE, closed=self.real.closed, callers_deliver=self.real.callers_deliver)
+        self.model = Model(self.model.row["closed"], self.model.row["state"] is CALLERS)
         self.last = self.settled = 0
 
 
@@ -250,7 +255,7 @@ class TestRows:
         ending = Ending(PATIENCE)
         ending.close(3.0)
         assert ending.exit(8.0, 0.0, 0) and ending.deadline == 3.0
-        assert not ending.pass_to_callers()
+        assert not ending.hand_over()
 
     def test_an_exit_gives_a_client_without_references_its_whole_time(self) -> None:
         ending = Ending(PATIENCE)
@@ -268,20 +273,20 @@ class TestRows:
     def test_a_close_during_the_exit_ends_within_it(self) -> None:
         ending = draining_for_exit()
         assert ending.close(100.0) and ending.deadline == 8.0
-        assert not ending.pass_to_callers()
+        assert not ending.hand_over()
 
     def test_the_first_half_of_an_exit_is_for_what_was_there_when_it_began(self) -> None:
         ending = draining_for_exit()
         assert not ending.is_over(9, 20, 3.9)
         assert ending.is_over(10, 20, 0.0), "later events are not waited for"
         assert ending.is_over(9, 20, 4.0)
-        ending.finish_alone()
+        ending.use_all_time()
         assert not ending.is_over(9, 20, 7.9) and ending.is_over(9, 20, 8.0)
 
     def test_callers_have_what_an_exit_has_left(self) -> None:
         ending = draining_for_exit()
-        assert ending.pass_to_callers()
-        ending.passed_to_callers(5.0)
+        assert ending.hand_over()
+        ending.handed_over(5.0)
         assert ending.patience == 3.0
         ending.waited(1.0)
         assert ending.patience == 2.0
@@ -292,16 +297,16 @@ class TestRows:
         assert ending.is_ended
 
     def test_a_closed_client_ends_in_the_child_of_an_exit(self) -> None:
-        assert Ending(PATIENCE, closed=True, at_exit=True).is_ended
-        assert Ending(PATIENCE, at_exit=True).at_exit
+        assert Ending(PATIENCE, closed=True, callers_deliver=True).is_ended
+        assert Ending(PATIENCE, callers_deliver=True).callers_deliver
 
     def test_a_fork_that_began_keeps_threads_away_until_it_is_over(self) -> None:
         ending = Ending(PATIENCE)
         ending.fork_begins(paused=True)
-        assert ending.forking and not ending.stopping
+        assert ending.forking and not ending.parking
         ending.fork_begins(paused=False)
         ending.fork_over()
-        assert not ending.forking and not ending.stopping
+        assert not ending.forking and not ending.parking
 
 
 def main() -> None:

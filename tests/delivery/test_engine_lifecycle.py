@@ -23,6 +23,7 @@ from logclient.delivery import lanes as lanes_module
 from logclient.delivery import lifecycle
 from logclient.delivery import path as path_module
 from logclient.delivery import sender as sender_module
+from logclient.delivery.ending import State
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
@@ -104,6 +105,16 @@ def test_events_queued_at_a_fork_stay_with_the_parent(build: Make, setup: Setup)
     assert len(rig.server.events(100)) == 100
 
 
+def exit_code(child: int) -> int:
+    """Return the exit code of a child, which is killed if it does not end."""
+    deadline = time.monotonic() + PATIENCE
+    while not (done := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.002)
+    return os.waitstatus_to_exitcode(done[1])
+
+
 @needs_fork
 def test_a_fork_while_a_caller_waits_for_room(build: Make) -> None:
     """A signal handler forks. The child does not wait, for its queue is empty; the parent keeps its place."""
@@ -139,12 +150,92 @@ def test_a_fork_while_a_caller_waits_for_room(build: Make) -> None:
     thread.join(PATIENCE)
     rig.bodies[2] = b"mine"
     assert seq == 2 and rig.settle().acked == 2
-    deadline = time.monotonic() + PATIENCE
-    while not (done := os.waitpid(children[0], os.WNOHANG))[0]:
-        if time.monotonic() > deadline:
-            os.kill(children[0], signal.SIGKILL)
-        time.sleep(0.002)
-    assert os.waitstatus_to_exitcode(done[1]) == 0
+    assert exit_code(children[0]) == 0
+
+
+@needs_fork
+@pytest.mark.parametrize("call", ["flush", "result", "close"])
+def test_a_fork_while_a_caller_waits_for_outcomes(build: Make, call: str) -> None:
+    """A signal handler forks. The child does not wait: its parent has the events."""
+    rig = build(FIFO)
+    rig.server.script = silent
+    delivery = rig.producer.submit(b"one", 2, 0)
+    rig.bodies[1] = b"one"
+    rig.server.events(1)
+    waits: dict[str, Callable[[], object]] = {
+        "flush": lambda: rig.waiter.flush(10 * PATIENCE),
+        "result": delivery.result,
+        "close": lambda: rig.waiter.close(10 * PATIENCE),
+    }
+    children: list[int] = []
+    waiting, forked = threading.Event(), threading.Event()
+    start = rig.sender.start
+
+    def note_wait(wait: bool = False) -> bool:
+        waiting.set()
+        return start(wait)
+
+    rig.sender.start = note_wait  # type: ignore[method-assign]
+
+    def handler(number: int, frame: object) -> None:
+        if pid := os.fork():
+            children.append(pid)
+            forked.set()
+
+    def run() -> None:
+        rig.until(lambda _: waiting.is_set() or rig.sender.closed)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        forked.wait(PATIENCE)
+        rig.server.script = acknowledge
+        rig.server.peers[0].ack()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    parent = os.getpid()
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        waits[call]()
+        if os.getpid() != parent:
+            os._exit(delivery.result(0) != Outcome("failed", "forked"))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    thread.join(PATIENCE)
+    assert delivery.result(PATIENCE) == Outcome("acked")
+    assert exit_code(children[0]) == 0
+
+
+@needs_fork
+def test_two_threads_notice_a_fork(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hook has run, as in uwsgi's workers. Whichever thread is first begins anew, and the other waits."""
+    rig = build(FIFO)
+    rig.many(2)
+    rig.settle()
+
+    def work() -> None:
+        begin, calls, second = rig.sender._after_fork, list[int](), threading.Event()
+
+        def slow() -> None:
+            calls.append(1)
+            second.wait(0.2)  # the other one is let in, if anything does
+            begin()
+
+        monkeypatch.setattr(rig.sender, "_after_fork", slow)
+
+        def log() -> None:
+            if calls:
+                second.set()
+            rig.producer.put(b"from the child", 2, 0)
+
+        loggers = [threading.Thread(target=log) for _ in range(2)]
+        for logger in loggers:
+            logger.start()
+        for logger in loggers:
+            logger.join(PATIENCE)
+        assert len(calls) == 1
+        assert rig.waiter.flush(PATIENCE) == 0
+        assert rig.sender.stats().acked == 2
+
+    run_in_child(work, FORKS["from C"])
 
 
 @pytest.mark.slow
@@ -232,7 +323,7 @@ def test_after_exit_each_call_delivers_its_event(build: Make, setup: Setup) -> N
     rig.exit(time.monotonic() + PATIENCE)
     stats = rig.stats()
     assert stats.acked + stats.handed == 100
-    assert rig.sender.thread is not None and not rig.sender.thread.is_alive()
+    assert rig.sender.role.thread is not None and not rig.sender.role.thread.is_alive()
     books = rig.books()
     assert books.closed is not None and books.closed["last"] == 100
     for i in range(5):
@@ -337,7 +428,7 @@ def test_a_fork_while_a_caller_delivers(build: Make, no_threads: list[str]) -> N
         error = found
     if pids == [0]:
         sender = rig.sender
-        with sender.role(0.0) as has_role:
+        with sender.role.held(0.0) as has_role:
             good = has_role and error is None and sender.engine.is_ours and not sender.queue.forked
         os._exit(not (good and rig.put() == 1))
     assert error is None
@@ -372,6 +463,75 @@ def test_block_at_exit_delivers_until_there_is_room(build: Make, no_threads: lis
     assert rig.settle().acked == 8
 
 
+def break_at_the_end(rig: Rig) -> None:
+    """Have each turn of the sender raise once it drains."""
+    turn = rig.engine.turn
+
+    def broken(until: float) -> None:
+        if rig.sender.ending.state is not State.RUNNING:
+            raise RuntimeError("a bug")
+        turn(until)
+
+    rig.engine.turn = broken  # type: ignore[method-assign]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_that_stays_costs_an_exit_no_event(build: Make) -> None:
+    rig = build(FIFO)
+    rig.server.script = silent
+    delivery = rig.producer.submit(b"one", 2, 0)
+    rig.bodies[1] = b"one"
+    rig.server.events(1)
+    break_at_the_end(rig)
+    assert_returns(lambda: rig.exit(time.monotonic() + 10 * PATIENCE), "the rest is given up at once")
+    assert rig.stats().failed == {"closed": 1}
+    assert delivery.result(0) == Outcome("failed", "closed")
+    assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
+    (line,) = rig.lines.of("exit")
+    assert line.startswith("test://server: 1 event was not delivered before exit")
+    rig.reopen()
+
+
+def test_a_bug_of_one_client_takes_no_time_of_another_at_exit(build: Make, no_threads: list[str]) -> None:
+    no_threads[0] = "can't start new thread"
+    rigs = [build(FIFO), build(FIFO)]
+    for rig in rigs:
+        rig.server.down()
+        rig.put()
+        rig.server.up()
+    break_at_the_end(rigs[0])
+    end = time.monotonic() + PATIENCE
+    lifecycle.finish([rig.sender for rig in rigs], lambda sender: end)
+    assert [rig.stats().acked for rig in rigs] == [0, 1]
+    assert rigs[0].stats().failed == {"closed": 1}
+    assert rigs[0].lines.of("sender")[-1] == "the sender stopped: RuntimeError: a bug"
+    for rig in rigs:
+        rig.reopen()
+
+
+def test_a_sender_that_hangs_after_half_of_an_exit_is_given_up(build: Make) -> None:
+    """As in a name look-up. Its events fail, and are counted, although it will not come back."""
+    rig = build(FIFO, atexit_timeout=0.2)
+    rig.server.script = silent
+    rig.put()
+    rig.server.events(1)
+    turn, goes_on = rig.engine.turn, threading.Event()
+
+    def hang(until: float) -> None:
+        if rig.sender.ending.callers_deliver:
+            goes_on.wait(PATIENCE)
+        turn(until)
+
+    rig.engine.turn = hang  # type: ignore[method-assign]
+    rig.exit(time.monotonic() + 0.2)
+    (line,) = rig.lines.of("exit")
+    assert line.startswith("test://server: 1 event was not delivered before exit")
+    goes_on.set()
+    rig.until(lambda _: not rig.sender.running)
+    assert len(rig.lines.of("exit")) == 1
+    rig.reopen()
+
+
 # -- accidents ----------------------------------------------------------------------------------------
 
 
@@ -387,7 +547,7 @@ def test_a_dead_sender_is_replaced(build: Make) -> None:
         raise RuntimeError("a bug")
 
     rig.engine.core.codec.target.encode = broken
-    thread = rig.sender.thread
+    thread = rig.sender.role.thread
     assert thread is not None
     rig.put()
     thread.join(PATIENCE)
@@ -460,7 +620,7 @@ def test_an_orphaned_engine_delivers_and_ends(
     rig.many(10)
     rig.sender.background()
     rig.server.up()
-    thread = rig.sender.thread
+    thread = rig.sender.role.thread
     assert thread is not None
     thread.join(PATIENCE)
     assert not thread.is_alive() and rig.sender.closed

@@ -578,7 +578,7 @@ def test_a_client_without_references_delivers_its_queue(server: MemoryServer) ->
     for i in range(50):
         client.send(str(i))
     sender = client._sender
-    thread = sender.thread
+    thread = sender.role.thread
     assert thread is not None
     del client
     server.up()

@@ -101,7 +101,7 @@ def test_a_caller_that_found_no_room_in_time_has_a_line(tmp_path: Path) -> None:
 def test_any_body_is_one_line(url: str, body: bytes, line: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "lost"
     client = logclient.connect(f"{url}://127.0.0.1:9", max_events=1, fallback=file, timeout=0)
-    with client._sender.role(PATIENCE):  # nothing is sent
+    with client._sender.role.held(PATIENCE):  # nothing is sent
         for _ in range(2):
             client.send(body)
     client.close()
@@ -117,7 +117,7 @@ def test_events_beyond_the_memory_have_a_line_together(
     monkeypatch.setattr(sender, "LOST_BYTES", 400)
     file = tmp_path / "lost"
     client = logclient.connect(NOBODY, max_events=10, overflow="drop_new", fallback=file, timeout=0)
-    with client._sender.role(PATIENCE):
+    with client._sender.role.held(PATIENCE):
         for n in range(100):
             client.send({"n": n})
     client.close()
@@ -227,7 +227,7 @@ print(client.stats().failed)
 
 DELIVERY = """
 client = logclient.connect(sys.argv[1], fallback='stderr', max_event_bytes=100)
-with client._sender.role(20):  # all at once
+with client._sender.role.held(20):  # all at once
     for n in range(3000):
         with contextlib.suppress(logclient.EncodeError): client.send({'text': 'x' * 1000})
 client.send({'n': 1})

@@ -242,7 +242,7 @@ def test_a_dead_path_ends_a_connection_without_acknowledgements(
     assert stats.in_doubt == stats.handed == 7
     assert "the path is dead: the server's system has not acknowledged 700 bytes" in lines[0]
     assert "; 7 events were in doubt" in lines[0]
-    assert client._sender.engine.lanes.first._segment == SMALL, "large packets may be what is lost"
+    assert client._sender.engine.lanes.first.connector.segment == SMALL, "large packets may be what is lost"
     monkeypatch.undo()
     client.send("later")
     with accepted(listener) as peer:

@@ -151,7 +151,7 @@ def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
     functions = {**told.options, "on_delivery": broken, "on_error": on_error}
     watcher = Watcher(config_for("plog", **functions), thread)
     one = Settlement("ab", 1, 1, "failed", "closed")
-    thread.run(go_on.wait, PATIENCE)
+    thread.queue(go_on.wait, PATIENCE)
     watcher.settled([one])
     watcher.lost([one], 0)
     watcher.failed("one")
@@ -170,7 +170,7 @@ def test_bodies_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = Watcher(config_for("plog", on_drop=dropped.extend), thread)
     body = b"x" * 10
     one = Settlement("ab", 1, 1, "dropped", "overflow", body)
-    thread.run(go_on.wait, PATIENCE)
+    thread.queue(go_on.wait, PATIENCE)
     for _ in range(3):
         watcher.lost([one], 0)
     go_on.set()

@@ -106,7 +106,7 @@ class TestInterruptedClose:
         assert rig.put() == 0
         rig.server.peers[0].ack()
         assert rig.waiter.close(PATIENCE) == 0
-        thread = rig.sender.thread
+        thread = rig.sender.role.thread
         assert thread is not None and not thread.is_alive()
         assert rig.finish().acked == 5
 
@@ -121,7 +121,7 @@ class TestInterruptedClose:
         rig.server.peers[0].ack()
         outcome = delivery.result(PATIENCE)
         assert outcome is not None and outcome.status == "acked"
-        thread = rig.sender.thread
+        thread = rig.sender.role.thread
         assert thread is not None
         thread.join(PATIENCE)
         assert not thread.is_alive(), "a sender with nothing to do ends by itself"
@@ -226,7 +226,7 @@ def test_unreferenced_clients_end_beside_dead_servers(
 
 SERVERS: dict[str, tuple[Callable[[], Refusing | BlackHole | Mute], str]] = {
     "nobody listens": (Refusing, "not client._sender.engine.lanes.may_be_reachable"),
-    "black hole": (BlackHole, "client._sender.ident"),
+    "black hole": (BlackHole, "client._sender.role.ident"),
     "mute": (Mute, "client.stats().inflight"),
 }
 """How each is made, and what a client has noticed of it after a while."""
@@ -519,7 +519,7 @@ def fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[logclient.Client]], 
         lifecycle._before_fork()
         try:
             assert asked and all(asked), "one waits for another"
-            assert not any(sender.running and sender.ending.stopping for sender in senders)
+            assert not any(sender.running and sender.ending.parking for sender in senders)
         finally:
             lifecycle._in_parent()
 
@@ -535,9 +535,9 @@ def test_a_fork_does_not_wait_for_hanging_connections(
         for _ in range(3):
             for client in clients:
                 client.send("one")
-            wait_until(lambda: all(client._sender.ident for client in clients))
+            wait_until(lambda: all(client._sender.role.ident for client in clients))
             fork(clients)
-        wait_until(lambda: all(client._sender.ident for client in clients))  # all of them go on
+        wait_until(lambda: all(client._sender.role.ident for client in clients))  # all of them go on
     finally:
         for client in clients:
             client.close(0.0)

@@ -60,7 +60,7 @@ def agent_handler(agent: Any) -> logging.Handler:
             timeout = 0.0
 
         class sink:
-            wake = put_slowly = staticmethod(lambda *given: 0)
+            ensure_sender = put_slowly = staticmethod(lambda *given: 0)
 
         class _waiter:
             flush_if_reachable = staticmethod(lambda *given: 0)
