@@ -1008,3 +1008,26 @@ def test_a_core_without_commands_refuses_them(build: Make, setup: Setup) -> None
     rig = build(setup)
     with pytest.raises(ValueError, match="command: this protocol has no 'headers'"):
         rig.peer.post_command("headers", {})
+
+
+@needs_fork
+def test_a_child_has_locks_of_its_own() -> None:
+    locks: dict[int, threads.RLock] = {}
+    taken, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with threads.lock_here(locks):
+            taken.set()
+            over.wait(PATIENCE)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait(PATIENCE)
+
+    def work() -> None:
+        assert threads.lock_here(locks).acquire(False)
+
+    run_in_child(work)
+    assert not threads.lock_here(locks).acquire(False)
+    over.set()
+    holder.join()
