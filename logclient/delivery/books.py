@@ -98,10 +98,9 @@ class Books:
         try:
             self._in_flight.set_ledger(ledger.open())
         except OSError as error:
-            url = self.diagnostics.url
-            words = f"{url}: nothing is sent, the ledger cannot be opened: {describe_error(error)}"
+            words = f"nothing is sent, the ledger cannot be opened: {describe_error(error)}"
             self.not_before = time.monotonic() + self._backoff.delay()
-            self.diagnostics.warn_limited("ledger", words)
+            self.diagnostics.report("ledger", words)
             return False
         self._backoff.reset()
         if ledger.stopped:
@@ -111,7 +110,7 @@ class Books:
         return True
 
     def _warn(self, ledger: Ledger) -> None:
-        self.diagnostics.warn_limited("ledger", f"the ledger stopped, delivery goes on: {ledger.stopped}")
+        self.diagnostics.report("ledger", f"the ledger stopped, delivery goes on: {ledger.stopped}")
 
     def record(self) -> None:
         """Record everything since the last call."""
@@ -186,7 +185,7 @@ class Books:
         except (OSError, MemoryError) as error:
             target = self._fallback.target if self._fallback is not None else "on_drop"
             words = f"fallback: {target}: {describe_error(error)}; not all lost events were written"
-            self.diagnostics.warn_limited("fallback", words)
+            self.diagnostics.report("fallback", words)
 
     def report_refusal(self) -> bool:
         """Report once that events are dropped because they come after ``close``.
@@ -201,7 +200,7 @@ class Books:
         if not self._refusal_reported and dropped.get("closed"):
             self._refusal_reported = True
             words = "closed, so later events are dropped (stats count them as refused)"
-            self.diagnostics.warn_limited("refused", f"{self.diagnostics.url}: {words}")
+            self.diagnostics.report("refused", words)
         return self.keeps_lost
 
     def _list_outcomes(self, ledger: Ledger) -> None:
@@ -239,8 +238,8 @@ class Books:
             return
         size, error = self._in_flight.take_ledger()
         if not ledger.is_ours:
-            text = f"{self.diagnostics.url}: the program closed the ledger's descriptor: a new part is begun"
-            self.diagnostics.warn_limited("ledger part", text)
+            words = "the program closed the ledger's descriptor: a new part is begun"
+            self.diagnostics.report("ledger part", words)
         ledger.wrote(size, error)
         self._in_flight.set_ledger(ledger.fd)
         if ledger.stopped:

@@ -203,8 +203,7 @@ class Connector:
         self.attempt, self._endpoints.attempt_at = None, 0.0
         if attempt.is_called_off:
             if (waited := time.monotonic() - began) >= SHARE:
-                words = f"no answer from {self._endpoints.peer} in {waited:.1f} s"
-                self._diagnostics.last_error = f"{self._diagnostics.url}: {words}"
+                self._diagnostics.note(f"no answer from {self._endpoints.peer} in {waited:.1f} s")
             return None
         self._endpoints.use(attempt.endpoint)
         peer = self._endpoints.peer + self.way
@@ -212,14 +211,13 @@ class Connector:
             return attempt.take()
         except CredentialError as error:
             self._endpoints.failing = True
-            self._endpoints.refused(f"{self._diagnostics.url}: {peer}", error)
+            self._endpoints.refused(peer, error)
         except (OSError, MemoryError, RuntimeError) as error:
             if not isinstance(error, OSError) and not is_shortage(error):
                 raise
             self._endpoints.failing = True
             self._endpoints.advance()
-            what = f"cannot connect to {peer}: {describe_error(error)}"
-            self._endpoints.failed(f"{self._diagnostics.url}: {what}", "connect", peer)
+            self._endpoints.failed(f"cannot connect to {peer}: {describe_error(error)}", "connect", peer)
         return None
 
     @property

@@ -128,7 +128,7 @@ class Endpoints:
         """Report a failure, of a server or of this process, and set the time of the next attempt."""
         now = time.monotonic()
         self.not_before = now + (self.backoff.delay() if kind == "shortage" else self._delay())
-        said = self._diagnostics.warn_limited(kind, text, peer)
+        said = self._diagnostics.report(kind, text, peer)
         if kind == "connect":
             self._away_since = self._away_since or now
             self._away_said = self._away_said or said
@@ -152,5 +152,5 @@ class Endpoints:
         if refused.reported != error.args:
             refused.reported = error.args
             soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"
-            self._diagnostics.warn_limited(f"credentials {peer} {error}", f"{words}; next try in {soon} s")
-        self._diagnostics.last_error = words
+            self._diagnostics.report(f"credentials {peer} {error}", f"{words}; next try in {soon} s")
+        self._diagnostics.note(words)

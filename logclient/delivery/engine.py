@@ -222,10 +222,10 @@ class Engine:
     def turned_at_exit(self, done: bool, deadline: float) -> None:
         """Finish a turn of a caller that delivers while the process ends."""
         if done:
-            self.lanes.drain(deadline)
+            self.lanes.wait_for_transports(deadline)
         self.books.write_totals()
         if self.spool is not None and self.settled_all:
-            self.spool.leave()
+            self.spool.keep_used()
 
     def end(self) -> None:
         """Fail the events without an outcome, or leave them in the spool, and release everything."""
@@ -251,7 +251,7 @@ class Engine:
             return
         if self.queue.settled < target:
             self.give_up(self.settle_rest())
-        self.lanes.drain(deadline)
+        self.lanes.wait_for_transports(deadline)
         self.books.record()
         self.books.write_totals()
 
@@ -274,8 +274,7 @@ class Engine:
             what = error_log.counted(stored, "event")
             where = self.spool.directory
             how = f"the next client that opens it sends them, or: logclient spool drain {where} --to URL"
-            text = f"{self.url}: {what} left in the spool {where}: {how}"
-            self.diagnostics.warn_limited("stored", text)
+            self.diagnostics.report("stored", f"{what} left in the spool {where}: {how}")
         return int(after["failed"].get("closed", 0) - before["failed"].get("closed", 0))
 
     def give_up(self, events: int) -> None:
@@ -283,8 +282,7 @@ class Engine:
         self.given_up += events
         if events and self.ending.exit_by == FOREVER:
             what = error_log.counted(events, "event")
-            text = f"{self.url}: {what} given up: the client ended before delivery"
-            self.diagnostics.last_error = text
+            text = self.diagnostics.note(f"{what} given up: the client ended before delivery")
             lifecycle.report_given_up(self.diagnostics.log, events, text)
 
     def settle_stuck(self) -> int:
@@ -295,15 +293,11 @@ class Engine:
         self.books.write_totals()
         return left
 
-    def drain_callbacks(self, deadline: float, when: str = "before exit") -> None:
-        """Have callbacks run until the monotonic `deadline`; report how many have not."""
-        left = self.submissions.callbacks.drain(deadline)
-        if left:
+    def wait_for_callbacks(self, deadline: float, words: str = "did not run before exit") -> None:
+        """Have callbacks run until the monotonic `deadline`; report, with `words`, how many have not."""
+        if left := self.submissions.callbacks.wait_for_all(deadline):
             calls = "callback" if left == 1 else "callbacks"
-            words = "did not run" if when == "before exit" else "had not run"
-            more = "" if when == "before exit" else "; that goes on while the process lives"
-            text = f"{self.url}: {left} {calls} {words} {when}{more}"
-            self.diagnostics.log.warn_limited("callbacks", text, 40)
+            self.diagnostics.log.warn_limited("callbacks", f"{self.url}: {left} {calls} {words}", 40)
 
     # -- a fork ------------------------------------------------------------------------------------
 

@@ -167,9 +167,14 @@ class Diagnostics:
         self.on_error: Callable[[str], object] = lambda text: None
         self._queue = queue
 
-    def warn_limited(self, kind: str, text: str, peer: str = "") -> bool:
+    def note(self, text: str) -> str:
+        """Remember an error as the last one, behind the URL; return the whole text."""
+        self.last_error = f"{self.url}: {text}"
+        return self.last_error
+
+    def report(self, kind: str, text: str, peer: str = "") -> bool:
         """Remember an error, of a server if one is named, and write a line of it; return whether."""
-        self.last_error = text
+        text = self.note(text)
         self.on_error(text)
         written = self.log.warn_limited(self.log.kind_at(kind, peer) if peer else kind, text)
         self._have_deferred_written()
@@ -186,4 +191,4 @@ class Diagnostics:
 
     def warn(self, text: str) -> None:
         """Report something about a connection that is being made all the same."""
-        self.warn_limited("renewal", f"{self.url}: {text}")
+        self.report("renewal", text)

@@ -146,7 +146,7 @@ class Lane:
         if now >= self._leave_at:
             self._leave_hung(now)
         if self.link is not None and not (self._at_home or sent.inflight or self._searches or sent.to_send):
-            self.leave(self.link)  # a guest that is not needed any more
+            self.close_link(self.link)  # a guest that is not needed any more
         if self.link is None:
             self._connect(now, group)
         if self.link is not None:
@@ -278,7 +278,7 @@ class Lane:
             self._outcomes = self.in_flight.outcomes
             self.trials.settled()
             if end in GOES_ON and link.has_moved():
-                self.leave(link)
+                self.close_link(link)
                 return
         if self.pump.progress != self._progress:
             self._progress = self.pump.progress
@@ -288,7 +288,7 @@ class Lane:
         if self.core.missing > self._missing:
             self._missing = self.core.missing
             words = f"{link.peer}: events missing so far, by the server's counters: {self._missing}"
-            self._diagnostics.warn_limited("missing", f"{self._diagnostics.url}: {words}", link.peer)
+            self._diagnostics.report("missing", words, link.peer)
         if end not in GOES_ON:
             self.lost(link, end)
         elif self.in_flight.drained:
@@ -311,8 +311,7 @@ class Lane:
             words = f"has {what} nothing since {since} UTC, {events} events are in flight"
             if not waits:
                 words = f"gets nothing since {since} UTC of what was sent"
-            words = f"{self._diagnostics.url}: {link.peer}{self.connector.way} {words}"
-            self._late = self._diagnostics.last_error = words
+            self._late = self._diagnostics.note(f"{link.peer}{self.connector.way} {words}")
             return
         if self._diagnostics.last_error == self._late:
             self._diagnostics.last_error = ""
@@ -331,8 +330,7 @@ class Lane:
 
     def lost(self, link: Link, end: str) -> None:
         """End a connection that broke: events without an outcome are sent again on the next one."""
-        unacknowledged = link.drains_on_close
-        peer = f"{self._diagnostics.url}: {link.peer}{self.connector.way}"
+        peer, unacknowledged = link.peer + self.connector.way, link.drains_on_close
         state = self._tcp_state()
         moving = state is not None and state.waiting > 0
         moving = moving and time.monotonic() - self.pump.last_progress >= MOVING
@@ -364,12 +362,12 @@ class Lane:
                 words = f"{words}; {counted(events, 'event')} in doubt"
         if forever:
             self.fatal = error
-            self._diagnostics.warn_limited("fatal", f"{peer}: {words}; nothing more will be sent", link.peer)
+            self._diagnostics.report("fatal", f"{peer}: {words}; nothing more will be sent", link.peer)
         elif verdict == TRIAL:
             # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
             self.endpoints.not_before = time.monotonic() + self.endpoints.backoff.soon()
         elif verdict == WITHHOLD:
-            self._diagnostics.warn_limited(end, f"{peer}: {words}", link.peer)
+            self._diagnostics.report(end, f"{peer}: {words}", link.peer)
         elif isinstance(error, CredentialError):
             self.endpoints.refused(peer, error)
         elif not quiet:
@@ -412,7 +410,7 @@ class Lane:
         if self.in_flight.inflight and not link.drains_on_close:
             self.pump.discard()
 
-    def leave(self, link: Link) -> None:
+    def close_link(self, link: Link) -> None:
         """Close a connection that works; events without an outcome are sent again."""
         flying = self.in_flight.inflight_range
         self._discard(link)
@@ -635,7 +633,7 @@ class Lanes:
         """Fail every event: nothing can be delivered any more."""
         for lane in self:
             if lane.link is not None:
-                lane.leave(lane.link)
+                lane.close_link(lane.link)
         self.fail(R_FATAL)
         self._books.record()
         self._rest(until)
@@ -654,7 +652,7 @@ class Lanes:
             lane.lost(link, words)
         if not connected:
             for lane in self:
-                lane.endpoints.failed(f"{self._books.diagnostics.url}: {words}", "shortage")
+                lane.endpoints.failed(words, "shortage")
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -680,7 +678,7 @@ class Lanes:
             if not some:
                 return left
 
-    def drain(self, deadline: float) -> None:
+    def wait_for_transports(self, deadline: float) -> None:
         """Wait for the data in a transport without acknowledgements; later events connect anew."""
         for lane in self:
             if lane.link is not None and lane.link.drains_on_close:

@@ -160,7 +160,7 @@ def _end_process(limit: Callable[[_Sender], float], hurried: bool = False) -> No
         finish(found, deadline)
         soon = time.monotonic() + OVERTIME
         for sender in found:
-            sender.engine.drain_callbacks(max(deadline(sender), soon))
+            sender.engine.wait_for_callbacks(max(deadline(sender), soon))
         unsaid = _registered.pop("unsaid", 0)
         if unsaid:
             what = error_log.counted(unsaid, "more event")
@@ -404,7 +404,7 @@ def _deliver_before_exit() -> None:
         return
 
     @wraps(original)
-    def leave(*given: Any, **named: Any) -> Any:
+    def deliver_then_exit(*given: Any, **named: Any) -> Any:
         pid = os.getpid()
         with suppress(BaseException):  # the caller wants the end of the process
             # A second call, such as that of a watchdog, ends the process at once.
@@ -413,9 +413,9 @@ def _deliver_before_exit() -> None:
                 at_exit(hurried=True)
         return original(*given, **named)
 
-    leave.__module__ = "os"  # it is pickled as ``os._exit``
-    leave.__dict__["delivers"] = True
-    setattr(program_os, "_exit", leave)  # noqa: B010
+    deliver_then_exit.__module__ = "os"  # it is pickled as ``os._exit``
+    deliver_then_exit.__dict__["delivers"] = True
+    setattr(program_os, "_exit", deliver_then_exit)  # noqa: B010
 
 
 def forks_unseen() -> bool:

@@ -254,7 +254,7 @@ class CallbackThread:
             return
         self.queue(callback, *given)
         if self._alone:
-            self.drain(float("inf"))
+            self.wait_for_all(float("inf"))
 
     def ensure_thread(self) -> None:
         """Start the thread if callbacks wait and there is none. Called regularly by the sender."""
@@ -262,7 +262,7 @@ class CallbackThread:
             with self.lock:
                 self._start()
 
-    def drain(self, deadline: float) -> int:
+    def wait_for_all(self, deadline: float) -> int:
         """Wait until all callbacks have run, or until `deadline`; return how many have not run to their end.
 
         Where no thread can be started, the calling thread runs them. A callback cannot wait for itself, and

@@ -201,6 +201,6 @@ class Producer:
 
         left = deadline - time.monotonic()
         if sender.ending.inline:  # there may be no other thread to run them
-            submissions.callbacks.drain(time.monotonic() + min(left, sender.ending.patience))
+            submissions.callbacks.wait_for_all(time.monotonic() + min(left, sender.ending.patience))
             return done()
         return sender.waiter.until(done, lambda seconds: threads.wait_until(done, seconds), left)

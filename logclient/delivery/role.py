@@ -66,7 +66,7 @@ class Role:
         ending, diagnostics = self._ending, self._engine.diagnostics
         lifecycle.call_at_end()
         if lifecycle.threads_starve():
-            diagnostics.warn_limited(
+            diagnostics.report(
                 "uwsgi",
                 "uwsgi runs no threads between requests, so records wait for the next one: "
                 "set enable-threads = true",
@@ -82,7 +82,7 @@ class Role:
             ending.thread_failed(time.monotonic(), "shutdown" in str(error))
             self._queue.needs_sender = True
             if not ending.threadless:
-                diagnostics.warn_limited("sender", f"{diagnostics.url}: no sender: {error}")
+                diagnostics.report("sender", f"no sender: {error}")
             return False
         except BaseException:  # Ctrl-C; the thread may have begun
             if not thread.is_alive():
@@ -91,12 +91,12 @@ class Role:
             raise
         return True
 
-    def run(self, step: Callable[[], bool], leave: Callable[[], object]) -> None:
+    def run(self, step: Callable[[], bool], at_end: Callable[[], object]) -> None:
         """Have the role in this thread, and deliver.
 
         Args:
             step: delivers for a while; returns False, without doing that, when draining is over.
-            leave: called then.
+            at_end: called then.
         """
         ending = self._ending
         with self._lock:
@@ -115,7 +115,7 @@ class Role:
             finally:
                 try:
                     if leaves:
-                        leave()
+                        at_end()
                 finally:
                     self.ident = 0
                     ending.thread_ended()
@@ -124,8 +124,7 @@ class Role:
 
     def died(self, error: BaseException) -> None:
         """Report an error of ours that has ended the delivery of a thread, or of a caller at the end."""
-        words = f"the sender stopped: {type(error).__name__}: {error}"
-        self._engine.diagnostics.warn_limited("sender", words)
+        self._engine.diagnostics.report("sender", f"the sender stopped: {type(error).__name__}: {error}")
         if self._ending.is_draining:
             self._ending.cut_short(time.monotonic())
 

@@ -154,7 +154,7 @@ class Sender:
     def _run(self) -> None:
         lifecycle.start_next()
         ending = self.ending
-        self.role.run(self._step, self.leave)
+        self.role.run(self._step, self.end_draining)
         # The stop may have been requested for a fork that is over already.
         if not ending.parking and self._has_work:
             self.start(wait=True)
@@ -230,12 +230,12 @@ class Sender:
         if not self.running and (self.ending.inline or engine.settled_all):
             with self.role.held(0.0) as has_role:
                 if has_role:
-                    self.leave()
+                    self.end_draining()
         if patience and engine.lanes.may_be_reachable:
             self.role.join(patience)
 
-    def leave(self) -> None:
-        """End, or leave the role to callers at exit. The caller holds the role."""
+    def end_draining(self) -> None:
+        """End; or hand over to callers, at exit. The caller holds the role."""
         if not self.ending.is_open:
             return
         if self.ending.hand_over():
@@ -285,7 +285,7 @@ class Sender:
         if engine.spool is not None and not self.ended:
             with self.role.held(0.0) as has_role:
                 if has_role:
-                    engine.spool.leave()
+                    engine.spool.keep_used()
         return left
 
     # -- a fork: called by lifecycle ---------------------------------------------------------------
@@ -464,7 +464,7 @@ class Waiter:
         if not sender.ended and sender.close(timeout) and not lifecycle.cannot_wait(sender.role.ident):
             deadline = sender.ending.deadline
             self.finish(deadline, OVERTIME)
-            self.drain_callbacks(max(deadline, time.monotonic() + OVERTIME))
+            self.wait_for_callbacks(max(deadline, time.monotonic() + OVERTIME))
         return self.remaining
 
     # -- delivering in place of a thread -----------------------------------------------------------------
@@ -494,13 +494,12 @@ class Waiter:
                         # Destructors may log when Python imports nothing any more, as pyzmq wants to.
                         sender.ending.write_off(True)
                         words = f"events of destructors are not delivered: {described(error)}"
-                        diagnostics = sender.engine.diagnostics
-                        diagnostics.warn_limited("exit", f"{diagnostics.url}: {words}")
+                        sender.engine.diagnostics.report("exit", words)
                         break
                     if sender.ending.callers_deliver:
                         sender.engine.turned_at_exit(done(), deadline)
         if sender.ending.inline:
-            sender.engine.submissions.callbacks.drain(deadline)
+            sender.engine.submissions.callbacks.wait_for_all(deadline)
             sender.ending.waited(time.monotonic() - begin)
         return done()
 
@@ -528,7 +527,7 @@ class Waiter:
                         while engine.is_ours and not sender.aim_at_end() and (now := time.monotonic()) < by:
                             engine.turn(min(by, now + SLICE))
                         if engine.is_ours and sender.aim_at_end():
-                            sender.leave()
+                            sender.end_draining()
         return not (engine.is_ours and ending.is_open)
 
     def replay(self) -> None:
@@ -597,8 +596,9 @@ class Waiter:
         if not sender.running:
             self.finish(time.monotonic(), 0.0)
         yield lambda: not sender.engine.submissions.callbacks.unfinished
-        self.drain_callbacks(0.0)
+        self.wait_for_callbacks(0.0)
 
-    def drain_callbacks(self, deadline: float) -> None:
+    def wait_for_callbacks(self, deadline: float) -> None:
         """Have callbacks run until the monotonic `deadline`; report how many have not when ``close`` ends."""
-        self._sender.engine.drain_callbacks(deadline, "when close() ended")
+        words = "had not run when close() ended; that goes on while the process lives"
+        self._sender.engine.wait_for_callbacks(deadline, words)

@@ -144,8 +144,8 @@ class Trials:
     def _condemn(self, seq: int) -> None:
         size = self._in_flight.fail_quarantined(seq, R_POISON)
         # A kind of its own: one line for each poison, and no other line holds it back.
-        self._diagnostics.warn_limited(
+        self._diagnostics.report(
             f"poison {seq}",
-            f"{self._diagnostics.url}: the server ends the connection on event "
+            f"the server ends the connection on event "
             f"{self._books.producer}{seq:012x} ({size} bytes) and takes others: it failed (poison)",
         )

@@ -173,7 +173,7 @@ class Client(client.Client):
             EncodeError: see ``add``.
         """
         action = {**more, "type": SUBSCRIBE, "channel": channel}
-        self._inbox.leave(self._actions.encode(action)[0])
+        self._inbox.forget_channel(self._actions.encode(action)[0])
         return self.add({**action, "type": "logux/unsubscribe"}, level=URGENT)
 
     def ping(self, timeout: float = 5.0) -> Pong:
@@ -382,7 +382,7 @@ class Inbox:
             self._saved_at = now
             self.state.keep(received)
 
-    def leave(self, channel: bytes) -> None:
+    def forget_channel(self, channel: bytes) -> None:
         with self._lock:
             self.channels.pop(channel, None)
 

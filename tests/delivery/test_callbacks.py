@@ -279,13 +279,13 @@ def test_exit_runs_waiting_callbacks_or_reports_them(build: Make) -> None:
     for _ in range(10):
         submit(rig).add_done_callback(lambda delivery: ran.append(delivery.seq))
     rig.exit(time.monotonic() + PATIENCE)
-    rig.engine.drain_callbacks(time.monotonic() + PATIENCE)
+    rig.engine.wait_for_callbacks(time.monotonic() + PATIENCE)
     assert len(ran) == 10
     rig.reopen()
     for _ in range(3):
         submit(rig).add_done_callback(gate)
     wait_until(lambda: rig.stats().callbacks == 2)
-    rig.engine.drain_callbacks(time.monotonic() + 0.05)
+    rig.engine.wait_for_callbacks(time.monotonic() + 0.05)
     assert rig.lines.of("callbacks") == ["test://server: 3 callbacks did not run before exit"]
     gate.open.set()
 

@@ -486,7 +486,7 @@ def test_a_bug_that_stays_costs_an_exit_no_event(build: Make) -> None:
     assert_returns(lambda: rig.exit(time.monotonic() + 10 * PATIENCE), "the rest is given up at once")
     assert rig.stats().failed == {"closed": 1}
     assert delivery.result(0) == Outcome("failed", "closed")
-    assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
+    assert rig.lines.of("sender") == ["test://server: the sender stopped: RuntimeError: a bug"]
     (line,) = rig.lines.of("exit")
     assert line.startswith("test://server: 1 event was not delivered before exit")
     rig.reopen()
@@ -504,7 +504,7 @@ def test_a_bug_of_one_client_takes_no_time_of_another_at_exit(build: Make, no_th
     lifecycle.finish([rig.sender for rig in rigs], lambda sender: end)
     assert [rig.stats().acked for rig in rigs] == [0, 1]
     assert rigs[0].stats().failed == {"closed": 1}
-    assert rigs[0].lines.of("sender")[-1] == "the sender stopped: RuntimeError: a bug"
+    assert rigs[0].lines.of("sender")[-1] == "test://server: the sender stopped: RuntimeError: a bug"
     for rig in rigs:
         rig.reopen()
 
@@ -551,7 +551,7 @@ def test_a_dead_sender_is_replaced(build: Make) -> None:
     assert thread is not None
     rig.put()
     thread.join(PATIENCE)
-    assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
+    assert rig.lines.of("sender") == ["test://server: the sender stopped: RuntimeError: a bug"]
     rig.put()
     stats = rig.settle()
     assert stats.acked + stats.handed == 7
@@ -581,7 +581,7 @@ def test_a_flush_that_waits_replaces_a_dead_sender(build: Make) -> None:
 
     rig.sender.start = flushed  # type: ignore[method-assign]
     assert rig.waiter.flush(PATIENCE) == 0
-    assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
+    assert rig.lines.of("sender") == ["test://server: the sender stopped: RuntimeError: a bug"]
 
 
 def test_a_memory_error_ends_only_the_connection(build: Make) -> None:

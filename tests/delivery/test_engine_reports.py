@@ -407,7 +407,7 @@ def test_an_existing_file_is_never_written_to(build: Callable[..., Rig]) -> None
     rig.many(3)
     assert rig.settle().acked == 3
     assert path.read_text() == "not ours"
-    assert rig.lines.of("ledger")[0].startswith("the ledger stopped, delivery goes on: ")
+    assert rig.lines.of("ledger")[0].startswith("test://server: the ledger stopped, delivery goes on: ")
     path.unlink()
 
 
@@ -429,7 +429,7 @@ def test_a_full_disk_stops_the_ledger_and_not_delivery(build: Callable[..., Rig]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert stats.acked + stats.handed == 600
-    assert rig.lines.of("ledger") == ["the ledger stopped, delivery goes on: File too large"]
+    assert rig.lines.of("ledger") == ["test://server: the ledger stopped, delivery goes on: File too large"]
     assert rig.stats().ledger_error == "File too large"
     rig.many(100)
     stats = rig.settle()

@@ -130,7 +130,7 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
     for one in (watcher, alone):
         one.settled(expected)
         one.lost(lost, 0)
-    assert thread.drain(float("inf")) == 0
+    assert thread.wait_for_all(float("inf")) == 0
     assert delivered == expected and all(one.events == 2 for one in delivered)
     assert dropped == alone_dropped == lost
 
@@ -157,7 +157,7 @@ def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
     watcher.failed("one")
     watcher.failed("two")
     go_on.set()
-    assert thread.drain(float("inf")) == 0
+    assert thread.wait_for_all(float("inf")) == 0
     assert (told.dropped, told.errors) == ([one], ["one", "two"])
     raised = ["KeyError: 'oops'", "ValueError: one", "ValueError: two"]
     assert reported == [f"a callback raised {words}" for words in raised]
@@ -174,9 +174,9 @@ def test_bodies_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         watcher.lost([one], 0)
     go_on.set()
-    assert thread.drain(float("inf")) == 0
+    assert thread.wait_for_all(float("inf")) == 0
     watcher.lost([one], 0)
-    assert thread.drain(float("inf")) == 0
+    assert thread.wait_for_all(float("inf")) == 0
     assert [one.body for one in dropped] == [body, body, None, body]
 
 

@@ -311,11 +311,11 @@ callbacks = CallbackThread(say, Crowd)
 done = []
 def slow():
     sleep(0.2)
-    done.append(callbacks.drain(time.monotonic() + 20))
+    done.append(callbacks.wait_for_all(time.monotonic() + 20))
 spawn(callbacks.queue_or_run, slow)
-while not callbacks.drain(0.0):
+while not callbacks.wait_for_all(0.0):
     sleep(0)
-say(left=callbacks.drain(time.monotonic() + 20), done=done)
+say(left=callbacks.wait_for_all(time.monotonic() + 20), done=done)
 """
     found = run(text, "")
     assert found.clean and found.facts == [{"left": 0, "done": [0]}]

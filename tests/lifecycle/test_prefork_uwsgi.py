@@ -182,7 +182,7 @@ def test_uwsgi_without_threads_is_reported_and_delivers(tmp_path: Path) -> None:
         with serving(command, tmp_path, tmp_path / "out", path=path, LOG_URL=site.url) as process:
             assert process.wait() == 0
         assert process.text.replace(f"{LOADED}\n", "", 1) == (
-            "logclient: uwsgi runs no threads between requests, so records wait for the next one: "
-            "set enable-threads = true\n"
+            f"logclient: {site.url}: uwsgi runs no threads between requests, "
+            "so records wait for the next one: set enable-threads = true\n"
         )
         assert site.messages() == {LOADED: 1}

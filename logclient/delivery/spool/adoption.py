@@ -94,7 +94,7 @@ class Adoption:
         self._report(f"cannot adopt {files.lock_path}: {error}")
 
     def _report(self, text: str) -> None:
-        self._diagnostics.warn_limited("adoption", f"{self._diagnostics.url}: spool: {text}")
+        self._diagnostics.report("adoption", f"spool: {text}")
 
     def close(self, deadline: float) -> None:
         """End, by the monotonic `deadline`: what is not sent stays in the files for the next client."""

@@ -154,12 +154,11 @@ class Spool:
 
     def _warn(self, text: str) -> None:
         self.error = text
-        text = f"{self._diagnostics.url}: the spool stopped, delivery goes on in memory: {text}"
-        self._diagnostics.warn_limited("spool", text)
+        self._diagnostics.report("spool", f"the spool stopped, delivery goes on in memory: {text}")
 
     def _warn_of_log(self, error: OSError) -> None:
         words = f"the spool's log ended, events are not safe from the machine's end: {describe_error(error)}"
-        self._diagnostics.warn_limited("spool log", f"{self._diagnostics.url}: {words}")
+        self._diagnostics.report("spool log", words)
 
     def _pause_growth(self, segments: Segments) -> None:
         """Go on with the segments that are there, and try again later: the disk is full."""
@@ -295,7 +294,7 @@ class Spool:
                 segments.shrink()
             self._close_files(segments, files, used)
 
-    def leave(self) -> None:
+    def keep_used(self) -> None:
         """At the end of the process, keep only files that events lie in; a later event makes them again."""
         self._ending = True
         self._look_now.set()

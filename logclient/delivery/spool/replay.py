@@ -56,8 +56,8 @@ class Replay:
         in_flight.commit()
         if damaged:
             path = orphan.files.lock_path
-            text = f"{diagnostics.url}: spool: {damaged} damaged chunks beside {path}: their events are lost"
-            diagnostics.warn_limited("adoption", text)
+            words = f"spool: {damaged} damaged chunks beside {path}: their events are lost"
+            diagnostics.report("adoption", words)
         last = queue.next_seq - 1
         self.unlisted, self.history = settle(orphan, pending, expired, last, damaged > 0)
 
@@ -88,7 +88,7 @@ class Replay:
     def nothing(self, *_: Any) -> None:
         """Do nothing: files and events are there, there is no thread, and its engine closes."""
 
-    open = make_room = leave = start = park = wait_parked = unpark = nothing
+    open = make_room = keep_used = start = park = wait_parked = unpark = nothing
 
 
 def settle(
