@@ -215,6 +215,7 @@ def test_cap_file_that_is_no_segment_is_misnamed(scene: Scene, run: Run) -> None
     verdict = run()
     assert_unknown(verdict, 10)
     assert has_problem(verdict, "notes.cap: misnamed: its name is not <listener>-<nnnnnn>.cap")
+    assert "unknown" in verdict.producers[0].when and "lost" not in verdict.producers[0].when
 
 
 @pytest.mark.parametrize(
