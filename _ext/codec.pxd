@@ -27,7 +27,7 @@ ctypedef struct lc_batch:
     uint8_t *level           # logging level // 10, at most 5
     uint8_t *status          # PENDING ... FAILED; the batches add SETTLED once it is counted
     uint8_t *reason          # R_ numbers
-    uint64_t *hash           # XXH64(body as carried, seed 42), written by encode
+    uint64_t *hash           # XXH64(body as carried, seed 42), written by encode unless `unhashed`
     uint64_t *id_hash        # 2 words an event: the name of the user's own id, 0, 0 = ours; NULL until needed
     uint64_t *id_second      # the same for an id in the second carrier, used where the first is not kept
     lc_batch *next
@@ -37,6 +37,7 @@ ctypedef struct lc_batch:
     uint32_t chunk_count
     void **chunks            # of the queue
     uint32_t room            # events that the arrays have room for
+    bint unhashed            # the next encode need not hash: no ledger is open
 
 
 # An output buffer that is reused. encode appends to it; the pump resets its size when all is sent. Its bytes

@@ -79,11 +79,14 @@ cdef inline void begin_hashes(lc_unhashed *u) noexcept nogil:
     u.count = 0
 
 
-# Hash the remaining bodies, which are at their offsets in `data`.
+# Hash the remaining bodies, which are at their offsets in `data`, if the batch wants that.
 cdef inline void finish_hashes(lc_unhashed *u, lc_batch *batch, const uint8_t *data) noexcept nogil:
     cdef const uint8_t *p[HASH_LANES]
     cdef uint64_t hashes[HASH_LANES]
     cdef uint32_t i
+    if batch.unhashed:
+        u.count = 0
+        return
     for i in range(u.count):
         p[i] = data + u.at[i]
     xxh64_each(p, u.sizes, u.count, SEED, hashes)

@@ -177,7 +177,8 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             continue
         compression = NO_COMPRESSION
         if done > 0 and w.packer.method and <size_t> done >= w.compress_over:
-            batch.hash[i] = xxh64_of(p, done, SEED)
+            if not batch.unhashed:
+                batch.hash[i] = xxh64_of(p, done, SEED)
             w.packed.size = 0
             if pack_body(&w.packer, p, done, &w.packed) < 0:
                 done = STOP_MEMORY

@@ -225,6 +225,8 @@ cdef class CompiledPump:
                 continue
             if inflight_lost_ledger(f):
                 return -END_REPORT
+            # Its descriptor changes between runs only, so a line has the hashes of this call.
+            b.unhashed = f.main.ledger.fd < 0
             # A codec measures round trips, and encoding the windows before may have taken long.
             encoded = self.codec.encode(self.codec.self, b, events, lc_monotonic(), &self.wire, &self.out)
             self.out.n = 0       # inflight_encoded finds the same in the batch

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from logclient._ext.constants import ACKED
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.pump import LinkPump, PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import FOREVER, Link
+from logclient.lumberjack.core import Lumberjack
 from tests.cores.plain import Fifo, core_of
+from tests.oracle.xxh64 import xxh64
+from tests.support.configs import config_for
 from tests.support.patience import PATIENCE
 
 LEAST = 64
@@ -92,3 +99,53 @@ def test_answers_are_gathered_while_much_is_in_flight(link: EagerLink) -> None:
         assert lulls == 3
     else:
         assert lulls == 0
+
+
+class SilentLink(EagerLink):
+    """A link that takes everything and never has an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(delay=0.0)
+        self.sent: list[bytes] = []
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        self.sent.append(b"".join(buffers))
+        return True
+
+    def receive(self) -> bytes | None:
+        return None
+
+
+def test_bodies_are_hashed_while_a_ledger_is_open_and_at_no_other_time(tmp_path: Path) -> None:
+    """All four events are of one batch; each is sent alone, the second and the third with a ledger."""
+    queue = EventQueue()
+    for _ in range(4):
+        queue.push(b'{"message":"same"}', 2, 0)
+    core = Lumberjack(config_for("lumberjack", compression=0, inflight=4), bytes(10))
+    core.connected(0.0)
+    in_flight = InflightBatches(queue)
+    in_flight.steer(1, False)
+    pump = LinkPump(in_flight, core, linger=0.0)
+    pump.connected()
+    group = PumpGroup()
+    group.add(pump)
+    link = SilentLink()
+    batch = in_flight.take(4, 1 << 20)
+    assert batch is not None
+    end = time.monotonic() + PATIENCE
+    path = tmp_path / "ledger"
+    with path.open("wb") as ledger:
+        for seq, fd in enumerate((-1, ledger.fileno(), ledger.fileno(), -1), 1):
+            in_flight.set_ledger(fd)
+            while len(link.sent) < seq:
+                assert time.monotonic() < end
+                group.run([link], time.monotonic() + 0.01)
+            hashes = batch.hashes()
+            in_flight.apply([(seq, seq)], ACKED)
+    link.close()
+    second, third = (xxh64(sent[16:]) for sent in link.sent[1:3])  # behind the heads of window and frame
+    assert hashes == {1: 0, 2: second, 3: third, 4: 0}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["seqs"] for line in lines] == [[[2, 2]], [[3, 3]]]
+    found = [base64.b64decode(line["hashes"]) for line in lines]
+    assert found == [second.to_bytes(8, "little"), third.to_bytes(8, "little")]
