@@ -181,13 +181,27 @@ static inline uint64_t lc_odd8(uint64_t v) {
     return v | (v - ones * 0x20) | ((v ^ (ones * '"')) - ones) | ((v ^ (ones * '\\')) - ones);
 }
 
+#ifdef LC_SSE2
+/* All bits set where a character does not stand for itself. The comparison is signed: control characters and
+ * everything beyond ASCII are < ' '. */
+static inline __m128i lc_odd16(__m128i v) {
+    return _mm_or_si128(
+        _mm_cmplt_epi8(v, _mm_set1_epi8(' ')),
+        _mm_or_si128(_mm_cmpeq_epi8(v, _mm_set1_epi8('"')), _mm_cmpeq_epi8(v, _mm_set1_epi8('\\'))));
+}
+#endif
+
 /* Copy 4 to 16 characters that stand for themselves, without a loop; NULL: some do not. */
 static inline uint8_t *lc_copy_short(uint8_t *to, const uint8_t *from, size_t n) {
     if (n >= 8) {
         uint64_t v, w;
         memcpy(&v, from, 8);
         memcpy(&w, from + n - 8, 8);
+#ifdef LC_SSE2
+        if (_mm_movemask_epi8(lc_odd16(_mm_set_epi64x((int64_t)w, (int64_t)v))))
+#else
         if ((lc_odd8(v) | lc_odd8(w)) & (UINT64_MAX / 255 * 0x80))
+#endif
             return NULL;
         memcpy(to, &v, 8);
         memcpy(to + n - 8, &w, 8);
@@ -211,13 +225,19 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
     int bad = 0;
     for (;;) {
 #ifdef LC_SSE2
+        const uint8_t *run = from;
+        while (end - from >= 32) {
+            __m128i v = _mm_loadu_si128((const __m128i *)from), w = _mm_loadu_si128((const __m128i *)(from + 16));
+            if (_mm_movemask_epi8(_mm_or_si128(lc_odd16(v), lc_odd16(w))))
+                break;
+            _mm_storeu_si128((__m128i *)to, v);
+            _mm_storeu_si128((__m128i *)(to + 16), w);
+            from += 32;
+            to += 32;
+        }
         while (end - from >= 16) {
             __m128i v = _mm_loadu_si128((const __m128i *)from);
-            /* The comparison is signed: control characters and everything beyond ASCII are < ' '. */
-            __m128i odd = _mm_or_si128(
-                _mm_cmplt_epi8(v, _mm_set1_epi8(' ')),
-                _mm_or_si128(_mm_cmpeq_epi8(v, _mm_set1_epi8('"')), _mm_cmpeq_epi8(v, _mm_set1_epi8('\\'))));
-            unsigned mask = (unsigned)_mm_movemask_epi8(odd);
+            unsigned mask = (unsigned)_mm_movemask_epi8(lc_odd16(v));
             _mm_storeu_si128((__m128i *)to, v);
             if (mask) {
                 unsigned i = lc_ctz32(mask);
@@ -227,6 +247,14 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
             }
             from += 16;
             to += 16;
+        }
+        if (end - run >= 16) {               /* the rest, with the last ones that are copied already */
+            __m128i v = _mm_loadu_si128((const __m128i *)(end - 16));
+            if (!_mm_movemask_epi8(lc_odd16(v))) {
+                to += end - from;
+                _mm_storeu_si128((__m128i *)(to - 16), v);
+                return to;
+            }
         }
 #else
         while (end - from >= 16 && lc_copy_short(to, from, 16)) {
@@ -339,15 +367,17 @@ static inline uint8_t *lc_float(uint8_t *to, double v) {
     if (!(a < 1e15) || (a < 1e-4 && a != 0.0))
         return NULL;
     for (k = 0; k <= 8; k++) {
-        double t = floor(a * powers[k] + 0.5);
+        double t = a * powers[k] + 0.5;
         if (t >= 1e15)
             return NULL;
+        t = (double)(int64_t)t;      /* a call of floor() costs more */
         if (t / powers[k] == a) {
-            uint64_t digits = (uint64_t)t, part = digits % whole[k];
+            /* The quotient is at least 1 / 10^k below the next integer, so rounding does not reach it. */
+            uint64_t units = (uint64_t)a, part = (uint64_t)t - units * whole[k];
             int i;
             if (signbit(v))
                 *to++ = '-';
-            to = lc_uint(to, digits / whole[k]);
+            to = lc_uint(to, units);
             *to++ = '.';
             for (i = k; i > 1; i--) {
                 to[i - 1] = (uint8_t)('0' + part % 10);

@@ -178,7 +178,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level
         body = &tomb
         size = 1
         kind = <uint8_t> K_TOMB
-    ticks = lc_ticks()
+    ticks = lc_ticks() if created_us == 0 else 0
     lc_mutex_lock(&h.mutex)
     if created_us == 0:
         if ticks - h.clock_ticks >= LC_SOON:

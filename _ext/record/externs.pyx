@@ -44,7 +44,9 @@ cdef extern from "record/objects.h":
     ctypedef struct lc_entry:
         PyObject *key
         PyObject *value
-    const lc_entry *lc_entries(PyObject *dict, Py_ssize_t n) nogil
+    const lc_entry *lc_entries(PyObject *dict, Py_ssize_t *n) nogil
+    int lc_next(PyObject *dict, const lc_entry *entries, Py_ssize_t n, Py_ssize_t *at, PyObject **key,
+                PyObject **value) nogil
     bint lc_lasting(PyObject *s) nogil
     void lc_keep(PyObject **place, PyObject *s) nogil
     uint8_t *lc_put_string(uint8_t *to, const char *before, PyObject *v) nogil

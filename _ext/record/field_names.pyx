@@ -21,6 +21,7 @@ cdef enum:
 
 cdef enum:
     CACHE_SLOTS = 256        # names that an encoder remembers
+    CACHE_PLACES = 4         # where one of them may be
     MAX_COMPARED_NAMES = 64  # `_has_name_conflict` compares up to so many names
     MAX_NAME_CHARS = 256     # ... of up to so many characters
     MAX_MERGE_LEVELS = 4     # levels of a mapping that are merged with fields of the same prefix
@@ -78,11 +79,11 @@ ctypedef struct CachedName:
     PyObject *key            # a strong reference, or NULL
     uint8_t what             # NAME_... or KEY_...
     uint8_t traits           # SEEN_... if it stays in every mapping; else SEEN_CHECK_VALUE or more
-    uint8_t size             # of `text`
+    uint8_t size             # of `text`; 0: the name is too long for it
     bint redacted            # the value is left out
     char text[32]            # ,"key":
     char objects[32]         # the same with objects in place of dots: ,"a":{"b":
-    uint8_t objects_size
+    uint8_t objects_size     # 0: too long
     uint8_t head_n           # characters before the first dot
     uint8_t closers          # braces behind the value; NO_OBJECTS: `objects` is not to be used
     uint64_t head_bit        # of these characters
@@ -93,8 +94,16 @@ ctypedef struct CachedName:
 cdef class Encoder
 
 
-cdef inline size_t _cache_slot(PyObject *key) noexcept nogil:
-    return (<size_t> key >> 4 ^ <size_t> key >> 12) & (CACHE_SLOTS - 1)
+# Return the place of a name, or, where it has none, the first place that it may get. Names in programs are
+# the same objects at each call, so they are found by address.
+cdef inline CachedName *_place_of(CachedName *cache, PyObject *key) noexcept nogil:
+    cdef CachedName *first = cache + ((<size_t> key >> 4 ^ <size_t> key >> 12) & (CACHE_SLOTS - 1))
+    cdef int i
+    if first.key != key:
+        for i in range(1, CACHE_PLACES):
+            if first[i].key == key:
+                return first + i
+    return first
 
 
 cdef inline bint _is_object(int what) noexcept nogil:
@@ -108,9 +117,25 @@ cdef inline bint _makes_objects(int what) noexcept nogil:
     return what >= NAME_BELOW
 
 
-# Cache the text of a name with objects in place of its dots.
-cdef void _learn_objects(Encoder e, CachedName *cached, const char *name, size_t n) noexcept nogil:
-    cdef size_t i, size = 2
+# Write the text of a name that needs no escapes, ,"key": or, with objects in place of its dots, ,"a":{"b":
+cdef uint8_t *_put_name(uint8_t *to, const uint8_t *name, size_t n, bint objects) noexcept nogil:
+    cdef size_t i
+    memcpy(to, b',"', 2)
+    to += 2
+    for i in range(n):
+        if objects and name[i] == c'.':
+            memcpy(to, b'":{"', 4)
+            to += 4
+        else:
+            to[0] = name[i]
+            to += 1
+    memcpy(to, b'":', 2)
+    return to + 2
+
+
+# Find out how a name is written with objects in place of its dots.
+cdef void _learn_objects(Encoder e, CachedName *cached, const uint8_t *name, size_t n) noexcept nogil:
+    cdef size_t i
     cached.closers = 0
     cached.head_n = <uint8_t> n
     cached.objects_size = cached.size
@@ -118,25 +143,19 @@ cdef void _learn_objects(Encoder e, CachedName *cached, const char *name, size_t
     if not e.nested or not _makes_objects(cached.what):
         return
     cached.closers = NO_OBJECTS
-    if (_keeps_dots(<const uint8_t *> name, n) or cached.what == KEY_EVENTS
+    if (_keeps_dots(name, n) or cached.what == KEY_EVENTS
             or n > 6 and memcmp(name, b"event.", 6) == 0):
         return
-    for i in range(n):
-        if size + 6 > 32:
-            return
-        if name[i] == c'.':
-            memcpy(cached.objects + size, b'":{"', 4)
-            size += 4
-            cached.head_n = min(cached.head_n, <uint8_t> i)
-        else:
-            cached.objects[size] = name[i]
-            size += 1
-    memcpy(cached.objects + size, b'":', 2)
-    cached.objects_size = <uint8_t> (size + 2)
-    cached.head_bit = _name_bit(<const uint8_t *> name, cached.head_n)
     cached.closers = 0
     for i in range(n):
-        cached.closers += name[i] == c'.'
+        if name[i] == c'.':
+            cached.closers += 1
+            cached.head_n = min(cached.head_n, <uint8_t> i)
+    cached.head_bit = _name_bit(name, cached.head_n)
+    cached.objects_size = 0
+    if n + 3 * cached.closers + 4 <= sizeof(cached.objects):
+        cached.objects_size = <uint8_t> (
+            _put_name(<uint8_t *> cached.objects, name, n, True) - <uint8_t *> cached.objects)
 
 
 # The names with dots that a document has so far, up to their first dots.
@@ -175,22 +194,21 @@ cdef bint _add_head(Heads *heads, const uint8_t *s, size_t n, uint64_t bit, uint
     return True
 
 
-# Return the bits that a name adds to `seen` with any value, SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT; cache its
-# text.
+# Return the bits that a name adds to `seen` with any value, SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT. Find out
+# its text.
 cdef uint8_t _traits_of(Encoder e, CachedName *cached, PyObject *key) noexcept nogil:
-    cdef uint8_t quoted[LC_WORST * 32 + 2 * LC_SLACK]
+    cdef uint8_t quoted[LC_WORST * MAX_NAME_CHARS + 2 * LC_SLACK]
     cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
+    cdef const uint8_t *name = <const uint8_t *> PyUnicode_DATA(key)
     cdef Document doc
+    if n >= MAX_NAME_CHARS or not PyUnicode_IS_COMPACT_ASCII(key):
+        return SEEN_UNKNOWN_TEXT
+    if lc_quote1(quoted, name, n) != quoted + n:
+        return SEEN_UNKNOWN_TEXT
     cached.size = 0
-    if n > 28 or not PyUnicode_IS_COMPACT_ASCII(key):
-        return SEEN_UNKNOWN_TEXT
-    if lc_quote1(quoted, <uint8_t *> PyUnicode_DATA(key), n) != quoted + n:
-        return SEEN_UNKNOWN_TEXT
-    cached.size = <uint8_t> n + 4
-    memcpy(cached.text, b',"', 2)
-    memcpy(cached.text + 2, quoted, n)
-    memcpy(cached.text + 2 + n, b'":', 2)
-    _learn_objects(e, cached, <const char *> PyUnicode_DATA(key), n)
+    if n + 4 <= sizeof(cached.text):
+        cached.size = <uint8_t> (_put_name(<uint8_t *> cached.text, name, n, False) - <uint8_t *> cached.text)
+    _learn_objects(e, cached, name, n)
     doc.seen = 0
     # If a scalar stays, a mapping does, too.
     if cached.what != NAME_PLAIN and _placement(e, &doc, cached.what, Py_None, False) != STAY:

@@ -104,22 +104,24 @@ cdef int _write_time(Document *doc, int64_t us) noexcept nogil:
     return _close_field(doc, True)
 
 
-cdef bint _is_plain_time(object given) noexcept:
-    """Return whether a value is a time of RFC 3339 as most are: in UTC, of a day that every month has."""
-    return (type(given) is str and PyUnicode_IS_COMPACT_ASCII(<PyObject *> given)
-            and lc_is_plain_time(<const uint8_t *> PyUnicode_DATA(<PyObject *> given),
-                                 <size_t> PyUnicode_GET_LENGTH(<PyObject *> given)))
+# Return whether a value is a time of RFC 3339 as most are: in UTC, of a day that every month has.
+cdef inline bint _is_plain_time(PyObject *given) noexcept nogil:
+    return (PyUnicode_CheckExact(given) and PyUnicode_IS_COMPACT_ASCII(given)
+            and lc_is_plain_time(<const uint8_t *> PyUnicode_DATA(given),
+                                 <size_t> PyUnicode_GET_LENGTH(given)))
 
 
 cdef int _write_timestamp(Document *doc, dict source) except -2:
     """Give a mapping the time of now, unless it has a field of that name or below it; run no Python code."""
     cdef str name
-    if "@timestamp" in source:
+    if doc.stamped:
         return 0
     if doc.rearranged or doc.parent_bits & _name_bit(<const uint8_t *> b"@timestamp", 10):
         for name in source:
             if name.startswith("@timestamp."):
                 return 0
+    if doc.created_us == 0:
+        doc.created_us = lc_wall_us()
     return _write_time(doc, doc.created_us)
 
 
@@ -161,9 +163,15 @@ cdef int _write_key(Document *doc, PyObject *key, bint moves) noexcept nogil:
     return 0
 
 
+# Why fields cannot be written as they are. NEEDS_PYTHON: see `_write_plain_field`.
+cdef enum:
+    NEEDS_REARRANGING = 1    # _clean_dict or _rearrange
+    NEEDS_NESTING = 2        # their objects cannot be written at once
+    NEEDS_TIME = 3           # their @timestamp has to be corrected
+
+
 # Write the application's fields: those of a mapping, or of a record's __dict__ from `at` on.
-# `standard`: None, or the names to skip. Returns 1 if the fields need _clean_dict or _rearrange first, and 2
-# if their objects cannot be written at once.
+# `standard`: None, or the names to skip. Returns a status of `NEEDS_...` where they cannot be written so.
 cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, dict standard,
                             bint record) except -2:
     cdef PyObject *k
@@ -182,61 +190,85 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     cdef CachedName uncached
     cdef int place, status
     cdef Heads heads
+    cdef uint8_t *p
+    cdef size_t n
     cdef uint8_t closers = 0
+    cdef Py_ssize_t count = 0
+    cdef const lc_entry *entries = NULL
     heads.n = 0
     heads.bits = 0
-    while PyDict_Next(d, &at, &k, &v):
-        cached = &e.cache[_cache_slot(k)]
-        if cached.key == k and cached.traits < stops and standard is None:
-            if _reserve(doc, 3 * LC_SLACK) < 0:
+    if doc.no_python and e.reads_entries:        # nothing changes the dict
+        entries = lc_entries(d, &count)
+    while lc_next(d, entries, count, &at, &k, &v):
+        cached = _place_of(e.cache, k)
+        if cached.key != k and not PyUnicode_CheckExact(k):
+            return NEEDS_REARRANGING
+        if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
+            continue
+        if cached.key != k:
+            cached = e.learn_name(k, cached, &uncached)
+        if cached.redacted:
+            v = <PyObject *> REDACTED_TEXT
+        if cached.what == KEY_TIMESTAMP:
+            if doc.judges_time and not _is_plain_time(v):
+                return NEEDS_TIME
+            doc.stamped = True
+        if cached.traits < stops:
+            # Room for the name, its braces, and a number or a string of one segment.
+            n = <size_t> -1
+            if PyUnicode_CheckExact(v) and PyUnicode_IS_COMPACT_ASCII(v):
+                n = <size_t> PyUnicode_GET_LENGTH(v)
+            if _reserve(doc, 5 * LC_SLACK + (LC_WORST * n if n <= SEGMENT else 0)
+                        + (0 if cached.size else 4 * <size_t> PyUnicode_GET_LENGTH(k))) < 0:
                 return -1
+            p = doc.p
             if doc.direct:
                 closers = cached.closers
                 if closers == 0:
                     if heads.bits & cached.own_bit and _is_head(&heads, <const uint8_t *> PyUnicode_DATA(k),
                                                                 cached.head_n):
-                        return 2
+                        return NEEDS_NESTING
                 elif closers == NO_OBJECTS or not _add_head(
                         &heads, <const uint8_t *> PyUnicode_DATA(k), cached.head_n, cached.head_bit, names,
                         d, start, at):
-                    return 2
-                memcpy(doc.p, cached.objects, 32)
-                doc.p += cached.objects_size
+                    return NEEDS_NESTING
+                memcpy(p, cached.objects, 32)
+                p += cached.objects_size
             else:
-                memcpy(doc.p, cached.text, 32)
-                doc.p += cached.size
+                memcpy(p, cached.text, 32)
+                p += cached.size
+            if p == doc.p:
+                p = _put_name(p, <const uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k),
+                              closers != 0)
             seen |= cached.traits
             names |= cached.own_bit
             above |= cached.parent_bits
-            if cached.redacted:
-                v = <PyObject *> REDACTED_TEXT
-            if not _is_inert(v):
-                doc.seen |= SEEN_MAPPING
-            status = _write_field_value(doc, v)
-            if status < 0:
-                return status
+            if n <= SEGMENT:
+                doc.p = lc_put_string(p, b'"', v)
+            elif PyLong_CheckExact(v) and lc_compact(v):
+                doc.p = lc_int(p, lc_compact_value(v))
+            else:
+                doc.p = p
+                if not _is_inert(v):
+                    doc.seen |= SEEN_MAPPING
+                status = _write_field_value(doc, v)
+                if status < 0 or _reserve(doc, LC_SLACK) < 0:
+                    return status if status < 0 else -1
             if closers:
-                if _append(doc, b"}}}}}}}}", closers) < 0:
-                    return -1
+                memset(doc.p, c'}', MAX_DOTS)
+                doc.p += closers
                 closers = 0
             continue
-        if not PyUnicode_CheckExact(k):
-            return 1
-        if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
-            continue
         moves = False
-        if doc.redacted != NULL and _covers(doc.redacted, k):
-            v = <PyObject *> REDACTED_TEXT
         if checks:
-            place = e.placement(doc, e.find_name(k, &uncached), v, record)
+            place = e.placement(doc, cached, v, record)
             if place == REARRANGE and not record:
-                return 1
+                return NEEDS_REARRANGING
             moves = place == MOVE
             doc.moved += moves
         if doc.direct:
-            cached = e.find_name(k, &uncached)
             if moves or _makes_objects(cached.what) or heads.bits & cached.own_bit:
-                return 2
+                return NEEDS_NESTING
             names |= cached.own_bit
         status = _write_key(doc, k, moves)
         if status:

@@ -50,6 +50,8 @@ ctypedef struct Document:
     bint direct              # ... and are written at once, unless two names share one
     bint in_error            # inside the object `error`
     Py_ssize_t event_at      # offset of the object `event`, or -1; set by _nest
+    bint stamped             # one of the fields is @timestamp
+    bint judges_time         # NEEDS_TIME where it is not plain
     bint no_python           # fail, for no reason (R_NONE), where Python code would run
     Outer *outer             # what the next value is inside of, if cycles are looked for; or NULL
     # These stay when the document is begun again:
@@ -61,7 +63,6 @@ ctypedef struct Document:
     PyObject *redacted       # entries of a `Redaction`, or NULL
     lc_here *thread          # the thread's cache; records, and mappings that get a time
     int64_t created_us       # of a mapping that gets a time
-    bint has_time            # it is a mapping that has one
     char ids[IDS]            # of the trace and of the span, for a splice that wants them
 
 

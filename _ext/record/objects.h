@@ -97,10 +97,10 @@ static inline PyObject **lc_class_values(PyObject *dict, const void *keys, Py_ss
     return (PyObject **)((char *)d->ma_values + (sizeof(PyObject *) > 4 ? sizeof(PyObject *) : 4));
 #endif
 }
-/* The entries of a dict with keys of its own, all of them strings, in the order of their insertion; NULL: it is
- * none, or has had fewer than `n`. A deleted entry has no value. */
+/* The entries of a dict with keys of its own, all of them strings, in the order of their insertion, and how many
+ * there are; NULL: it is no such dict. A deleted entry has no value. */
 typedef struct { PyObject *key, *value; } lc_entry;
-static inline const lc_entry *lc_entries(PyObject *dict, Py_ssize_t n) {
+static inline const lc_entry *lc_entries(PyObject *dict, Py_ssize_t *n) {
     const struct {
         Py_ssize_t references;
         uint8_t log2_size, log2_index_bytes, kind;
@@ -108,16 +108,30 @@ static inline const lc_entry *lc_entries(PyObject *dict, Py_ssize_t n) {
         Py_ssize_t usable, entries;
         char indices[];
     } *k = (const void *)((PyDictObject *)dict)->ma_keys;
-    if (((PyDictObject *)dict)->ma_values != NULL || k->kind != 1 || k->entries < n)
+    if (((PyDictObject *)dict)->ma_values != NULL || k->kind != 1)
         return NULL;
+    *n = k->entries;
     return (const lc_entry *)(k->indices + ((size_t)1 << k->log2_index_bytes));
 }
 #else
 typedef struct { PyObject *key, *value; } lc_entry;
-#define lc_entries(dict, n) ((const lc_entry *)NULL)
+#define lc_entries(dict, n) ((void)(n), (const lc_entry *)NULL)
 #define lc_class_keys(dict) NULL
 #define lc_class_values(dict, keys, n) ((PyObject **)NULL)
 #endif
+/* As PyDict_Next; with its `n` entries without a call, for a dict that nothing changes meanwhile. */
+static inline int lc_next(PyObject *dict, const lc_entry *entries, Py_ssize_t n, Py_ssize_t *at, PyObject **key,
+                          PyObject **value) {
+    Py_ssize_t i = *at;
+    if (entries == NULL)
+        return PyDict_Next(dict, at, key, value);
+    while (i < n && entries[i].value == NULL) i++;
+    if (i >= n) return 0;
+    *key = entries[i].key;
+    *value = entries[i].value;
+    *at = i + 1;
+    return 1;
+}
 /* Whether there is a further reference: then the program keeps it, and it will come again. */
 #define lc_lasting(s) (Py_REFCNT(s) > 1)
 /* Hold an exact str in place of another one: no Python code runs. */

@@ -30,7 +30,7 @@ cdef class Encoder:
     cdef bint lumberjack             # `@metadata` is not the application's
     cdef bint sets_event_id          # ... and `event.id` may be ours
     cdef dict reserved               # another protocol: its carriers, which are ours; or None
-    cdef CachedName cache[CACHE_SLOTS]
+    cdef CachedName cache[CACHE_SLOTS + CACHE_PLACES - 1]
     cdef object text                 # text(str): the mapping for it; None: {"message": ...}
     cdef object complete             # complete(dict): a copy with what the protocol requires; None: as it is
     cdef object correct              # `records.times.corrected`, of mappings with a time; None: as it is
@@ -132,7 +132,7 @@ cdef class Encoder:
         self.replaced.append(self.redaction)
         self.redaction = redaction   # never None again, as another thread may be using it
         self.entries = <PyObject *> redaction.entries if names else NULL
-        for i in range(<int> CACHE_SLOTS):
+        for i in range(<int> CACHE_SLOTS + <int> CACHE_PLACES - 1):
             if self.cache[i].key != NULL:
                 self.cache[i].redacted = names and _covers(self.entries, self.cache[i].key)
         self.set_fields(self._own_shared().fields)
@@ -146,19 +146,23 @@ cdef class Encoder:
 
     def __dealloc__(self):
         cdef int i
-        for i in range(<int> CACHE_SLOTS):
+        for i in range(<int> CACHE_SLOTS + <int> CACHE_PLACES - 1):
             Py_XDECREF(self.cache[i].key)
 
-    # Return the cached properties of an exact str. Names in programs are the same objects at each call, so
-    # they are cached by address; a name that is not cached is described in `uncached`.
+    # Return the properties of an exact str, cached or in `uncached`.
     cdef inline CachedName *find_name(self, PyObject *key, CachedName *uncached) noexcept:
-        cdef CachedName *cached = &self.cache[_cache_slot(key)]
-        return cached if cached.key == key else self._learn_name(key, cached, uncached)
+        cdef CachedName *cached = _place_of(self.cache, key)
+        return cached if cached.key == key else self.learn_name(key, cached, uncached)
 
-    cdef CachedName *_learn_name(self, PyObject *key, CachedName *cached, CachedName *uncached) noexcept:
+    # The same for a name that is not cached. `first`: the first of its places.
+    cdef CachedName *learn_name(self, PyObject *key, CachedName *first, CachedName *uncached) noexcept:
         cdef bint keep = not LC_SHARED and lc_lasting(key) and PyUnicode_GET_LENGTH(key) < MAX_NAME_CHARS
-        if not keep:
-            cached = uncached
+        cdef CachedName *cached = first if keep else uncached
+        cdef int i
+        for i in range(<int> CACHE_PLACES if keep else 0):
+            if first[i].key == NULL:
+                cached = first + i
+                break
         cached.what = <uint8_t> _classify_name(key)
         cached.redacted = self.entries != NULL and _covers(self.entries, key)
         if self.reserved is not None and lc_find(<PyObject *> self.reserved, key) != NULL:
@@ -167,8 +171,8 @@ cdef class Encoder:
             _set_bits(cached, key)
         else:
             cached.own_bit = cached.parent_bits = 0
+        cached.traits = _traits_of(self, cached, key)
         if keep:
-            cached.traits = _traits_of(self, cached, key)
             lc_keep(&cached.key, key)
         return cached
 
@@ -340,10 +344,9 @@ cdef class Encoder:
 
     cdef int _encode_mapping(self, Document *doc, uint8_t *stack, lc_here *thread, object obj) except -2:
         cdef dict d
-        cdef uint32_t moved = 0
         self.begin(doc, stack)
         doc.thread = thread
-        doc.created_us = lc_wall_us() if self.timestamp else 0
+        doc.created_us = 0
         if type(obj) is dict:
             d = obj
         elif isinstance(obj, str):
@@ -359,28 +362,25 @@ cdef class Encoder:
             return -1
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
-        doc.has_time = False
-        if self.correct is not None:
-            given = d.get("@timestamp", self)
-            doc.has_time = _is_plain_time(given)
-            if not doc.has_time and given is not self:
-                d, moved = self.correct(d, self.labels + "timestamp")
         cdef Splice splice = self._current_splice(doc, self._current_shared())
         # Its names are looked at again once the values are written, so nothing may change it meanwhile: where
         # Python code has to run, the document is begun again from a copy.
         d = d.copy() if LC_SHARED else d
         doc.no_python = not LC_SHARED
+        doc.judges_time = self.correct is not None
         cdef int status = self._write_mapping(doc, d, splice)
-        if status == 0:
-            doc.moved += moved
-            return 0
-        if doc.no_python:
-            d = d.copy()
-            doc.no_python = False
-            if status == -1 and doc.reason == R_NONE:
-                _restart_document(doc, stack, WHOLE)
-                status = self._write_mapping(doc, d, splice)
-        if status == 1:
+        return self._write_again(doc, stack, d, splice, status) if status else 0
+
+    # Write a mapping that the first attempt could not write.
+    cdef int _write_again(self, Document *doc, uint8_t *stack, dict d, Splice splice, int status) except -2:
+        cdef uint32_t moved = 0
+        if self.correct is not None and "@timestamp" in d:
+            d, moved = self.correct(d, self.labels + "timestamp")
+        d = d if LC_SHARED else d.copy()
+        if status == NEEDS_TIME or status == -1 and doc.reason == R_NONE:
+            _restart_document(doc, stack, WHOLE)
+            status = self._write_mapping(doc, d, splice)
+        if status == NEEDS_REARRANGING:
             _restart_document(doc, stack, WHOLE)
             status = self._write_rearranged(doc, d, splice)
         if status == -1 and doc.reason == R_TOO_LARGE and self.truncate:
@@ -393,12 +393,13 @@ cdef class Encoder:
         doc.moved += moved
         return status
 
-    # Return 0, -1, or 1 if the fields need _write_rearranged.
+    # Return 0, -1, NEEDS_REARRANGING or NEEDS_TIME.
     cdef int _write_mapping(self, Document *doc, dict d, Splice splice) except -2:
         cdef size_t start = <size_t> (doc.p - doc.base)
         doc.direct = doc.nested and (splice is None or splice.objects is not None)
         cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
-        if status == 2 or status == 0 and splice is not None and doc.dotted_heads & splice.head_bits:
+        if status == NEEDS_NESTING or (
+                status == 0 and splice is not None and doc.dotted_heads & splice.head_bits):
             doc.p = doc.base + start
             doc.sanitized = doc.moved = 0
             doc.seen = 0
@@ -407,11 +408,11 @@ cdef class Encoder:
             status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
         if not doc.direct:
             doc.dotted_from = _dotted_from(doc, splice, 0)
-        if status == 0 and self.timestamp and not doc.has_time:
+        if status == 0 and self.timestamp:
             status = _write_timestamp(doc, d)
         if status == 0 and splice is not None:
             if _conflicts_with_splice(self, doc, splice, <PyObject *> d, 0, NULL):
-                return 1
+                return NEEDS_REARRANGING
             status = _write_splice(doc, splice)
             if status == 0:
                 status = _write_event(doc, splice)
@@ -426,10 +427,11 @@ cdef class Encoder:
         if source is None:
             return -1
         # First: nothing may follow @metadata, whose end stays open for the id.
+        doc.stamped = "@timestamp" in source
         if self.timestamp and _write_timestamp(doc, source) < 0:
             return -1
         cdef int status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
-        if status == 1:
+        if status > 0:
             doc.reason = <uint8_t> R_UNENCODABLE
             return -1
         if status < 0:
@@ -445,6 +447,7 @@ cdef class Encoder:
         cdef PyObject **values
         cdef const lc_entry *entries
         cdef dict own
+        cdef Py_ssize_t n = 0
         cdef int i
         for name in self.first:
             self.first[name] = object()
@@ -455,8 +458,8 @@ cdef class Encoder:
                 self.keys = NULL
                 break
         own = dict(list(self.first.items()))
-        entries = lc_entries(<PyObject *> own, self.count)
-        self.reads_entries = entries != NULL
+        entries = lc_entries(<PyObject *> own, &n)
+        self.reads_entries = entries != NULL and n == self.count
         for i in range(self.count if self.reads_entries else 0):
             if entries[i].key != self.names[i] or entries[i].value != <PyObject *> own[self.order[i]]:
                 self.reads_entries = False
@@ -468,7 +471,7 @@ cdef class Encoder:
         cdef PyObject *v
         cdef PyObject *place
         cdef const lc_entry *entries
-        cdef Py_ssize_t at = 0, before = 0, slot
+        cdef Py_ssize_t at = 0, before = 0, n = 0, slot
         cdef int i = 0
         s.first_extra = -1
         s.extras_mixed = False
@@ -484,7 +487,7 @@ cdef class Encoder:
             else:
                 # What others have added follows, unless some of these were deleted and set again.
                 i, at, before = self.count, self.count, self.count
-        elif self.reads_entries and (entries := lc_entries(d, self.count)) != NULL:
+        elif self.reads_entries and (entries := lc_entries(d, &n)) != NULL and n >= self.count:
             for i in range(self.count):
                 if entries[i].key != self.names[i] or entries[i].value == NULL:
                     break
@@ -667,7 +670,7 @@ cdef class Encoder:
                                         self.standard if s.extras_mixed else None, True)
         else:
             status = 0
-        if status == 1:
+        if status > 0:
             doc.reason = <uint8_t> R_UNENCODABLE
             return -1
         if status < 0 or splice is not None and _write_event(doc, splice) < 0:

@@ -151,3 +151,31 @@ def test_pairs_and_other_documents_keep_their_dots() -> None:
     assert Encoder(nested=True, pairs=True).encode({"a.b": 1}) == Encoder(pairs=True).encode({"a.b": 1})
     assert Encoder(nested=True, ecs=False).encode({"a.b": 1})[0] == b'{"a.b":1}'
     assert json.loads(Encoder(nested=True).encode("text")[0]) == {"message": "text"}
+
+
+@pytest.mark.parametrize("length", [28, 29, 60, 254, 255, 256, 300])
+@pytest.mark.parametrize("form", ["plain", "dotted", "dots", "escaped", "é"])
+def test_names_of_any_length(length: int, form: str) -> None:
+    """Also beside one that shares its first part, at their first and at later uses, and with any value."""
+    unit = {"plain": "n", "dotted": "name_of_12.x", "dots": "b.", "escaped": 'a"', "é": "é.a"}[form]
+    name = (unit * length)[: length - 1] + "z"
+    encoders = [Encoder(nested=True), Encoder()]
+    for fields in ({name: 1}, {"a": 1, name: "text"}, {name: None, "x.y": 1.5}, {name: 1, name + "2": [1]}):
+        for _ in range(2):
+            nested, dotted = (encoder.encode(fields) for encoder in encoders)
+            _assert_arranged(nested, dotted)
+            assert json.loads(dotted[0]) == fields
+
+
+def test_more_names_than_an_encoder_remembers() -> None:
+    names = [f"{'a.' * (n % 3)}n{n}" for n in range(2000)]
+    nested, dotted = Encoder(nested=True), Encoder()
+    for hidden in ((), tuple(names[::21])):  # without dots
+        for encoder in (nested, dotted):
+            encoder.set_redact(hidden)
+        for at in range(0, len(names), 13):
+            fields = {name: n for n, name in enumerate(names[at : at + 20])}
+            expected = {name: "[redacted]" if name in hidden else n for name, n in fields.items()}
+            made = dotted.encode(fields)
+            assert json.loads(made[0]) == expected
+            _assert_arranged(nested.encode(fields), made)

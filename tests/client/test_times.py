@@ -235,6 +235,26 @@ class TestNonsense:
         _instant(made)
         assert asked or (corrected({"@timestamp": given}) == ({"@timestamp": given}, 0) and made == given)
 
+    @pytest.mark.parametrize("timestamp", [False, True])
+    @pytest.mark.parametrize(
+        "before", [{}, {1: 2}, {"a": object}, {"a": 1, "a.b": 2}, {"host": "x"}, {"a.b": 1}]
+    )
+    def test_it_is_right_wherever_it_stands(self, before: dict[Any, Any], timestamp: bool) -> None:
+        """Whatever else has the document begun again; and there is one time only."""
+        encoder = Encoder(correct=corrected, timestamp=timestamp, nested=True)
+        for event in (
+            {**before, "@timestamp": 0},
+            {"@timestamp": 0, **before},
+            {**before, "@timestamp": [1]},
+        ):
+            body, _, _, moved = encoder.encode(event)
+            made = members_of(body)
+            assert _instant(made["@timestamp"]) == datetime(1970, 1, 1, tzinfo=UTC) or event[
+                "@timestamp"
+            ] == [1]
+            assert ("timestamp" in made.get("labels", {})) == (event["@timestamp"] == [1]) <= moved
+        assert body.count(b'"@timestamp":') == 1
+
 
 class TestClients:
     """Every form, and every way to log, over the wire."""
