@@ -154,6 +154,8 @@ cdef int _write_key(Document *doc, PyObject *key, bint moves) noexcept nogil:
         return -1
     if doc.sanitized != sanitized:
         return 1
+    if doc.nested:
+        doc.names += <size_t> (doc.p - doc.base) - doc.value_start + BRACES
     if not doc.pair_block:
         return _append(doc, b'":', 2)
     _end_pair(doc)
@@ -237,6 +239,8 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             else:
                 memcpy(p, cached.text, 32)
                 p += cached.size
+                if doc.nested:
+                    doc.names += <size_t> PyUnicode_GET_LENGTH(k) + BRACES
             if p == doc.p:
                 p = _put_name(p, <const uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k),
                               closers != 0)

@@ -43,6 +43,7 @@ ctypedef struct Document:
     uint8_t seen             # SEEN_...
     uint64_t name_bits       # union of CachedName.own_bit
     uint64_t parent_bits     # union of CachedName.parent_bits
+    size_t names             # bytes of names with dots, some of which _nest may write once for several
     uint64_t dotted_heads    # those of the names that were written as objects, of their first parts
     bint rearranged          # the fields are checked already
     bint unquoted            # write strings unescaped: at the top of a pair block
@@ -83,7 +84,8 @@ cdef int _grow(Document *doc, size_t more) noexcept nogil:
     cdef size_t used = <size_t> (doc.p - doc.base)
     cdef size_t want = 2 * <size_t> (doc.end - doc.base)
     cdef uint8_t *heap
-    if used > doc.limit:
+    # _nest may make the document shorter; our own names are less than a segment. _finish_document decides.
+    if used > doc.limit + doc.names + SEGMENT:
         doc.reason = <uint8_t> R_TOO_LARGE
         return -1
     if want < used + more:

@@ -6,6 +6,7 @@
 
 cdef enum:
     MEMBERS = 64             # members for which there is room on the stack
+    BRACES = 8               # bytes around a member that is merged with others
     MAX_DOTS = 32            # a name with more stays as it is
     MOST_MEMBERS = 4096      # a document with more keeps its dots: each object takes a look at all members
 

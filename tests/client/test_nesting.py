@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from logclient._ext.constants import K_EVENT_OPEN, K_METADATA_OPEN, K_NESTED
 from logclient._ext.record import Encoder
+from logclient.errors import EncodeError
 from logclient.records import context
 from tests.oracle import ecs
 from tests.support.examples import examples
@@ -111,6 +112,29 @@ def test_a_cut_message_fills_the_bound(extra: Mapping[str, Any]) -> None:
     assert len(body) == 2000
     assert made["log"]["flags"] == ["truncated"] and set(made["message"]) == {"x"}
     assert made["service"] == {"name": "shop"}
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("limit", [14_400, 15_000, 16_000, 16_380, 130_000])
+def test_the_bound_is_on_what_is_sent(limit: int, record: bool) -> None:
+    """Names that share a prefix need fewer bytes as objects than with their dots."""
+    fields = {f"kubernetes.labels.name{i}": i for i in range(100)}
+    encoder = Encoder(nested=True, truncate=True, max_event_bytes=limit)
+    text = "x" * limit
+    if record:
+        body = encoder.encode_record(record_of(fields, msg=text, args=()))[0]
+    else:
+        body = encoder.encode({"message": text, **fields})[0]
+    assert len(body) == limit and _load(body)["kubernetes"]["labels"]["name99"] == 99
+
+
+def test_a_document_that_only_its_dots_make_too_large_is_sent() -> None:
+    fields = {f"kubernetes.container.environment.labels.n{i}": 1 for i in range(4000)}
+    size = len(Encoder(nested=True).encode(fields)[0])
+    for limit in (size, 2 * size, 3 * size):
+        assert len(Encoder(nested=True, max_event_bytes=limit).encode(fields)[0]) == size
+    with pytest.raises(EncodeError, match=f"max_event_bytes .{size - 1}."):
+        Encoder(nested=True, max_event_bytes=size - 1).encode(fields)
 
 
 def test_many_members_and_deep_names_are_arranged() -> None:
