@@ -94,11 +94,16 @@ cdef uint32_t _slots_of(const lc_chunk *c, uint32_t left) noexcept nogil:
 
 
 cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        if ranges[2 * i] <= seq <= ranges[2 * i + 1]:
-            return True
-    return False
+    # Return whether a sequence is in one of the ranges, which begin in rising order and never end before an
+    # earlier one.
+    cdef Py_ssize_t low = 0, middle
+    while low < n:
+        middle = (low + n) // 2
+        if ranges[2 * middle] <= seq:
+            low = middle + 1
+        else:
+            n = middle
+    return low > 0 and seq <= ranges[2 * low - 1]
 
 
 cdef class Segments:
@@ -499,14 +504,17 @@ cdef class Segments:
         cdef lc_chunk *c
         cdef uint64_t *ranges = <uint64_t *> calloc(2 * len(settled) + 1, 8)
         cdef Py_ssize_t count = len(settled)
-        cdef uint64_t last = after
+        cdef uint64_t last = after, end, last_settled = 0
         cdef list pending = []
         cdef list expired = []
         if ranges == NULL:
             raise MemoryError
         try:
+            settled = sorted(settled)
             for k in range(<uint32_t> count):
-                ranges[2 * k], ranges[2 * k + 1] = settled[k]
+                ranges[2 * k], end = settled[k]
+                ranges[2 * k + 1] = max(last_settled, end)
+                last_settled = ranges[2 * k + 1]
             for i, fd in fds:
                 if i >= s.most or s.segments[i].base != NULL:
                     raise ValueError(f"segment {i} is not one of {s.most}")
