@@ -388,7 +388,9 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
 
     def keep_lost(self, size_t room):
-        """Keep copies of lost events, `room` bytes of them at most, until ``take_lost``."""
+        """Keep copies of lost events, `room` bytes of them at most, until ``take_lost``; call it once."""
+        if self.h.lost != NULL:
+            raise RuntimeError("lost events are kept already")
         self.h.lost = _new_lost(room)
 
     def take_lost(

@@ -125,6 +125,7 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
     cdef lc_chunk *c
     cdef uint64_t taken = 0, room
     cdef uint32_t n = 0
+    events = max(events, <uint32_t> 1)
     _stage(m, events, size)
     e = _next_event(m, &source)
     if e == NULL:

@@ -76,7 +76,7 @@ cdef class Ticket:
                 if not ready and left > 0:
                     lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
                     ready = self.ticket.state == TICKET_GRANTED or h.closed
-                lc_mutex_unlock(&h.mutex)
+                lc_unlock(h)
             if ready or left <= 0:
                 return ready
             try:

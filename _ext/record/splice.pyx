@@ -110,7 +110,7 @@ cdef Splice _make_splice(Encoder e, dict fields):
     cdef size_t start
     cdef int status
     cdef uint32_t lost = 0
-    doc.heap = NULL
+    memset(&doc, 0, sizeof(Document))
     made.fields = {}
     cdef dict written = _clean_dict(&doc, fields, None)
     if e.redaction is not None:

@@ -462,8 +462,9 @@ def test_a_batch_has_at_least_one_event() -> None:
     # At least one event comes, however small the bound.
     in_flight = inflight_with(2, size=5000)
     assert len(taken(in_flight, 10, 1)) == 1
-    assert len(taken(in_flight, 10, 1)) == 1
+    assert len(taken(in_flight, 0, 1)) == 1
     assert in_flight.take(10, 1) is None
+    assert in_flight.take(0, 1) is None
 
 
 def test_only_events_in_flight_are_acknowledged() -> None:

@@ -570,3 +570,13 @@ def test_each_policy_answers_at_the_bound(policy: str, answer: int) -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(KeyError):
         EventQueue(policy="keep_all")
+
+
+def test_lost_events_are_kept_in_one_place() -> None:
+    queue = EventQueue(max_events=1, policy="drop_new")
+    queue.keep_lost(1 << 20)
+    queue.push(b"{}", 2, 0)
+    queue.push(b"lost", 2, 0)
+    with pytest.raises(RuntimeError, match="kept already"):
+        queue.keep_lost(1 << 20)
+    assert [lost[4] for lost in queue.take_lost()[0]] == [b"lost"]
