@@ -30,4 +30,8 @@ static inline uint32_t lc_le32(const uint8_t *p) {
     return v;
 }
 
+/* Note that a call uses an object; 0: another one does already, perhaps in another thread. */
+static inline int lc_begin_use(int *used) { return !__atomic_exchange_n(used, 1, __ATOMIC_ACQUIRE); }
+static inline void lc_end_use(int *used) { __atomic_store_n(used, 0, __ATOMIC_RELEASE); }
+
 #endif

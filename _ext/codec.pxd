@@ -118,6 +118,8 @@ ctypedef struct lc_codec:
 
 cdef extern from "bits.h":
     uint32_t lc_get_frame "lc_le32"(const uint8_t *p) noexcept nogil
+    bint lc_begin_use(bint *used) noexcept nogil
+    void lc_end_use(bint *used) noexcept nogil
 
 
 cdef inline void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil:

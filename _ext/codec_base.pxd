@@ -5,3 +5,6 @@ cdef class CodecBase:
     cdef lc_codec codec              # filled by the codec
     cdef lc_outcomes out             # of calls from Python
     cdef lc_wire wire                # likewise
+    cdef bint busy                   # such a call is on its way, perhaps without the GIL
+
+    cdef int begin_use(self) except -1

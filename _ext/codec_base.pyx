@@ -6,7 +6,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
-from logclient._ext.codec cimport lc_batch
+from logclient._ext.codec cimport lc_batch, lc_begin_use, lc_end_use
 
 
 cdef void release_codec(object capsule) noexcept:
@@ -46,6 +46,11 @@ cdef class CodecBase:
         PyCapsule_SetDestructor(capsule, <PyCapsule_Destructor> release_codec)
         return capsule
 
+    cdef int begin_use(self) except -1:
+        if not lc_begin_use(&self.busy):
+            raise RuntimeError("another thread uses this codec")
+        return 0
+
     def credit(self, double now) -> tuple[int, int]:
         """Return how many events, and how many bytes of them, may be encoded now."""
         cdef uint32_t events
@@ -57,41 +62,57 @@ cdef class CodecBase:
         """Encode pending events of a batch, given as its capsule; return how many, or a negative ``Stop``."""
         cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
         cdef int n
+        self.begin_use()
         with nogil:
             n = self.codec.encode(self.codec.self, b, events, now, &self.wire, &self.out)
+        lc_end_use(&self.busy)
         return n
 
     def answers(self) -> int:
         """Add the messages that wait and are not events; return 0, 1 for events, or a negative ``Stop``."""
-        return 0 if self.codec.answers == NULL else self.codec.answers(self.codec.self, &self.wire)
+        self.begin_use()
+        cdef int waits = 0 if self.codec.answers == NULL else self.codec.answers(self.codec.self, &self.wire)
+        lc_end_use(&self.busy)
+        return waits
 
     def take_bytes(self) -> bytes:
         """Return the bytes added since the last call."""
-        cdef size_t size = self.wire.size
-        self.wire.size = 0
-        return PyBytes_FromStringAndSize(<const char *> self.wire.data, <Py_ssize_t> size)
+        self.begin_use()
+        try:
+            return PyBytes_FromStringAndSize(<const char *> self.wire.data, <Py_ssize_t> self.wire.size)
+        finally:
+            self.wire.size = 0
+            lc_end_use(&self.busy)
 
     def sent(self, size_t size):
         """Note that the transport has taken so many more bytes."""
+        self.begin_use()
         if self.codec.sent != NULL:
             self.codec.sent(self.codec.self, size, &self.out)
+        lc_end_use(&self.busy)
 
     def receive(self, const uint8_t[::1] data: ReadableBuffer, double now) -> int:
         """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""
         cdef int stop
+        self.begin_use()
         with nogil:
             stop = self.codec.receive(self.codec.self, &data[0], data.shape[0], now, &self.out)
+        lc_end_use(&self.busy)
         return stop
 
     def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
         """Return (first, last, status, reason) of each range since the last call, progress, events."""
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
-        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status,
-                   <int> out.items[i].reason) for i in range(out.n)]
-        result = ranges, out.progress, out.events
-        out.n = out.progress = out.events = 0
-        return result
+        self.begin_use()
+        try:
+            ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status,
+                       <int> out.items[i].reason) for i in range(out.n)]
+            result = ranges, out.progress, out.events
+            out.n = out.progress = out.events = 0
+            return result
+        finally:
+            lc_end_use(&self.busy)
 
     def deadline(self) -> float:
         """Return the second at which `timeout` is due; 0: none."""

@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from logclient._ext.codec cimport lc_begin_use, lc_end_use
 from logclient._ext.ids cimport *
 
 
@@ -172,8 +173,8 @@ cdef class BatchDecoder:
         cdef Events events
         if self.producers is None:
             raise TypeError("a decoder without a protocol")
-        self.ensure_idle()
-        self.busy = True
+        if not lc_begin_use(&self.busy):
+            self.ensure_idle()
         try:
             with nogil:
                 i = self.decode_units(<const uint8_t *> data.b.buf, data.b.len, <const int64_t *> at.b.buf,
@@ -190,4 +191,4 @@ cdef class BatchDecoder:
         finally:
             free_rows(&self.rows)
             clear_kept(&self.kept)
-            self.busy = False
+            lc_end_use(&self.busy)

@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, in
 from libc.stdlib cimport free
 from libc.string cimport memcmp
 
-from logclient._ext.codec cimport append_bytes, lc_wire
+from logclient._ext.codec cimport append_bytes, lc_begin_use, lc_end_use, lc_wire
 from logclient._ext.jsontext cimport read_integer, skip_text
 
 cdef extern from "processor.h":
@@ -162,6 +162,7 @@ cdef class LineReader:
         until_us: events made then or later are left out; None: no bound.
     """
 
+    cdef bint busy                    # a call is on its way, without the GIL
     cdef readonly Table spans         # rows of index, first, last and position of events
     cdef readonly Table outcomes      # rows of index, first, last, outcome, plus 8 if it is late, and reason
     cdef readonly Table drops         # rows of index, time and number of dropped events
@@ -241,16 +242,19 @@ cdef class LineReader:
         """
         cdef Py_ssize_t room = min(hashes.shape[0], created.shape[0])
         cdef int64_t got = 0
-        self.lines = self.events = 0
         if not 0 <= start <= stop <= data.shape[0]:
             raise ValueError(f"{start} to {stop} is not inside {data.shape[0]} bytes")
         if start == stop:
+            self.lines = self.events = 0
             return start
+        if not lc_begin_use(&self.busy):
+            raise RuntimeError("another thread uses this reader")
         cdef const uint8_t *begin = &data[0]
         cdef const uint8_t *p = begin + start
         cdef const uint8_t *end = begin + stop
         cdef uint64_t *to_hashes = &hashes[0] if room else NULL
         cdef int64_t *to_created = &created[0] if room else NULL
+        self.lines = self.events = 0
         with nogil:
             while p < end:
                 got = self._line(&p, end, to_hashes + self.events, to_created + self.events,
@@ -258,6 +262,7 @@ cdef class LineReader:
                 if got <= 0:
                     break
                 self.lines += 1
+        lc_end_use(&self.busy)
         if got < 0:
             raise MemoryError
         return p - begin

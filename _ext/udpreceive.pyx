@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from logclient._ext.codec cimport append_bytes, lc_wire
+from logclient._ext.codec cimport append_bytes, lc_begin_use, lc_end_use, lc_wire
 from logclient._ext.queue cimport *
 
 cdef extern from "udpreceive/receive.h":
@@ -78,7 +78,7 @@ cdef class Receiver:
     cdef lc_pile spare           # the consumer's
     cdef lc_receive_call *call
     cdef int fd, ready, wake
-    cdef bint stopping
+    cdef bint stopping, running, taking
     cdef size_t capacity
 
     def __cinit__(self, int fd, int ready, int wake, *, size_t capacity=16 << 20):
@@ -125,6 +125,8 @@ cdef class Receiver:
     def run(self):
         """Receive until ``stop``, and then the datagrams that have arrived. Call in a thread of its own."""
         cdef int n = 0
+        if not lc_begin_use(&self.running):
+            raise RuntimeError("another thread receives these datagrams")
         with nogil:
             while True:
                 self.make_room()
@@ -140,6 +142,7 @@ cdef class Receiver:
                 else:
                     lc_await(self.fd, self.wake)
             lc_notify(self.ready)
+        lc_end_use(&self.running)
         if n < 0:
             raise OSError(-n, "recvmmsg")
 
@@ -158,6 +161,14 @@ cdef class Receiver:
             The datagrams one behind the other. Columns with an item for each: where it ends (int64), when it
             arrived, in microseconds since 1970 (int64), and its source, the 28 bytes of a sockaddr.
         """
+        if not lc_begin_use(&self.taking):
+            raise RuntimeError("another thread takes these datagrams")
+        try:
+            return self._take()
+        finally:
+            lc_end_use(&self.taking)
+
+    cdef _take(self):
         cdef lc_pile *p = &self.spare
         cdef int i
         with nogil:

@@ -89,9 +89,8 @@ cdef class Reader:
         cdef int i
         if self.error is not None:
             return windows
-        if self.busy:
+        if not lc_begin_use(&self.busy):
             raise RuntimeError("another thread uses this reader")
-        self.busy = True
         try:
             if append_bytes(&self.data, <const uint8_t *> view.b.buf, view.b.len) < 0:
                 raise MemoryError()
@@ -103,7 +102,7 @@ cdef class Reader:
             self._stop("out of memory")
             raise
         finally:
-            self.busy = False
+            lc_end_use(&self.busy)
         for i in range(2):
             self.inflated[i].size = 0
             trim(&self.inflated[i], ROOM_KEPT)

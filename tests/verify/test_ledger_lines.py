@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +20,7 @@ from tests import support
 from tests.oracle import ledger as oracle
 from tests.support import verify_files as files
 from tests.support.examples import examples
+from tests.support.patience import PATIENCE
 
 np = support.need("numpy")
 selection = pytest.importorskip("logclient.evidence.selection")
@@ -478,3 +481,27 @@ def test_file_that_became_shorter_ends_torn(tmp_path: Path) -> None:
     [stated] = found["facts"]["files"]
     facts = {**ledger_lines.UNSTATED, **stated}
     assert (facts["torn"], facts["size"], len(found["spans"])) == (True, size, 0)
+
+
+def test_a_reader_is_for_one_thread_at_a_time() -> None:
+    line = b'{"t":"outcome","at_us":1,"status":"acked","reason":"","seqs":[[1,1]]}\n'
+    data, hashes, created = line * 200_000, np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    refusals: list[str] = []
+
+    def read(text: bytes) -> None:
+        try:
+            reader.read(text, 0, len(text), hashes, created)
+        except RuntimeError as error:
+            refusals.append(str(error))
+
+    end = time.monotonic() + PATIENCE
+    while not refusals and time.monotonic() < end:
+        reader = ledger.LineReader(None, None)
+        reader.know(b"", 0)
+        reader.begin_file(0)
+        thread = threading.Thread(target=read, args=[data])
+        thread.start()
+        while thread.is_alive() and not refusals:
+            read(line)
+        thread.join()
+    assert refusals[0] == "another thread uses this reader"
