@@ -163,6 +163,17 @@ cdef class FastHandler:
             lc_leave(thread, nested)
         return returned
 
+    @cython.binding(False)
+    def handle_beside(self, logger: logging.Logger, record: logging.LogRecord) -> None:
+        """Ship a record unless the handlers that a logger passes it to have one of ours."""
+        cdef object at = logger
+        while at is not None:
+            for handler in at.handlers:
+                if isinstance(handler, FastHandler):
+                    return
+            at = at.parent if at.propagate else None
+        self.handle(record)
+
     @cython.embedsignature(False)
     def emit(self, record: logging.LogRecord):
         """Ship a record without asking the filters. Ignores records before ``__init__``."""

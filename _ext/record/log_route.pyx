@@ -454,6 +454,9 @@ cdef int _decide(Route route, object logger) except -1:
             raise _Obstacle("it, or one above it, may be false")
         handlers.extend(own)
         at = at.parent if at.propagate else None
+    cdef object beside = getattr(kind.callHandlers, "beside", None)      # the handler of `logclient run`
+    if beside is not None and not handlers:
+        handlers.append(logging.lastResort)
     if type(logger.filters) is not list:
         raise _Obstacle("its filters are no list")
     route.filters = <PyObject *> logger.filters
@@ -499,7 +502,10 @@ cdef int _decide(Route route, object logger) except -1:
         route.enabled[i] = lc_find(<PyObject *> route.cache, <PyObject *> level)
     route.checks_levels = True
     for name in ("handle", "callHandlers", "makeRecord", "_log", "findCaller"):
-        if name in logger.__dict__ or not _is_own(getattr(kind, name), f"Logger.{name}", file):
+        function = getattr(kind, name)
+        if beside is not None and name == "callHandlers":
+            function = function.__wrapped__
+        if name in logger.__dict__ or not _is_own(function, f"Logger.{name}", file):
             raise _Obstacle(f"its {name} is replaced")
     if logger.filters:
         raise _Obstacle("it has a filter")
@@ -523,6 +529,9 @@ cdef int _decide(Route route, object logger) except -1:
     _find_names(route)
     if other is not None:
         raise _Obstacle(f"{type(other).__qualname__} is no logclient.Handler")
+    if beside is not None and not ours and not idle:
+        route.watch_owner(beside, None)
+        ours.append(beside)
     if not ours and not idle:
         raise _Obstacle("it has no handler of ours" if handlers else "it has no handler")
     if len(ours) > MAX_HANDLERS:

@@ -26,6 +26,7 @@ _COMMANDS = (
     ("push", "copy ledgers and closed segments to a bucket, for verify", "/var/lib/shop s3://logs/run/host1"),
     ("spool", "list, send, remove or test what ended processes left", "ls /var/lib/shop/spool"),
     ("stat", "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"),
+    ("run", "run a program, and ship the records that it logs", "gunicorn shop:app"),
     ("completion", "print a script that completes this command line", "zsh > ~/.zfunc/_logclient"),
 )  # fmt: skip
 

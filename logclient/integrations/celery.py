@@ -41,8 +41,12 @@ def install(app: Any, *, logger: str | None = None) -> None:
         raise MissingExtra("celery") from None
     if not isinstance(app, Celery):
         raise TypeError(f"app: must be a celery.Celery, got {type(app).__name__}")
-    check_logger(logger)
+    connect(signals, logger)
 
+
+def connect(signals: Any, logger: str | None) -> None:
+    """Connect to the signals of tasks; a later call replaces the logger."""
+    check_logger(logger)
     signals.before_task_publish.connect(_send_request, weak=False, dispatch_uid="logclient.request")
     signals.task_prerun.connect(_begin, weak=False, dispatch_uid="logclient.begin")
     signals.task_postrun.disconnect(dispatch_uid="logclient.end")  # of an earlier call, with another logger

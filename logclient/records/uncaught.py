@@ -6,19 +6,21 @@ import logging
 import sys
 import threading
 import warnings as warnings_module
-from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
+# Importing `typing` for this constant would slow down each program under `logclient run`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from sys import UnraisableHookArgs
+    from types import TracebackType
+    from typing import Any
+
+    _ExcInfo = tuple[type[BaseException], BaseException | None, TracebackType | None]
+    _Place = tuple[str, int, str | None]
 
 __all__ = ["Uncaught", "log_uncaught"]
 
 WARNINGS = "py.warnings"  # the logger, as for ``logging.captureWarnings``
-
-_ExcInfo = tuple[type[BaseException], BaseException | None, TracebackType | None]
-_Place = tuple[str, int, str | None]
 
 _state = threading.local()
 

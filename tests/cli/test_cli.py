@@ -131,7 +131,7 @@ class TestUsage:
             cli.main([])
         assert exit.value.code == 0
         table = capsys.readouterr().out.partition("  COMMAND\n")[2].partition("\n\n")[0].splitlines()
-        assert len(table) == 10
+        assert len(table) == 11
         assert all(re.fullmatch(r"    [a-z]+ +\S.*", line) for line in table)
 
     def test_the_package_runs_as_a_module(self) -> None:

@@ -18,7 +18,7 @@ from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 
-COMMANDS = "send collect check decode verify report push spool stat completion"
+COMMANDS = "send collect check decode verify report push spool stat run completion"
 URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"
 
 LINES = {
@@ -42,6 +42,7 @@ LINES = {
     "spool ": "ls drain purge check",
     "spool drain f": "folder/",
     "spool purge --y": "--yes",
+    "run ": "",
     "completion ": "bash zsh fish",
 }
 """What may stand at the end of a line."""

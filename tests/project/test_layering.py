@@ -34,7 +34,8 @@ LEAVES = set(LEAVES_OWN)
 ARROWS: dict[str, set[str]] = {
     "root": {"aio", "client", "faces", "handler"},
     "__main__": {"cli"},
-    "cli": {"client", "handler", "faces", "testing", "verify", "root"},
+    "cli": {"client", "handler", "faces", "testing", "verify", "root", "run"},
+    "run": {"handler", "integrations"},
     "testing": {"consumers", "verify"},
     "handler": {"client", "aio", "records"},
     "records": {"_ext records"},

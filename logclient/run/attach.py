@@ -1,0 +1,192 @@
+"""What is done to each module of `process.MODULES` after its import. Only public names are replaced.
+
+Until the program logs, nothing of logclient is loaded that takes time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from functools import partial, wraps
+
+from logclient.run.early import log_first
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def threading(module: Any) -> None:
+    """Log what ends a thread of a program that does not import logging."""
+    log_first(module)
+
+
+def logging(module: Any) -> None:
+    """Ship what the handlers of the program get, also those of loggers that do not pass on their records.
+
+    This is no handler, so the program's configuration is not touched, and does not touch it.
+    """
+    original = module.Logger.callHandlers
+    ship: Any = None
+
+    @wraps(original)
+    def callHandlers(logger: Any, record: Any) -> None:
+        nonlocal ship
+        try:
+            original(logger, record)
+        finally:
+            try:
+                if ship is None:
+                    from logclient.run.shipping import handler, ship
+
+                    callHandlers.__dict__["beside"] = handler  # for `logclient.Logger`
+                    if module.Logger.callHandlers is callHandlers:
+                        module.Logger.callHandlers = callHandlers
+                ship(logger, record)
+            except Exception:  # of a record in the middle of this import, or at the very end
+                pass
+
+    module.Logger.callHandlers = callHandlers
+    if os.environ.get("LOGCLIENT_RUN_LOGGER", "").lower() in ("true", "yes", "on", "1"):
+        from logclient.records.logger import Logger
+
+        module.setLoggerClass(Logger)
+    from logclient.records.uncaught import log_uncaught
+
+    uncaught = module.Logger("uncaught")  # of which the program's handlers get nothing: Python prints it
+    uncaught.addHandler(module.NullHandler())
+    log_uncaught(uncaught)
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if "--multiprocessing-fork" in sys.orig_argv:  # it is spawned, and its parent is not known yet
+        return
+    if multiprocessing is None or multiprocessing.parent_process() is None:
+        _deliver_on_sigterm()
+
+
+def _deliver_on_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        try:
+            signal.signal(signal.SIGTERM, _end)
+        except ValueError:  # not the main thread
+            pass
+
+
+def _end(number: int, frame: Any) -> None:
+    """Deliver if anything was logged, then end as the program would have ended."""
+    signal.signal(number, signal.SIG_DFL)
+    lifecycle: Any = sys.modules.get("logclient.delivery.lifecycle")
+    if lifecycle is None:
+        os.kill(os.getpid(), number)
+    else:
+        lifecycle.flush_on_sigterm()
+        deliver: Any = signal.getsignal(number)
+        deliver(number, frame)
+
+
+def multiprocessing_util(module: Any) -> None:
+    """Leave SIGTERM alone in children, which wait in C code where a handler may never be called."""
+
+    def restore(_: Any) -> None:
+        if signal.getsignal(signal.SIGTERM) is _end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    module.register_after_fork(_end, restore)
+
+
+def uvicorn_server(module: Any) -> None:
+    """Deliver in its workers, too: at its end it restores the handler from before, and raises the signal."""
+    original = module.Server.serve
+
+    @wraps(original)
+    async def serve(*args: Any, **named: Any) -> Any:
+        _deliver_on_sigterm()
+        return await original(*args, **named)
+
+    module.Server.serve = serve
+
+
+def _request_logger() -> str | None:
+    """Return the name of the logger that gets a record for each request or task; None: there are none."""
+    return os.environ.get("LOGCLIENT_RUN_REQUESTS", "").strip() or None
+
+
+def _django(module: Any, name: str) -> None:
+    original = getattr(module, name)
+
+    @wraps(original)
+    def get_application(*args: Any, **named: Any) -> Any:
+        try:
+            from django.conf import settings
+
+            ours = "logclient.integrations.django.RequestContext"
+            if ours not in settings.MIDDLEWARE:
+                settings.MIDDLEWARE = [ours, *settings.MIDDLEWARE]
+                given = getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None)
+                settings.LOGCLIENT_REQUEST_LOGGER = given or _request_logger()
+        except Exception:  # settings that are wrong: Django says so
+            pass
+        return original(*args, **named)
+
+    setattr(module, name, get_application)
+
+
+def django_core_wsgi(module: Any) -> None:
+    """Put our middleware before those of the settings."""
+    _django(module, "get_wsgi_application")
+
+
+def django_core_asgi(module: Any) -> None:
+    """Put our middleware before those of the settings."""
+    _django(module, "get_asgi_application")
+
+
+def flask_app(module: Any) -> None:
+    """Put our middleware around each application, inside of what the program puts around it."""
+    original = module.Flask.wsgi_app
+
+    @wraps(original)
+    def wsgi_app(app: Any, environ: Any, start_response: Any) -> Any:
+        from logclient.integrations.flask import RequestContext
+
+        inner = RequestContext(partial(original, app), logger=_request_logger())
+        return inner(environ, start_response)
+
+    module.Flask.wsgi_app = wsgi_app
+
+
+def starlette_applications(module: Any) -> None:
+    """Put our middleware around each application that has not added it itself."""
+    original = module.Starlette.__call__
+
+    @wraps(original)
+    async def call(app: Any, scope: Any, receive: Any, send: Any) -> None:
+        from logclient.integrations.starlette import RequestContext
+
+        if any(one.cls is RequestContext for one in app.user_middleware):
+            await original(app, scope, receive, send)
+        else:
+            await RequestContext(partial(original, app), logger=_request_logger())(scope, receive, send)
+
+    module.Starlette.__call__ = call
+
+
+def aiohttp_web_app(module: Any) -> None:
+    """Put our middleware into each application; one that the program installs later is around it."""
+    original = module.Application.__init__
+
+    @wraps(original)
+    def init(app: Any, *args: Any, **named: Any) -> None:
+        original(app, *args, **named)
+        from logclient.integrations.aiohttp import install
+
+        install(app, logger=_request_logger())
+
+    module.Application.__init__ = init
+
+
+def celery_signals(module: Any) -> None:
+    """Connect to the signals of tasks; what the program installs later takes the place of this."""
+    from logclient.integrations.celery import connect
+
+    connect(module, _request_logger())

@@ -1,0 +1,23 @@
+"""`ship`: ships a record by the handler of this process, made by its first record as the variables say."""
+
+from __future__ import annotations
+
+from logclient.handler import Handler
+from logclient.run.early import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+
+handler: Handler | None = None
+try:
+    handler = Handler()
+except Exception as error:
+    say(error)
+
+
+def _drop(logger: logging.Logger, record: logging.LogRecord) -> None:
+    """Ship nothing: the handler could not be made."""
+
+
+ship = _drop if handler is None else handler.handle_beside

@@ -1,0 +1,1 @@
+"""The folder that ``logclient run`` puts on PYTHONPATH. Nothing but `sitecustomize` may be in it."""
