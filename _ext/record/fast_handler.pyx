@@ -165,8 +165,10 @@ cdef class FastHandler:
 
     @cython.binding(False)
     def handle_beside(self, logger: logging.Logger, record: logging.LogRecord) -> None:
-        """Ship a record unless the handlers that a logger passes it to have one of ours."""
+        """Ship a record of this level or above, unless a logger passes it to a handler of ours."""
         cdef object at = logger
+        if record.levelno < self.level:
+            return
         while at is not None:
             for handler in at.handlers:
                 if isinstance(handler, FastHandler):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from logclient.handler import Handler
 from logclient.run.early import say
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 handler: Handler | None = None
 try:
     handler = Handler()
+    if level := os.environ.get("LOGCLIENT_RUN_LEVEL", "").strip():
+        handler.setLevel(int(level) if level.isdecimal() else level.upper())
 except Exception as error:
     say(error)
 

@@ -113,6 +113,15 @@ logging.getLogger("other").error("other")
     assert sorted(python(program)) == [("other", "other"), ("own.alone", "alone"), ("own.child", "own")]
 
 
+@pytest.mark.parametrize("logger", ["false", "true"])
+@pytest.mark.parametrize("level", ["WARNING", "warning", "30"])
+def test_the_lowest_level_that_is_shipped(level: str, logger: str) -> None:
+    program = "import logging; logging.basicConfig(level=10); log = logging.getLogger('shop')\n"
+    program += "for log in log, logging.root: log.info('no'); log.warning('yes')"
+    variables = {"LOGCLIENT_RUN_LEVEL": level, "LOGCLIENT_RUN_LOGGER": logger}
+    assert python(program, **variables) == [("shop", "yes"), ("root", "yes")]
+
+
 FAILS = {
     "logging": "import logging; 1/0",
     "silent": "1/0",
