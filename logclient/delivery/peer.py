@@ -40,7 +40,9 @@ class Peer:
         if lifecycle.must_not_block(self._sender.role.ident):
             raise ConnectFailed(f"{kind}: not from here")
         request = self.begin_request(kind, payload)
-        self._sender.waiter.until(lambda: request.done, request.wait, timeout)
+        sender, engine = self._sender, self._sender.engine
+        # The child of a signal handler that forks meanwhile does not wait: its parent gets the answer.
+        sender.waiter.until(lambda: request.done or sender.engine is not engine, request.wait, timeout)
         return self.finish_request(request, timeout)
 
     def begin_request(

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from logclient.delivery import path as path_module
 from logclient.delivery import sender as sender_module
 from logclient.delivery.ending import State
 from logclient.delivery.outcomes import Delivery, Outcome
+from logclient.errors import ConnectFailed
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
 from tests.support import NO_FALLBACK
@@ -153,6 +155,45 @@ def test_a_fork_while_a_caller_waits_for_room(build: Make) -> None:
     assert exit_code(children[0]) == 0
 
 
+def fork_while(rig: Rig, call: Callable[[], object], then: Callable[[], object]) -> int:
+    """Have a signal handler fork while `call` waits, then call `then`; return the exit code of the child.
+
+    The child ends successfully once `call` has returned there.
+    """
+    children: list[int] = []
+    waiting, forked = threading.Event(), threading.Event()
+    start = rig.sender.start
+
+    def note_wait(wait: bool = False) -> bool:
+        waiting.set()
+        return start(wait)
+
+    def handler(number: int, frame: object) -> None:
+        if pid := os.fork():
+            children.append(pid)
+            forked.set()
+
+    def run() -> None:
+        rig.until(lambda _: waiting.is_set() or rig.sender.closed)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        forked.wait(PATIENCE)
+        then()
+
+    rig.sender.start = note_wait  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGUSR1, handler)
+    parent = os.getpid()
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        call()
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+        signal.signal(signal.SIGUSR1, before)
+    thread.join(PATIENCE)
+    return exit_code(children[0])
+
+
 @needs_fork
 @pytest.mark.parametrize("call", ["flush", "result", "close"])
 def test_a_fork_while_a_caller_waits_for_outcomes(build: Make, call: str) -> None:
@@ -167,41 +208,27 @@ def test_a_fork_while_a_caller_waits_for_outcomes(build: Make, call: str) -> Non
         "result": delivery.result,
         "close": lambda: rig.waiter.close(10 * PATIENCE),
     }
-    children: list[int] = []
-    waiting, forked = threading.Event(), threading.Event()
-    start = rig.sender.start
 
-    def note_wait(wait: bool = False) -> bool:
-        waiting.set()
-        return start(wait)
-
-    rig.sender.start = note_wait  # type: ignore[method-assign]
-
-    def handler(number: int, frame: object) -> None:
-        if pid := os.fork():
-            children.append(pid)
-            forked.set()
-
-    def run() -> None:
-        rig.until(lambda _: waiting.is_set() or rig.sender.closed)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-        forked.wait(PATIENCE)
+    def acknowledge_all() -> None:
         rig.server.script = acknowledge
         rig.server.peers[0].ack()
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    parent = os.getpid()
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        waits[call]()
-        if os.getpid() != parent:
-            os._exit(delivery.result(0) != Outcome("failed", "forked"))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    thread.join(PATIENCE)
+    assert fork_while(rig, waits[call], acknowledge_all) == 0
     assert delivery.result(PATIENCE) == Outcome("acked")
-    assert exit_code(children[0]) == 0
+
+
+@needs_fork
+def test_a_fork_while_a_caller_waits_for_an_answer(build: Make) -> None:
+    rig = build(Setup("by_id"))
+    rig.server.down()
+    answers: list[object] = []
+
+    def ask() -> None:
+        with suppress(ConnectFailed):
+            answers.append(rig.peer.request("ping", 1, 10 * PATIENCE))
+
+    assert fork_while(rig, ask, rig.server.up) == 0
+    assert len(answers) == 1
 
 
 @needs_fork
