@@ -276,7 +276,7 @@ class TestLookups:
             hanging = [one for one in threading.enumerate() if one.name == "logclient-connect"]
             assert len(hanging) == 1, "who asks again waits for the first answer"
             assert assert_returns(lambda: client.close(0.1)) == 1
-            assert sender.join(PATIENCE), "the sender does not wait for an answer"
+            assert sender.role.join(PATIENCE), "the sender does not wait for an answer"
         finally:
             answer.set()
 
