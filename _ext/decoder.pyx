@@ -174,7 +174,7 @@ cdef class BatchDecoder:
         if self.producers is None:
             raise TypeError("a decoder without a protocol")
         if not lc_begin_use(&self.busy):
-            self.ensure_idle()
+            raise RuntimeError("another thread uses this decoder")
         try:
             with nogil:
                 i = self.decode_units(<const uint8_t *> data.b.buf, data.b.len, <const int64_t *> at.b.buf,

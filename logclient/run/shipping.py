@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from logclient.client import level_number
 from logclient.handler import Handler
 from logclient.run.early import say
 
@@ -15,7 +16,7 @@ handler: Handler | None = None
 try:
     handler = Handler()
     if level := os.environ.get("LOGCLIENT_RUN_LEVEL", "").strip():
-        handler.setLevel(int(level) if level.isdecimal() else level.upper())
+        handler.setLevel(level_number(int(level) if level.isdecimal() else level))
 except Exception as error:
     say(error)
 

@@ -107,6 +107,14 @@ def test_events_queued_at_a_fork_stay_with_the_parent(build: Make, setup: Setup)
     assert len(rig.server.events(100)) == 100
 
 
+def submit_unanswered(rig: Rig) -> Delivery:
+    """Submit an event that the server gets, and does not acknowledge."""
+    rig.server.script = silent
+    delivery = submit_event(rig)
+    rig.server.events(1)
+    return delivery
+
+
 def exit_code(child: int) -> int:
     """Return the exit code of a child, which is killed if it does not end."""
     deadline = time.monotonic() + PATIENCE
@@ -199,10 +207,7 @@ def fork_while(rig: Rig, call: Callable[[], object], then: Callable[[], object])
 def test_a_fork_while_a_caller_waits_for_outcomes(build: Make, call: str) -> None:
     """A signal handler forks. The child does not wait: its parent has the events."""
     rig = build(FIFO)
-    rig.server.script = silent
-    delivery = rig.producer.submit(b"one", 2, 0)
-    rig.bodies[1] = b"one"
-    rig.server.events(1)
+    delivery = submit_unanswered(rig)
     waits: dict[str, Callable[[], object]] = {
         "flush": lambda: rig.waiter.flush(10 * PATIENCE),
         "result": delivery.result,
@@ -291,10 +296,7 @@ def test_many_forks_under_load(build: Make, setup: Setup) -> None:
 @needs_fork
 def test_deliveries_of_the_parent_fail_in_the_child(build: Make) -> None:
     rig = build(FIFO)
-    rig.server.script = silent
-    delivery = rig.producer.submit(b"one", 2, 0)
-    rig.bodies[1] = b"one"
-    rig.server.events(1)
+    delivery = submit_unanswered(rig)
 
     def work() -> None:
         assert delivery.result(0) == Outcome("failed", "forked")
@@ -505,10 +507,7 @@ def break_at_the_end(rig: Rig) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_bug_that_stays_costs_an_exit_no_event(build: Make) -> None:
     rig = build(FIFO)
-    rig.server.script = silent
-    delivery = rig.producer.submit(b"one", 2, 0)
-    rig.bodies[1] = b"one"
-    rig.server.events(1)
+    delivery = submit_unanswered(rig)
     break_at_the_end(rig)
     assert_returns(lambda: rig.exit(time.monotonic() + 10 * PATIENCE), "the rest is given up at once")
     assert rig.stats().failed == {"closed": 1}

@@ -122,6 +122,15 @@ def test_the_lowest_level_that_is_shipped(level: str, logger: str) -> None:
     assert python(program, **variables) == [("shop", "yes"), ("root", "yes")]
 
 
+def test_a_level_that_is_none_is_one_line() -> None:
+    program = "import logging; logging.warning('shipped')"
+    with Collector(keep=True) as server:
+        done = execute(*RUN, sys.executable, "-c", program, LOGCLIENT_URL=server.url, LOGCLIENT_RUN_LEVEL="X")
+        assert [event["message"] for event in server.events(0)] == ["shipped"]
+    line, _ = sorted(done.stderr.splitlines(), reverse=True)
+    assert line.startswith("logclient: ") and "level: must be a number, or the name of a level" in line
+
+
 FAILS = {
     "logging": "import logging; 1/0",
     "silent": "1/0",
