@@ -1,4 +1,4 @@
-/* The loops of XXH64 and MurmurHash3 over several texts, side by side. */
+/* What both hashes rotate, and MurmurHash3 of one text, or of four side by side. */
 #ifndef LOGCLIENT_HASH_H
 #define LOGCLIENT_HASH_H
 
@@ -83,37 +83,9 @@ static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32
     else
         lc_murmur_rest_of_four(p, 0, blocks, h);
 }
-/* The stripes of four texts, each at least `stripes` long, side by side, to the accumulators of each. */
-__attribute__((target("avx512f,avx512dq,avx512vl")))
-static void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) {
-    const __m256i p1 = _mm256_set1_epi64x((long long)0x9E3779B185EBCA87ULL);
-    const __m256i p2 = _mm256_set1_epi64x((long long)0xC2B2AE3D27D4EB4FULL);
-    __m256i a = _mm256_add_epi64(_mm256_set1_epi64x((long long)seed), _mm256_set_epi64x(
-        (long long)(0 - 0x9E3779B185EBCA87ULL), 0, (long long)0xC2B2AE3D27D4EB4FULL,
-        (long long)(0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL)));
-    __m256i b = a, c = a, d = a;
-    size_t i;
-    #define LC_ROUND(x, q) x = _mm256_mullo_epi64(_mm256_rol_epi64(_mm256_add_epi64(x, \
-        _mm256_mullo_epi64(_mm256_loadu_si256((const __m256i *)((q) + 32 * i)), p2)), 31), p1)
-    for (i = 0; i < stripes; i++) {
-        LC_ROUND(a, p[0]);
-        LC_ROUND(b, p[1]);
-        LC_ROUND(c, p[2]);
-        LC_ROUND(d, p[3]);
-    }
-    #undef LC_ROUND
-    _mm256_storeu_si256((__m256i *)lanes[0], a);
-    _mm256_storeu_si256((__m256i *)lanes[1], b);
-    _mm256_storeu_si256((__m256i *)lanes[2], c);
-    _mm256_storeu_si256((__m256i *)lanes[3], d);
-}
 #else
 static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {
     lc_murmur_rest_of_four(p, 0, blocks, h);
-}
-static inline void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed,
-                                 uint64_t (*lanes)[4]) {
-    (void)p; (void)stripes; (void)seed; (void)lanes;
 }
 #endif
 #undef LC_MURMUR_BLOCK

@@ -5,7 +5,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_of
+from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_span, lc_wire
 
 
@@ -66,44 +66,10 @@ cdef inline int keep_second_id(lc_batch *batch, uint32_t i, const lc_span *own) 
     return _keep(&batch.id_second, batch.n, i, own)
 
 
-# Bodies of one encode call that are not hashed yet. Hashed a few at once: while one waits for its
-# multiplications the others go on.
-ctypedef struct lc_unhashed:
-    uint32_t count
-    size_t at[HASH_LANES]        # offsets in the buffer
-    size_t sizes[HASH_LANES]
-    uint32_t index[HASH_LANES]   # in the batch
-
-
-cdef inline void begin_hashes(lc_unhashed *u) noexcept nogil:
-    u.count = 0
-
-
-# Hash the remaining bodies, which are at their offsets in `data`, if the batch wants that.
-cdef inline void finish_hashes(lc_unhashed *u, lc_batch *batch, const uint8_t *data) noexcept nogil:
-    cdef const uint8_t *p[HASH_LANES]
-    cdef uint64_t hashes[HASH_LANES]
-    cdef uint32_t i
-    if batch.unhashed:
-        u.count = 0
-        return
-    for i in range(u.count):
-        p[i] = data + u.at[i]
-    xxh64_each(p, u.sizes, u.count, SEED, hashes)
-    for i in range(u.count):
-        batch.hash[u.index[i]] = hashes[i]
-    u.count = 0
-
-
-# Add the body of event i to them; hash them all when there are enough.
-cdef inline void add_hash(lc_unhashed *u, lc_batch *batch, const uint8_t *data, size_t at, size_t size,
-                          uint32_t i) noexcept nogil:
-    u.at[u.count] = at
-    u.sizes[u.count] = size
-    u.index[u.count] = i
-    u.count += 1
-    if u.count == HASH_LANES:
-        finish_hashes(u, batch, data)
+# Hash the body of event i, if the batch wants that.
+cdef inline void keep_hash(lc_batch *batch, uint32_t i, const uint8_t *p, size_t size) noexcept nogil:
+    if not batch.unhashed:
+        batch.hash[i] = xxh64_of(p, size, SEED)
 
 
 # -- decoders --------------------------------------------------------------------------------------

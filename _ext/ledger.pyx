@@ -12,14 +12,11 @@ from libc.string cimport memcmp
 from logclient._ext.codec cimport append_bytes, lc_begin_use, lc_end_use, lc_wire
 from logclient._ext.jsontext cimport read_integer, skip_text
 
-cdef extern from "processor.h":
-    int lc_has_avx2() noexcept nogil
-
 cdef extern from "ledger/base64.h":
     void lc_b64_init() noexcept nogil
-    int lc_unbase64(const uint8_t *p, uint8_t *out, size_t size, int wide) noexcept nogil
-    int lc_unbase64_times(const uint8_t *p, size_t n, int64_t base, int64_t *out, int32_t *range_,
-                          int wide) noexcept nogil
+    int lc_unbase64(const uint8_t *p, uint8_t *out, size_t size) noexcept nogil
+    int lc_unbase64_times(const uint8_t *p, size_t n, int64_t base, int64_t *out,
+                          int32_t *range_) noexcept nogil
 
 cdef enum:
     _DROPPED = 1             # outcomes, as in logclient/verify/ledger_facts.py
@@ -36,14 +33,10 @@ cdef int64_t _LAST_SEQUENCE = (<int64_t> 1 << 48) - 1
 
 # Written once, at import.
 lc_b64_init()
-cdef int _WIDE = lc_has_avx2()
-
-AVX2 = bool(_WIDE)
-"""True if this processor has AVX2; otherwise base64 is decoded by tables."""
 
 
-def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=True) -> bytes:
-    """Decode padded base64 of exactly `size` bytes, with AVX2 if `wide` and this processor has it.
+def unbase64(const uint8_t[::1] data not None, Py_ssize_t size) -> bytes:
+    """Decode padded base64 of exactly `size` bytes.
 
     Raises:
         ValueError: `data` is anything else.
@@ -57,7 +50,7 @@ def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=Tru
         out = PyBytes_FromStringAndSize(NULL, size)
         to = <uint8_t *> PyBytes_AS_STRING(out)
         with nogil:
-            wrong = lc_unbase64(&data[0], to, <size_t> size, _WIDE and wide)
+            wrong = lc_unbase64(&data[0], to, <size_t> size)
     if wrong:
         raise ValueError(f"not the base64 of {size} bytes")
     return out
@@ -310,8 +303,8 @@ cdef class LineReader:
             return 0
         range_[0] = INT32_MAX
         range_[1] = INT32_MIN
-        if (lc_unbase64_times(times, <size_t> n, base, created, range_, _WIDE) < 0
-                or lc_unbase64(texts, <uint8_t *> hashes, 8 * <size_t> n, _WIDE) < 0):
+        if (lc_unbase64_times(times, <size_t> n, base, created, range_) < 0
+                or lc_unbase64(texts, <uint8_t *> hashes, 8 * <size_t> n) < 0):
             return 0
         cdef int64_t low = base + range_[0]
         cdef int64_t high = base + range_[1]

@@ -18,7 +18,6 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport *
 from logclient._ext.deflate cimport *
-from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.codec cimport *
 from logclient._ext.ids cimport *
 from logclient._ext.jsonscan cimport *

@@ -1,4 +1,4 @@
-"""Lumberjack: the writer (a pump's codec), the reader, the decoder of captures, the checking pass.
+"""Lumberjack: the writer (a pump's codec), the decoder of captures, the checking pass.
 
 docs/protocols/lumberjack.md has the frames. The writer numbers the events of each window from 1: the only
 numbering on which Logstash (which acknowledges the highest sequence) and go-lumber (which acknowledges the
@@ -11,10 +11,10 @@ Sequences run over the whole connection, from 1 to 4,294,967,295, and an ``A`` a
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport *
@@ -42,5 +42,4 @@ cdef enum:
 include "lumberjack/check.pyx"
 include "window/limit.pyx"
 include "lumberjack/writer.pyx"
-include "lumberjack/reader.pyx"
 include "lumberjack/decoder.pyx"

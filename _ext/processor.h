@@ -6,9 +6,6 @@
 #define LC_X86_64 1
 #include <immintrin.h>
 static inline int lc_has_avx2(void) { return __builtin_cpu_supports("avx2") != 0; }
-static inline int lc_has_avx512(void) {
-    return __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
 /* Whether it multiplies polynomials. */
 static inline int lc_has_clmul(void) {
     return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
@@ -16,7 +13,6 @@ static inline int lc_has_clmul(void) {
 #else
 #define LC_X86_64 0
 static inline int lc_has_avx2(void) { return 0; }
-static inline int lc_has_avx512(void) { return 0; }
 static inline int lc_has_clmul(void) { return 0; }
 #endif
 

@@ -22,11 +22,12 @@ from logclient._ext.logjam import Decoder as LogjamDecoder
 from logclient._ext.logjam import expand, pack, unpack
 from logclient._ext.logux import Codec as LoguxCodec
 from logclient._ext.logux import Decoder as LoguxDecoder
-from logclient._ext.lumberjack import Codec, Decoder, Reader, check_json
+from logclient._ext.lumberjack import Codec, Decoder, check_json
 from logclient._ext.plog import Codec as PlogHot
 from logclient._ext.plog import Decoder as PlogDecoder
 from logclient._ext.plog import Reassembler, fragments
 from logclient._ext.queue import EventQueue
+from logclient.lumberjack.reader import Reader
 from tests.oracle import logjam as reference
 from tests.oracle import logux_client
 from tests.oracle import logux_decoder as logux_reference

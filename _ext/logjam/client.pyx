@@ -146,7 +146,6 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_topic *topic
     cdef uint8_t *p
     cdef size_t begin = wire.size, size, body, taken = 0
-    cdef lc_unhashed unhashed
     cdef uint32_t i = batch.cursor - 1, n = 0
     cdef uint64_t most
     cdef lc_request *one = NULL
@@ -156,7 +155,6 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
         return 0
     events = min(events, client_room(w))
     most = min(w.batch_bytes, w.piece.size - w.bytes)
-    begin_hashes(&unhashed)
     while next_event(batch, &i, n, events, taken, most):
         size = batch.size[i]
         if size > BODY_LIMIT - TAIL_MOST:
@@ -176,9 +174,9 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             fail_event(batch, i, R_NOT_JSON)
             continue
         compression = NO_COMPRESSION
+        if done > 0:
+            keep_hash(batch, i, p, done)
         if done > 0 and w.packer.method and <size_t> done >= w.compress_over:
-            if not batch.unhashed:
-                batch.hash[i] = xxh64_of(p, done, SEED)
             w.packed.size = 0
             if pack_body(&w.packer, p, done, &w.packed) < 0:
                 done = STOP_MEMORY
@@ -188,8 +186,6 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
                 memcpy(p, w.packed.data, done)
             w.packed.size = 0
             trim(&w.packed, ROOM_KEPT)
-        elif done > 0:
-            add_hash(&unhashed, batch, wire.data, body, done, i)
         if done < 0:
             if n:
                 break            # send the encoded events; the next call reports the failure
@@ -215,7 +211,6 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             w.count += 1
         else:
             handing_add(&w.handing, batch.seq[i], wire.size - begin)
-    finish_hashes(&unhashed, batch, wire.data)
     w.handing.written += wire.size - begin
     if one != NULL:
         one.last = True

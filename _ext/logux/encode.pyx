@@ -182,7 +182,6 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
                      lc_wire *wire, bint *held) noexcept nogil:
     cdef uint32_t k = free_sync(w)
     cdef uint32_t i = batch.cursor - 1, n = 0
-    cdef lc_unhashed unhashed
     cdef uint64_t taken = 0
     cdef int64_t done, ms = <int64_t> (w.wall * 1e3)
     cdef int64_t own[2]
@@ -198,7 +197,6 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
     if wire_reserve(wire, SYNC_HEAD) == NULL:
         return STOP_MEMORY
     wire.size += SYNC_HEAD
-    begin_hashes(&unhashed)
     while next_event(batch, &i, n, events, taken, w.piece.size):
         if batch.seq[i] > last:
             held[0] = True
@@ -242,7 +240,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
             a.counter = doubt.counter
         else:
             new_id(w, a, ms)
-        add_hash(&unhashed, batch, wire.data, wire.size + 1, done, i)
+        keep_hash(batch, i, p + 1, done)
         place_action(w, wire, k * w.window + n, p, <uint32_t> done)
         batch.status[i] = INFLIGHT
         taken += queue_bytes(size)
@@ -250,7 +248,6 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
     if n == 0:
         wire.size = begin
         return 0
-    finish_hashes(&unhashed, batch, wire.data)
     open_sync(w, k, n, taken, now)
     end_sync(w, wire, begin)
     return <int> n

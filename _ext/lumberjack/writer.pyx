@@ -215,7 +215,6 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_wire *to
     cdef uint8_t *p
     cdef size_t begin = wire.size, size, room, taken = 0, body = 0
-    cdef lc_unhashed unhashed
     cdef int64_t done
     cdef uint32_t i, n = 0
     cdef uint32_t number = w.next if w.literal else 1
@@ -223,7 +222,6 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     if w.wrong or not has_room(w):
         return 0
     events = min(events, w.window)
-    begin_hashes(&unhashed)
     window = &w.windows[(w.head + w.count) % w.limit.most]
     window.n = window.acked = window.runs = window.run = window.used = 0
     if w.compress:
@@ -268,7 +266,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         if done == 0:
             fail_event(batch, i, R_NOT_JSON if w.json else R_UNENCODABLE)
             continue
-        add_hash(&unhashed, batch, to.data, to.size + body, done, i)
+        keep_hash(batch, i, p + body, done)
         to.size += body + done
         taken += room
         batch.status[i] = INFLIGHT
@@ -284,7 +282,6 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     if n == 0:
         wire.size = begin
         return 0
-    finish_hashes(&unhashed, batch, to.data)
     if w.compress:
         p = wire_reserve(wire, head + 6)
         if p != NULL:

@@ -81,35 +81,32 @@ cdef inline int64_t finish_body(lc_plog *w, lc_batch *batch, uint32_t i, const u
     return STOP_MEMORY if keep_user_id(batch, i, &own) < 0 else <int64_t> size
 
 
-# Messages that wait to be hashed, several at a time, and where their headers are in the wire.
+# Messages with headers, whose hash these get several at a time: while one waits for its multiplications the
+# others go on.
 ctypedef struct lc_messages:
-    lc_unhashed bodies
-    bint boxed[HASH_LANES]
-    lc_place place[HASH_LANES]
+    uint32_t count
+    size_t at[HASH_LANES]        # offsets in the buffer
+    size_t sizes[HASH_LANES]
+    lc_place place[HASH_LANES]   # of the headers in the wire
     lc_cut cut[HASH_LANES]
 
 
 # Hash the messages, which are whole in `data`, and write the hashes into the headers in `wire`.
-cdef inline void hash_messages(lc_batch *batch, const uint8_t *data, uint8_t *wire,
-                               lc_messages *m) noexcept nogil:
-    cdef lc_unhashed *u = &m.bodies
+cdef inline void hash_messages(const uint8_t *data, uint8_t *wire, lc_messages *m) noexcept nogil:
     cdef uint32_t hashes[HASH_LANES]
     cdef const uint8_t *p[HASH_LANES]
-    cdef uint32_t i, n = u.count
-    if n == 0:
-        return
-    for i in range(n):
-        p[i] = data + u.at[i]
-    murmur3_many(p, u.sizes, n, hashes)
-    finish_hashes(u, batch, data)
-    for i in range(n):
-        if m.boxed[i]:
-            put_hash(wire, m.place[i], &m.cut[i], hashes[i])
+    cdef uint32_t i
+    for i in range(m.count):
+        p[i] = data + m.at[i]
+    murmur3_many(p, m.sizes, m.count, hashes)
+    for i in range(m.count):
+        put_hash(wire, m.place[i], &m.cut[i], hashes[i])
+    m.count = 0
 
 
 # Hash the messages of several datagrams, which are whole in the scratch memory.
-cdef inline void hash_large(lc_plog *w, lc_batch *batch, lc_wire *wire, lc_messages *m) noexcept nogil:
-    hash_messages(batch, w.scratch.data, wire.data, m)
+cdef inline void hash_large(lc_plog *w, lc_wire *wire, lc_messages *m) noexcept nogil:
+    hash_messages(w.scratch.data, wire.data, m)
     w.scratch.size = 0
     trim(&w.scratch, ROOM_KEPT)
 
@@ -122,7 +119,6 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef lc_place place
     cdef lc_messages small, large
     cdef lc_messages *m
-    cdef lc_unhashed *u
     cdef const uint8_t *body
     cdef const uint8_t *tags
     cdef uint32_t tags_size, head, length, i = batch.cursor - 1, n = 0
@@ -132,8 +128,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef bint simple
     cdef uint8_t *p
     memset(&run, 0, sizeof(run))
-    begin_hashes(&small.bodies)
-    begin_hashes(&large.bodies)
+    small.count = large.count = 0
     pace_fill(&w.pace, now)
     events = min(events, handing_room(&w.handing))
     while next_event(batch, &i, n, events, taken, w.batch_bytes) and not is_drained(&w.pace):
@@ -154,8 +149,8 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         if w.pace.room_most and cut_message(guess, tags_size, w.room, &cut) == 0 and overruns(
                 &w.pace, charge_of(cut.count, guess + tags_size + cut.count * HEADER_SIZE)):
             break
-        if large.bodies.count and w.scratch.size + guess > SCRATCH_MOST:
-            hash_large(w, batch, wire, &large)
+        if large.count and w.scratch.size + guess > SCRATCH_MOST:
+            hash_large(w, wire, &large)
         done = STOP_MEMORY
         p = wire_reserve(&w.scratch, size + TAIL_SIZE + SCAN_PAD)
         if p != NULL:
@@ -182,22 +177,21 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             if n:
                 break            # send the encoded events; the next call reports the failure
             return STOP_MEMORY
-        m = &small if cut.count == 1 else &large
-        u = &m.bodies
-        u.at[u.count] = place.at + head
-        if cut.count > 1:                # hashed whole, in the scratch memory
-            u.at[u.count] = w.scratch.size
-            w.scratch.size += done
-        u.sizes[u.count] = done
-        u.index[u.count] = i
-        m.boxed[u.count] = not simple
-        m.place[u.count] = place
-        m.cut[u.count] = cut
-        u.count += 1
-        if small.bodies.count == HASH_LANES:
-            hash_messages(batch, wire.data, wire.data, &small)
-        if large.bodies.count == HASH_LANES:
-            hash_large(w, batch, wire, &large)
+        keep_hash(batch, i, p, done)
+        if not simple:
+            m = &small if cut.count == 1 else &large
+            m.at[m.count] = place.at + head
+            if cut.count > 1:            # hashed whole, in the scratch memory
+                m.at[m.count] = w.scratch.size
+                w.scratch.size += done
+            m.sizes[m.count] = done
+            m.place[m.count] = place
+            m.cut[m.count] = cut
+            m.count += 1
+            if small.count == HASH_LANES:
+                hash_messages(wire.data, wire.data, &small)
+            if large.count == HASH_LANES:
+                hash_large(w, wire, &large)
         batch.status[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)
         n += 1
@@ -213,8 +207,8 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         if w.pace.size.rate:
             w.pace.size.level -= length
         w.pace.room -= charge_of(cut.count, length)
-    hash_messages(batch, wire.data, wire.data, &small)
-    hash_large(w, batch, wire, &large)
+    hash_messages(wire.data, wire.data, &small)
+    hash_large(w, wire, &large)
     w.handing.written += wire.size - begin
     return n
 
@@ -223,13 +217,11 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
 cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                       lc_outcomes *out) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
-    cdef lc_unhashed unhashed
     cdef uint32_t i = batch.cursor - 1, n = 0
     cdef uint64_t size, taken = 0
     cdef size_t begin = wire.size
     cdef int64_t done
     cdef uint8_t *p
-    begin_hashes(&unhashed)
     events = min(events, handing_room(&w.handing))
     while next_event(batch, &i, n, events, taken, w.batch_bytes):
         size = batch.size[i]
@@ -249,13 +241,12 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
             fail_event(batch, i, R_UNENCODABLE)
             continue
         p[done] = c'\n'
-        add_hash(&unhashed, batch, wire.data, wire.size, done, i)
+        keep_hash(batch, i, p, done)
         wire.size += done + 1
         batch.status[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)
         n += 1
         taken += size
-    finish_hashes(&unhashed, batch, wire.data)
     w.simple += n
     w.handing.written += wire.size - begin
     return n

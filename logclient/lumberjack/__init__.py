@@ -7,7 +7,7 @@
 
 Modules: ``client`` (the public class), ``core`` (the writer without I/O) and its ``options``, ``frames``
 (bytes as frames that people can read, and the probe of ``logclient check``). The reader of collectors is
-``logclient._ext.lumberjack.Reader``.
+``logclient.lumberjack.reader.Reader``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from random import Random
 from ssl import SSLContext
 from typing import Any, NamedTuple, Unpack
 
-from logclient._ext.lumberjack import NOT_JSON, Decoder, Reader, Window, encode_ack
+from logclient._ext.lumberjack import NOT_JSON, Decoder
+from logclient.lumberjack.reader import Reader, Window, encode_ack
 from logclient.testing import fault_gate
 from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import cli
-from logclient._ext.lumberjack import Reader, encode_ack
 from logclient.evidence import frames as readable
 from logclient.evidence.frames import Frame
 from logclient.evidence.frames.lumberjack import frames
 from logclient.files.capture import CaptureWriter
+from logclient.lumberjack.reader import Reader, encode_ack
 from logclient.readable import escape
 from tests.support import recordings
 from tests.support.lumberjack_inputs import pair_block

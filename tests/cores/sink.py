@@ -8,7 +8,7 @@ import socket
 import threading
 from types import TracebackType
 
-from logclient._ext.lumberjack import Reader, encode_ack
+from logclient.lumberjack.reader import Reader, encode_ack
 from tests.support.patience import PATIENCE
 
 ID = re.compile(rb'"_id":"([0-9a-f]{20})([0-9a-f]{12})"')

@@ -4,12 +4,12 @@ import struct
 
 import pytest
 
-from logclient._ext.lumberjack import Reader
 from logclient.codec import CloseWanted, Connection, Settled
 from logclient.config.parsing import parse
 from logclient.delivery.contract import Fatal
 from logclient.errors import ConfigError, ProtocolError
 from logclient.lumberjack.core import Lumberjack
+from logclient.lumberjack.reader import Reader
 from tests.support.configs import config_for, record_codecs
 from tests.support.connections import load
 from tests.support.lumberjack_inputs import pair_block

@@ -22,9 +22,9 @@ from logclient._ext.lumberjack import (
     TORN,
     Codec,
     Decoder,
-    Reader,
     expand,
 )
+from logclient.lumberjack.reader import Reader
 from tests.lumberjack.frames import c, d, j, random_stream, u32, w
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
-from logclient._ext.lumberjack import Codec, Reader
+from logclient._ext.lumberjack import Codec
 from logclient.config.parsing import parse
 from logclient.lumberjack.core import Lumberjack
+from logclient.lumberjack.reader import Reader
 from tests.oracle.lumberjack_limit import FOREVER, MOST, Limit, Piece, Trip
 from tests.support.batches import inflight_of
 from tests.support.configs import record_codecs

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient._ext.lumberjack import Reader, Window, encode_ack
+from logclient.lumberjack.reader import Reader, Window, encode_ack
 from tests.lumberjack.frames import c, cz, d, decode_acks, j, random_stream, u32, w
 from tests.oracle import lumberjack as oracle
 from tests.support import clean_environment
@@ -223,7 +223,7 @@ class TestBounds:
         pytest.importorskip("resource")
         program = f"""
 import resource, zlib
-from logclient._ext.lumberjack import Reader
+from logclient.lumberjack.reader import Reader
 from tests.lumberjack.frames import w, cz, u32
 data = {attack}
 readers = [Reader() for _ in range(4)]

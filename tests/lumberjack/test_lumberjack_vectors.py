@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from logclient._ext.lumberjack import Codec, Reader, encode_ack
+from logclient._ext.lumberjack import Codec
+from logclient.lumberjack.reader import Reader, encode_ack
 from tests.lumberjack.frames import decode_acks
 from tests.support import recordings
 from tests.support.batches import inflight_of

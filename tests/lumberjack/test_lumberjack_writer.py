@@ -17,8 +17,9 @@ from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.lumberjack import Codec, Reader
+from logclient._ext.lumberjack import Codec
 from logclient._ext.queue import EventQueue
+from logclient.lumberjack.reader import Reader
 from tests.oracle import lumberjack as oracle
 from tests.oracle.xxh64 import xxh64
 from tests.support.batches import inflight_of

@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from logclient._ext.logjam import LINKED
-from logclient._ext.lumberjack import BAD_ZLIB, NO_ID, Codec, Decoder, Reader
+from logclient._ext.lumberjack import BAD_ZLIB, NO_ID, Codec, Decoder
+from logclient.lumberjack.reader import Reader
 from tests import support
 from tests.lumberjack.frames import c, cz, j, w
 from tests.support.batches import inflight_of

@@ -61,7 +61,8 @@ def test_logging_may_change_while_a_log_call_runs() -> None:
 SHARED = r"""
 import struct, threading
 from array import array
-from logclient._ext.lumberjack import Decoder, Reader
+from logclient._ext.lumberjack import Decoder
+from logclient.lumberjack.reader import Reader
 from logclient._ext.plog import Reassembler
 
 BODY = b'{"message":"' + b"m" * 2000 + b'"}'

@@ -6,8 +6,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from logclient._ext.lumberjack import Reader, check_json
+from logclient._ext.lumberjack import check_json
 from logclient.evidence.frames import BODY_KEPT, Bytes, Frame, counted
+from logclient.lumberjack.reader import Reader
 
 MAX_INFLATED = 64 << 20
 """Bound on the bytes of a compressed frame with everything in it, inflated: the reader's."""
