@@ -1,6 +1,8 @@
 """`python -m bench [ROW…]`: run rows, print their tables, write build/bench/*.{json,md,png}.
 
 `--record` also puts the results of undisturbed runs into bench/results and the pages that are made of it.
+`--record-all` does so for every row: a complete set of one commit, in place of all older runs on this kind of
+processor. After a failure, the same command goes on with the rows that are missing.
 `make bench ROW=handler` sets ROW.
 """
 
@@ -14,7 +16,7 @@ import time
 from importlib import import_module
 
 from bench import data, pages
-from bench.harness import ROOT, OtherPrograms, commit, load, machine, show
+from bench.harness import ROOT, OtherPrograms, commit, load, machine, processor, show
 
 # row -> module, and the packages whose versions are reported with it
 ROWS = {
@@ -86,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         help="log files to take lines from (default: those of /var/log, or generated lines)",
     )
     parser.add_argument("--record", action="store_true", help="record the results, see bench/README.md")
+    parser.add_argument("--record-all", action="store_true", help="record a complete set of one commit")
     verify = parser.add_argument_group("verify and verify-producers")
     verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
     verify.add_argument("--dir", default="", help="folder for its data, 380 bytes an event (build/)")
@@ -94,6 +97,9 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [name for name in chosen.row if name not in ROWS and name != FUNCTIONS]
     if unknown:
         parser.error(f"no row {unknown[0]!r}: there are {', '.join([*ROWS, FUNCTIONS])}")
+    if chosen.record_all and chosen.row:
+        parser.error("--record-all: it is for all rows")
+    chosen.record |= chosen.record_all
     if chosen.record and chosen.quick:
         parser.error("--record: a quick run is not recorded")
     if chosen.record and commit().endswith("-dirty"):
@@ -108,6 +114,9 @@ def main(argv: list[str] | None = None) -> int:
                 failed.append(name)
             continue
         module, packages = ROWS[name]
+        if chosen.record_all and pages.has(name, processor(), commit()):
+            print(f"{name}: recorded already\n")
+            continue
         before, start, others = load(), time.monotonic(), OtherPrograms()
         try:
             more = {key: vars(chosen)[key] for key in ("events", "dir", "keep")}
@@ -137,6 +146,8 @@ def main(argv: list[str] | None = None) -> int:
             except pages.Refused as why:
                 print(f"{why}\n", file=sys.stderr)
                 failed.append(name)
+    if chosen.record_all and not set(failed) & set(ROWS):
+        pages.record_set(processor(), commit())
     if failed:
         print(f"bench: could not run, or not recorded: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -41,6 +41,7 @@ MEASUREMENTS, PERFORMANCE, README = (ROOT / page for page in PAGES)
 BLOCK = re.compile(r"(<!-- (bench|claims):([\w-]+) -->\n).*?(<!-- \2:/\3 -->)", re.DOTALL)
 NUMBERS_BLOCK = re.compile(r"(<!-- numbers -->\n).*?(<!-- /numbers -->)", re.DOTALL)
 UNRECORDED = "Not recorded.\n"
+SET = "complete-set.txt"  # in the record: the newest complete set, by kind of processor and commit
 FACTS = ("date", "cpu", "cores", "system", "python", "packages", "commit", "load", "seconds", "others")
 
 
@@ -61,6 +62,15 @@ NUMBERS = (
     Number("saturated", "*: dropped or failed, *", "four threads that only log: events lost", ""),
     Number("compressed", "pylogbeat / *", "compressed, to acknowledged: pylogbeat, beside ours"),
 )  # fmt: skip
+
+
+class Claimed(NamedTuple):
+    """A claim of a recorded row."""
+
+    row: Row
+    verdict: Verdict
+    letter: str = ""  # of the row's processor
+    who: str = ""  # the contender, where claims only differ in that
 
 
 def kind(cpu: str) -> str:
@@ -117,6 +127,26 @@ def record(row: Row, root: Path = ROOT) -> None:
     write_pages(root)
 
 
+def record_set(cpu: str, commit: str, root: Path = ROOT) -> None:
+    """Note that every row is recorded at this commit; the record forgets what this processor had before.
+
+    The pages quote the newest complete set, and beside it the range over the other processors.
+    """
+    folder = root / RESULTS.relative_to(ROOT)
+    for path in folder.glob("*.json"):
+        row = read(path)
+        if kind(row.facts["cpu"]) == kind(cpu) and row.facts["commit"] != commit:
+            path.unlink()
+    (folder / SET).write_text(f"{kind(cpu)}\n{commit}\n", encoding="utf-8")
+    write_pages(root)
+
+
+def has(name: str, cpu: str, commit: str) -> bool:
+    """Return whether the record has this row, measured at this commit on this kind of processor."""
+    found = (row for row in recorded().get(name, ()) if kind(row.facts["cpu"]) == kind(cpu))
+    return any(row.facts["commit"] == commit for row in found)
+
+
 def dumps(row: Row) -> str:
     """Format a row as JSON with a line for each contender, claim and note, and six digits."""
 
@@ -161,6 +191,23 @@ def recorded(folder: Path = RESULTS) -> dict[str, list[Row]]:
     return rows
 
 
+def _newest(folder: Path) -> list[str]:
+    """Return the kind of processor and the commit of the newest complete set, or nothing."""
+    path = folder / SET
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def _chosen(found: list[Claimed], newest: Sequence[str]) -> Claimed:
+    """Return the claim to quote: that of the newest complete set, or else the one farthest from its bound."""
+    of_set = [one for one in found if [kind(one.row.facts["cpu"]), one.row.facts["commit"]] == list(newest)]
+    return min(of_set or found, key=lambda one: worst_first(one.row, one.verdict))
+
+
+def _range(found: list[Claimed]) -> str:
+    values = sorted({value_text(one.verdict): one.verdict.value for one in found}.items(), key=lambda x: x[1])
+    return f"{values[0][0]}–{values[-1][0]}" if len(values) > 1 else ""
+
+
 def worst_first(row: Row, v: Verdict) -> float:
     """Return a key that sorts claims of one bound by how far they are from it."""
     if v.value != v.value:
@@ -172,12 +219,13 @@ def _said(row: Row) -> str:
     return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}"
 
 
-def claims(rows: Sequence[Row]) -> str:
-    """Say of each claim of a row the worst figure, its target if that was missed, and the processor.
+def claims(rows: Sequence[Row], newest: Sequence[str] = ()) -> str:
+    """Say of each claim of a row its figure, its target if that was missed, and the processor.
 
-    Claims that only differ in the contender before the last colon are one, and the worst contender is named.
+    The figure is that of the newest complete set, or else the worst one. Claims that only differ in the
+    contender before the last colon are one, and the worst contender is named.
     """
-    found: dict[tuple[str, str], list[tuple[float, str, str, Verdict]]] = {}
+    found: dict[tuple[str, str], list[Claimed]] = {}
     letters = "ABCDEFGH"
     for row, letter in zip(rows, letters, strict=False):
         judged = [v for v in row.verdicts if v.op]
@@ -187,15 +235,18 @@ def claims(rows: Sequence[Row]) -> str:
             who, _, what = v.what.rpartition(": ")
             if " / " in who or repeated[what] == 1:
                 who, what = "", v.what
-            found.setdefault((what, target_text(v)), []).append((worst_first(row, v), letter, who, v))
+            found.setdefault((what, target_text(v)), []).append(Claimed(row, v, letter, who))
     if not found:
         return UNRECORDED
     out = []
     for (what, target), figures in found.items():
-        _, letter, who, v = min(figures, key=lambda one: one[0])
-        contenders, equal = len({one[2] for one in figures}), len({one[0] for one in figures}) == 1
+        quoted = _chosen(figures, newest)
+        letter, who, v = quoted.letter, quoted.who, quoted.verdict
+        contenders, equal = len({x.who for x in figures}), len({x.verdict.value for x in figures}) == 1
         where = [f"{contenders} contenders" if equal else f"{who}, the worst of {contenders}"]
         where = (where if contenders > 1 else []) + ([letter] if len(rows) > 1 else [])
+        if newest and len({x.letter for x in figures}) > 1 and (spread := _range(figures)):
+            where.append(f"{spread} over the processors")
         said = f"- {what}: {value_text(v)}"
         said += f" ({'; '.join(where)})" if where else ""
         if not v.reached:
@@ -217,35 +268,44 @@ def sections(rows: Sequence[Row]) -> str:
     return "\n".join(made) or UNRECORDED
 
 
-def numbers(record: Mapping[str, Sequence[Row]]) -> str:
-    """Make the README's table: of each claim the worst figure, and the processor that it is of.
+def numbers(record: Mapping[str, Sequence[Row]], newest: Sequence[str] = ()) -> str:
+    """Make the README's table: of each claim its figure, the range over processors, and the processor.
+
+    The figure is that of the newest complete set, or else the worst one.
 
     Raises:
         LookupError: a recorded row has no such claim.
     """
-    out = ["| | target | measured | on |", "|---|---|---|---|"]
+    out = ["| | target | measured | range | on |", "|---|---|---|---|---|"]
     for number in NUMBERS:
         found = [
-            (worst_first(row, v), v, row)
+            Claimed(row, v)
             for row in record.get(number.row, ())
             for v in row.verdicts
             if v.op and fnmatchcase(v.what, number.claim) and v.value == v.value
         ]
         if found:
-            _, v, row = min(found, key=lambda one: one[0])
+            quoted = _chosen(found, newest)
+            row, v = quoted.row, quoted.verdict
             bound = {"<=": "≤", ">=": "≥", "==": "="}[v.op] + target_text(v)[2:] + number.unit
             missed = "" if v.reached else f" **not reached**{': ' + v.why if v.why else ''}"
-            out.append(f"| {number.text} | {bound} | {value_text(v)}{number.unit}{missed} | {_said(row)} |")
+            measured = f"{value_text(v)}{number.unit}{missed}"
+            out.append(f"| {number.text} | {bound} | {measured} | {_range(found)} | {_said(row)} |")
         elif record.get(number.row):
             raise LookupError(f"row {number.row} has no claim {number.claim!r}")
     return "\n".join(out) + "\n"
 
 
-def filled(page: str, record: Mapping[str, Sequence[Row]]) -> str:
+def filled(page: str, folder: Path = RESULTS) -> str:
     """Return the text of a page with all that is between comments made anew."""
-    made = {"bench": sections, "claims": claims}
-    page = BLOCK.sub(lambda m: m[1] + made[m[2]](record.get(m[3], ())) + m[4], page)
-    return NUMBERS_BLOCK.sub(lambda m: m[1] + numbers(record) + m[2], page)
+    record, newest = recorded(folder), _newest(folder)
+
+    def block(m: re.Match[str]) -> str:
+        rows = record.get(m[3], ())
+        return m[1] + (sections(rows) if m[2] == "bench" else claims(rows, newest)) + m[4]
+
+    page = BLOCK.sub(block, page)
+    return NUMBERS_BLOCK.sub(lambda m: m[1] + numbers(record, newest) + m[2], page)
 
 
 def write_pages(root: Path = ROOT) -> None:
@@ -254,14 +314,15 @@ def write_pages(root: Path = ROOT) -> None:
     Raises:
         LookupError: a recorded row has no place on a page, or the README names a claim that it has not.
     """
-    record = recorded(root / RESULTS.relative_to(ROOT))
+    folder = root / RESULTS.relative_to(ROOT)
+    record = recorded(folder)
     texts = {page: page.read_text(encoding="utf-8") for page in pages(root)}
     for name in record:
         for what, text in zip(("bench", "claims"), texts.values(), strict=False):
             if f"<!-- {what}:{name} -->" not in text:
                 raise LookupError(f"no place for row {name}: {what} page")
     for page, text in texts.items():
-        page.write_text(filled(text, record), encoding="utf-8")
+        page.write_text(filled(text, folder), encoding="utf-8")
 
 
 def pages(root: Path = ROOT) -> list[Path]:
