@@ -7,6 +7,7 @@ plain read of the same files.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -89,8 +90,8 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
 def _session() -> Any:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.pyspark.python", sys.executable)
-    return builder.config("spark.ui.enabled", "false").getOrCreate()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are the first python3 on PATH
+    return SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 
 
 def _end(spark: Any) -> None:
