@@ -6,8 +6,14 @@
 # `PythonCodec` (pump/adapters.pyx) fills an lc_codec with functions that call the methods of a Python object.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy
 
 from logclient._ext.constants cimport *
+
+
+cdef enum:
+    ROOM_KEPT = 1 << 22      # larger buffers are freed, see `trim`
 
 
 # Events detached from the queue. They stay here, bodies without id, until each has an outcome. The arrays are
@@ -258,7 +264,3 @@ cdef inline void handing_took(lc_handing *h, uint64_t size, lc_outcomes *out) no
             return
         h.head = h.head + 1 if h.head + 1 < h.room else 0
         h.count -= 1
-
-
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy

@@ -4,6 +4,8 @@
 # packages stand in, one for one: isal for ISA-L, zlib for zlib. They are called with the GIL taken.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
 
 from logclient._ext.codec cimport append_bytes, lc_wire, wire_reserve
 
@@ -298,7 +300,3 @@ cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, 
     if done < 0:
         return done
     return INFLATE_BAD if d.whole and done == INFLATE_ALL else 0
-
-
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memset

@@ -4,6 +4,8 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy, memset, strlen
 
 from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_span, lc_wire
@@ -245,7 +247,3 @@ cdef inline int keep_foreign(lc_rows *r, const lc_span *own) noexcept nogil:
     words[0] = r.n
     name_user_id(own, words + 1)
     return append_bytes(&r.foreign, <const uint8_t *> words, sizeof(words))
-
-
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcmp, memcpy, memset, strlen

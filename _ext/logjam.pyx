@@ -34,7 +34,6 @@ cdef enum:
     REPLY_LIMIT = 4096           # bytes of a reply, heads and all
     REPLY_FRAMES = 3
     WRONG_SHOWN = 120
-    ROOM_KEPT = 1 << 22
 
 include "window/limit.pyx"
 include "logjam/blocks.pyx"

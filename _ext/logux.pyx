@@ -36,7 +36,6 @@ cdef enum:
     MOST_ACTIONS = 6400          # in flight, where it follows the round trip
     DOUBTS = 4                   # times the limit in flight; older doubts belong to events dropped since
     DIGITS = 15                  # of a number that is read here; JavaScript has no larger integers
-    ROOM_KEPT = 1 << 22          # larger scratch memory is freed
     TEXT_KEPT = 1 << 20          # larger memory for the texts of a sync is freed
     MAX_ANSWERS = 100000        # messages that wait to be sent; servers that want more are disconnected
     UNDONE_MOST = 1 << 20        # bytes of undos that wait for the pump's next return

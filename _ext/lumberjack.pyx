@@ -37,7 +37,6 @@ cdef enum:
     CAREFUL_WINDOWS = 10         # sent one at a time after a break
     NUMBER_LAST = 0xFFFFFFFF
     FRAME_HEAD = 10              # version, type, sequence, length
-    ROOM_KEPT = 1 << 22          # larger buffers are freed
 
 include "lumberjack/check.pyx"
 include "window/limit.pyx"

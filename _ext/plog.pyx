@@ -39,7 +39,6 @@ cdef enum:
     ROUND = 2048                 # messages encoded at once
     REPLIES_MOST = 1 << 20       # bytes of replies that wait to be read
     UNTIL_GRANT = 1000           # seconds, longer than any run of a pump: a grant comes between two of them
-    ROOM_KEPT = 1 << 22          # larger scratch memory is freed
     SCRATCH_MOST = 1 << 21       # bytes of messages that wait to be hashed; a larger one waits alone
     K_TAGGED = 1                 # nibble of a kind: u16 and as many bytes of tags precede the body
 

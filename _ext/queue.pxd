@@ -167,6 +167,18 @@ cdef enum:
     BLOCK = 2
     RAISE = 3
 
+# What a queue is made with. A fork makes the child's of the parent's.
+ctypedef struct lc_queue_options:
+    uint64_t max_events
+    uint64_t max_bytes
+    uint32_t max_event_bytes
+    uint8_t policy
+    uint8_t keep_level       # events of this level and above are dropped last
+    uint64_t full_events     # a full window: wakes a lingering sender
+    uint64_t full_bytes
+    double free_after        # seconds until unneeded free chunks are freed
+
+
 ctypedef struct lc_queue:
     lc_mutex mutex
     lc_cond changed          # an outcome was given, or room was made
@@ -178,7 +190,6 @@ ctypedef struct lc_queue:
     uint64_t free_bytes
     uint64_t free_least      # the lowest free_bytes since free_since: these were not needed
     double free_since
-    double free_after        # seconds until unneeded free chunks are freed
     lc_chunk *surplus        # chunks beyond the limit: freed after the mutex is released
     uint64_t queued_events
     uint64_t queued_bytes
@@ -188,22 +199,16 @@ ctypedef struct lc_queue:
     uint64_t held_bytes      # of whole batches, until the last of their events is settled; and granted room
     uint64_t granted_events  # of the held: room granted to callers that have waited for it
     uint64_t granted_bytes
-    uint64_t max_events
+    lc_queue_options options
+    uint64_t max_events      # the bounds, also of a spool and of `shared`
     uint64_t max_bytes
     lc_shared *shared        # the bound of several queues; NULL: none
     uint64_t claimed         # of it, by this queue
-    uint64_t own_events      # these bounds without a spool
-    uint64_t own_bytes
     uint32_t max_event_bytes
-    uint32_t own_event_bytes     # the same without the shared bound
-    uint64_t full_events     # a full window: wakes a lingering sender
-    uint64_t full_bytes
     lc_spool *spool          # NULL: none
     lc_lost *lost            # NULL: nobody wants copies of them
     uint8_t unopened         # the spool is to be opened before the next event
     uint8_t full_reason      # of events that are dropped at a bound
-    uint8_t policy
-    uint8_t keep_level
     uint8_t closed
     uint8_t sender_state
     uint8_t urgent_wake_used     # an error has ended a linger early: the next one lasts its full time
@@ -298,6 +303,6 @@ cdef class SharedBound:
 cdef class EventQueue:
     cdef lc_queue *h
     cdef SharedBound shared       # keeps `h.shared` alive
-    cdef int _make(self, lc_queue *like) except -1
+    cdef int _make(self, const lc_queue_options *options, lc_lost *lost) except -1
     cdef void _share(self) noexcept
     cdef bint _wait(self, uint64_t seq, double seconds, lc_spool *s) except -1

@@ -166,27 +166,27 @@ cdef class EventQueue:
                   uint32_t max_event_bytes=1 << 20, str policy="drop_new", uint8_t keep_level=4,
                   uint64_t full_events=2048, uint64_t full_bytes=1 << 20,
                   double free_after=10.0):
-        cdef lc_queue like
-        like.own_events = max_events
-        like.own_bytes = max_bytes
+        cdef lc_queue_options options
+        options.max_events = max_events
+        options.max_bytes = max_bytes
         # A larger event would find no room in an empty queue, and a caller that blocks for it would never
         # wake.
-        like.own_event_bytes = <uint32_t> min(<uint64_t> max_event_bytes, _body_within(max_bytes))
-        like.policy = POLICIES[policy]
-        like.keep_level = keep_level
-        like.full_events = full_events
-        like.full_bytes = full_bytes
-        like.free_after = free_after
-        like.lost = NULL
-        self._make(&like)
+        options.max_event_bytes = <uint32_t> min(<uint64_t> max_event_bytes, _body_within(max_bytes))
+        options.policy = POLICIES[policy]
+        options.keep_level = keep_level
+        options.full_events = full_events
+        options.full_bytes = full_bytes
+        options.free_after = free_after
+        self._make(&options, NULL)
 
-    cdef int _make(self, lc_queue *like) except -1:
+    # `lost`: of the parent, whose child keeps as many copies of lost events; or NULL.
+    cdef int _make(self, const lc_queue_options *options, lc_lost *lost) except -1:
         cdef lc_queue *h = <lc_queue *> calloc(1, sizeof(lc_queue))
         if h == NULL:
             raise MemoryError
         try:
-            if like.lost != NULL:
-                h.lost = _new_lost(like.lost.room)
+            if lost != NULL:
+                h.lost = _new_lost(lost.room)
         except BaseException:
             free(h)
             raise
@@ -194,14 +194,10 @@ cdef class EventQueue:
         lc_mutex_init(&h.mutex)
         lc_cond_init(&h.changed)
         h.generation = lc_forks
-        h.max_events = h.own_events = like.own_events
-        h.max_bytes = h.own_bytes = like.own_bytes
-        h.max_event_bytes = h.own_event_bytes = like.own_event_bytes
-        h.policy = like.policy
-        h.keep_level = like.keep_level
-        h.full_events = like.full_events
-        h.full_bytes = like.full_bytes
-        h.free_after = like.free_after
+        h.options = options[0]
+        h.max_events = options.max_events
+        h.max_bytes = options.max_bytes
+        h.max_event_bytes = options.max_event_bytes
         h.next_seq = 1
         h.needs_sender = 1
         h.sender_state = SENDER_BUSY
@@ -219,10 +215,10 @@ cdef class EventQueue:
             lc_shared_add(&h.shared.used, 0 - h.claimed)
         h.shared = s
         h.claimed = 0
-        h.max_event_bytes = h.own_event_bytes
+        h.max_event_bytes = h.options.max_event_bytes
         if s != NULL:
             h.max_event_bytes = <uint32_t> min(
-                <uint64_t> h.own_event_bytes, _body_within(lc_shared_get(&s.limit)))
+                <uint64_t> h.options.max_event_bytes, _body_within(lc_shared_get(&s.limit)))
         lc_unlock(h)
 
     def share(self, SharedBound bound: SharedBound | None):
@@ -299,7 +295,7 @@ cdef class EventQueue:
         """In a forked child, start with an empty queue of the same bounds, and leave the parent's alone."""
         cdef lc_queue *parents = self.h
         lc_wake_close(&parents.wake)       # this process's copies of the descriptors
-        self._make(parents)
+        self._make(&parents.options, parents.lost)
 
     def open_wake(self):
         """Open what wakes the sender, which calls this first, and again: the program may have closed it."""

@@ -77,7 +77,7 @@ SUPPORTED = LC_MAPS != 0             # this system can map files for a spool
 lc_static_assert(sizeof(lc_head) == 120)
 lc_static_assert(sizeof(lc_chunk) == CHUNK_HEAD)
 lc_static_assert(sizeof(lc_event) == 24)
-lc_static_assert(sizeof(lc_block) == 16)
+lc_static_assert(sizeof(lc_log_block) == 16)
 lc_static_assert(sizeof(lc_outcome) == 24)
 
 

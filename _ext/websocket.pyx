@@ -40,7 +40,6 @@ cdef enum:
     PING = 9
     PONG = 10
     MASKED = 0x80
-    ROOM_KEPT = 1 << 22          # larger buffers are freed
     NORMAL_CLOSURE = 1000
     PROTOCOL_ERROR = 1002
     INVALID_DATA = 1007

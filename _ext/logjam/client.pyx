@@ -23,7 +23,7 @@ ctypedef struct lc_request:
     lc_trip trip
 
 
-ctypedef struct lc_client:
+ctypedef struct lc_logjam:
     bint request
     bint identity
     bint check
@@ -57,7 +57,7 @@ ctypedef struct lc_client:
     lc_wire packed
 
 
-cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
+cdef inline uint32_t client_room(lc_logjam *w) noexcept nogil:
     cdef uint32_t most = w.inflight + w.quarter * (w.limit.now - w.limit.least)
     if not w.request:
         return handing_room(&w.handing)
@@ -67,12 +67,12 @@ cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
 
 
 # How many quarters are in flight.
-cdef inline uint32_t quarters(lc_client *w) noexcept nogil:
+cdef inline uint32_t quarters(lc_logjam *w) noexcept nogil:
     return (w.count + w.quarter - 1) // w.quarter
 
 
 cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logjam *w = <lc_logjam *> self
     cdef uint32_t room = client_room(w)
     w.now = now
     # Replies come a few at a time. To wait until a quarter is free costs less than a ledger line and a turn
@@ -88,7 +88,7 @@ cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = min(w.batch_bytes, w.piece.size - w.bytes)
 
 
-cdef inline void put_meta(lc_client *w, uint8_t *p, uint8_t compression, int64_t created_us) noexcept nogil:
+cdef inline void put_meta(lc_logjam *w, uint8_t *p, uint8_t compression, int64_t created_us) noexcept nogil:
     p[0] = 0xCA
     p[1] = 0xBD
     p[2] = compression
@@ -104,7 +104,7 @@ cdef inline void put_meta(lc_client *w, uint8_t *p, uint8_t compression, int64_t
 # Write one body to p, checked and with its id; p has TAIL_MOST + SCAN_PAD bytes of room behind the body.
 # Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY. Documents are scanned too: their flags
 # are about the fields of another protocol.
-cdef inline int64_t finish_body(lc_client *w, lc_batch *batch, uint32_t i, lc_topic *topic, uint8_t *p,
+cdef inline int64_t finish_body(lc_logjam *w, lc_batch *batch, uint32_t i, lc_topic *topic, uint8_t *p,
                                 size_t size) noexcept nogil:
     cdef uint8_t kind = batch.kind[i]
     cdef lc_object o
@@ -142,7 +142,7 @@ cdef inline int64_t finish_body(lc_client *w, lc_batch *batch, uint32_t i, lc_to
 
 cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                        lc_outcomes *out) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logjam *w = <lc_logjam *> self
     cdef lc_topic *topic
     cdef uint8_t *p
     cdef size_t begin = wire.size, size, body, taken = 0
@@ -224,7 +224,7 @@ cdef int client_encode_held(void *self, lc_batch *batch, uint32_t events, double
     return client_encode(self, batch, events, now, wire, out)
 
 
-cdef int client_wrong(lc_client *w, int what, const uint8_t *p, size_t size) noexcept nogil:
+cdef int client_wrong(lc_logjam *w, int what, const uint8_t *p, size_t size) noexcept nogil:
     w.wrong = what
     w.wrong_size = min(size, <size_t> WRONG_SHOWN)
     memcpy(w.wrong_bytes, p, w.wrong_size)
@@ -235,7 +235,7 @@ cdef inline bint says(const lc_span *frame, const char *words, size_t size) noex
     return frame.size == size and memcmp(frame.at, words, size) == 0
 
 
-cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames, int n,
+cdef int take_reply(lc_logjam *w, const uint8_t *p, size_t size, lc_span *frames, int n,
                     lc_outcomes *out) noexcept nogil:
     cdef bint good
     if w.count == 0:
@@ -271,11 +271,11 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
 
 
 cdef void client_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
-    handing_took(&(<lc_client *> self).handing, size, out)
+    handing_took(&(<lc_logjam *> self).handing, size, out)
 
 
 cdef int client_answers(void *self, lc_wire *wire) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logjam *w = <lc_logjam *> self
     if append_bytes(wire, w.asked.data, w.asked.size) < 0:
         return STOP_MEMORY
     w.handing.written += w.asked.size
@@ -284,7 +284,7 @@ cdef int client_answers(void *self, lc_wire *wire) noexcept nogil:
 
 
 # Find the frames of the message at p. 1: it is whole, of `used` bytes; 0: not yet; STOP_PROTOCOL.
-cdef inline int next_reply(lc_client *w, const uint8_t *p, size_t left, lc_span *frames, int *n,
+cdef inline int next_reply(lc_logjam *w, const uint8_t *p, size_t left, lc_span *frames, int *n,
                            size_t *used) noexcept nogil:
     cdef size_t at = 0, size
     cdef uint32_t head
@@ -309,7 +309,7 @@ cdef inline int next_reply(lc_client *w, const uint8_t *p, size_t left, lc_span 
 
 cdef int client_receive(void *self, const uint8_t *data, size_t size, double now,
                         lc_outcomes *out) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logjam *w = <lc_logjam *> self
     cdef lc_span frames[REPLY_FRAMES]
     cdef size_t used = 0
     cdef bint kept = w.partial.size > 0
@@ -344,7 +344,7 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
 
 
 cdef double client_deadline(void *self) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logjam *w = <lc_logjam *> self
     return max(w.last_sign, w.piece.moved) + w.silence if w.count else 0
 
 
@@ -369,7 +369,7 @@ cdef class Codec(CodecBase):
         number: sequence number of the first message; after 2**64 - 1 comes 1.
     """
 
-    cdef lc_client w
+    cdef lc_logjam w
     cdef object package          # of the compressor
     cdef list kept               # bytes that w.topics points into
     cdef bytes app_env
@@ -378,7 +378,7 @@ cdef class Codec(CodecBase):
                   int inflight=256, int64_t batch_bytes=1 << 20, int compression=0, int level=3,
                   int64_t compress_over=1024, bint identity=True, bint check=True, double silence=30.0,
                   uint64_t number=1, bint adaptive=False):
-        cdef lc_client *w = &self.w
+        cdef lc_logjam *w = &self.w
         cdef lc_topic *topic
         cdef int i
         topics = [bytes(name) for name in topics]
@@ -465,7 +465,7 @@ cdef class Codec(CodecBase):
     @property
     def error(self) -> str | None:
         """The server's violation of the protocol, or None; kept until the next `connected`."""
-        cdef lc_client *w = &self.w
+        cdef lc_logjam *w = &self.w
         if w.wrong == WRONG_NONE:
             return None
         got = <bytes> w.wrong_bytes[:w.wrong_size]
@@ -489,7 +489,7 @@ cdef class Codec(CodecBase):
 
     def connection_lost(self) -> int:
         """Forget everything in flight; return the number of requests."""
-        cdef lc_client *w = &self.w
+        cdef lc_logjam *w = &self.w
         cdef uint32_t requests = w.count
         if requests > w.pings and w.wrong == WRONG_NONE:
             piece_lost(&w.piece, requests - w.pings, w.bytes)
@@ -501,7 +501,7 @@ cdef class Codec(CodecBase):
 
     def ping(self):
         """Have a ping sent; a ValueError: too many of them wait for a reply."""
-        cdef lc_client *w = &self.w
+        cdef lc_logjam *w = &self.w
         cdef uint8_t meta[META_SIZE]
         cdef bytes message
         if w.pings == PINGS:

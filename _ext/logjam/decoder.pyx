@@ -43,7 +43,7 @@ cdef enum:
 
 
 # A message, as far as it was read.
-ctypedef struct lc_message:
+ctypedef struct lc_logjam_message:
     bint request
     const uint8_t *begin
     lc_span app_env              # of size 0 if it is missing, as the topic
@@ -102,7 +102,7 @@ cdef class Decoder(BatchDecoder):
         unpacker_close(&self.unpacker)
 
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
-        cdef lc_message m
+        cdef lc_logjam_message m
         cdef lc_id id_
         cdef lc_object o
         cdef lc_span *own
@@ -163,7 +163,7 @@ cdef inline bint has_tag(const uint8_t *p) noexcept nogil:
 
 
 # Take a message apart. Returns OK or its fault; the body is not examined.
-cdef int read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nogil:
+cdef int read_message(const uint8_t *p, size_t size, lc_logjam_message *m) noexcept nogil:
     cdef size_t at = 0, length
     cdef uint32_t head = FRAME_MORE
     cdef lc_span frames[FRAMES_MOST]
@@ -219,7 +219,7 @@ cdef int read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nog
     return OK
 
 
-cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, lc_message *m,
+cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, lc_logjam_message *m,
                         int64_t offset, size_t length) noexcept nogil:
     cdef lc_rows *r = &d.rows
     cdef size_t i = r.n
@@ -238,7 +238,7 @@ cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, 
 
 
 # Unpack the body of a message. OK, or its fault; -1: out of memory.
-cdef int open_body(Decoder d, lc_message *m, const uint8_t **p, size_t *size) noexcept nogil:
+cdef int open_body(Decoder d, lc_logjam_message *m, const uint8_t **p, size_t *size) noexcept nogil:
     p[0] = m.body.at
     size[0] = m.body.size
     if m.compression == NO_COMPRESSION:
@@ -267,7 +267,7 @@ def expand(unit: ReadableBuffer, size_t max_unpacked=BODY_LIMIT) -> bytes:
     A unit whose body cannot be unpacked is returned as it is.
     """
     cdef bytes raw = bytes(unit)
-    cdef lc_message m
+    cdef lc_logjam_message m
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(raw)
     cdef int status = read_message(p, len(raw), &m)
     cdef Py_ssize_t at

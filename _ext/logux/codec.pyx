@@ -5,14 +5,14 @@
 # read it.
 
 cdef void client_sample(void *self, double now, double wall) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logux *w = <lc_logux *> self
     w.wall = wall
     sample_clocks(&w.clocks, now, wall)
     look_at_jam(w)
 
 
 cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logux *w = <lc_logux *> self
     cdef lc_headers *h = &w.headers
     events[0] = 0
     size[0] = 0
@@ -32,7 +32,7 @@ cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size
 
 cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                        lc_outcomes *out) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logux *w = <lc_logux *> self
     cdef lc_runs *r = &w.runs
     cdef lc_headers *h = &w.headers
     cdef uint64_t seq, last, allowed
@@ -66,7 +66,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
 
 cdef int client_receive(void *self, const uint8_t *data, size_t size, double now,
                         lc_outcomes *out) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logux *w = <lc_logux *> self
     cdef int done = 0
     w.received_at = now
     w.out = out
@@ -107,14 +107,14 @@ cdef class Codec(CodecBase):
         silence, ping, processing_timeout: seconds; see ``logclient.logux.config``.
     """
 
-    cdef lc_client w
+    cdef lc_logux w
     cdef bytes head, node
 
     def __cinit__(self, bytes producer, bytes action_type, *, int64_t window=100,
                   int64_t window_bytes=1 << 18, int64_t inflight=4, bint identity=True, bint check=True,
                   bint synced=False, double silence=30.0, double ping=10.0, double processing_timeout=20.0,
                   bint adaptive=False):
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         cdef size_t buckets = 1
         cdef bytes tail
         if len(producer) != 10:
@@ -165,7 +165,7 @@ cdef class Codec(CodecBase):
         self.codec.sample = client_sample
 
     def __dealloc__(self):
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         cdef uint32_t k
         if w.syncs != NULL:
             for k in range(w.inflight):
@@ -185,8 +185,8 @@ cdef class Codec(CodecBase):
 
     def __sizeof__(self):
         """Return the bytes of memory, with those of messages that are kept."""
-        cdef lc_client *w = &self.w
-        cdef size_t size = sizeof(lc_client), k
+        cdef lc_logux *w = &self.w
+        cdef size_t size = sizeof(lc_logux), k
         size += w.inbox.capacity + w.undone.capacity + w.ready.capacity + w.scratch.capacity
         for k in range(w.inflight):
             size += w.syncs[k].text.capacity
@@ -198,13 +198,13 @@ cdef class Codec(CodecBase):
 
     def to_wall(self, double relative) -> float:
         """Convert ms relative to the base time into ms since 1970 of this host's clock."""
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         cdef double at = w.began + (relative - w.lead) * 1e-3
         return (at + clock_ahead(&w.clocks)) * 1e3
 
     def connecting(self, double now):
         """Begin a connection: the core sends `connect`."""
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         forget(w)
         self.outcomes()
         w.state = CONNECTING
@@ -219,7 +219,7 @@ cdef class Codec(CodecBase):
         `node` is our node id as it stands in JSON, `base` the base time in ms since 1970 of its clock,
         `lead` how far that clock was after `base` then, in ms.
         """
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         self.node = node
         w.node = <const uint8_t *> PyBytes_AS_STRING(node)
         w.node_size = len(node)
@@ -233,7 +233,7 @@ cdef class Codec(CodecBase):
 
         Return their number. Those that are dropped have an outcome.
         """
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         cdef uint32_t doubts = w.open
         if w.oldest != NULL and w.wrong != WRONG_JAM:
             piece_lost(&w.piece, w.oldest.count, w.oldest.size)
@@ -251,7 +251,7 @@ cdef class Codec(CodecBase):
     @property
     def state(self) -> str:
         """``disconnected``, ``connecting``, ``synchronized``, or ``sending``: an outcome is awaited."""
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         if w.state != SYNCHRONIZED:
             return "connecting" if w.state == CONNECTING else "disconnected"
         return "sending" if w.open or w.runs.count else "synchronized"
@@ -308,7 +308,7 @@ cdef class Codec(CodecBase):
 
     def next_message(self) -> bytes | None:
         """Return the oldest message that the core must read, or None. Then call `read_on`."""
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         cdef const uint8_t *p
         cdef uint32_t size
         if not w.stopped or w.inbox_at >= w.inbox.size:
@@ -320,7 +320,7 @@ cdef class Codec(CodecBase):
 
     def read_on(self):
         """Take the messages that were kept, up to the next one for the core."""
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         cdef const uint8_t *p
         cdef uint32_t size
         cdef int done = 1
@@ -395,7 +395,7 @@ cdef class Codec(CodecBase):
 
         Return the sequence of the action, 0 if it is not in flight, and whether it has failed.
         """
-        cdef lc_client *w = &self.w
+        cdef lc_logux *w = &self.w
         cdef uint32_t i = find(w, ms, <uint64_t> counter)
         cdef uint64_t seq
         w.out = &self.out

@@ -64,7 +64,7 @@ ctypedef struct lc_element:
 
 
 # A message, as far as it was read.
-ctypedef struct lc_message:
+ctypedef struct lc_logux_message:
     const uint8_t *begin
     const uint8_t *close         # where its list ends
     bint is_list
@@ -96,7 +96,7 @@ cdef class Decoder(BatchDecoder):
         self.messages = messages
 
     cdef int decode_unit(self, const uint8_t *unit, size_t size) noexcept nogil:
-        cdef lc_message m
+        cdef lc_logux_message m
         cdef lc_rows *r = &self.rows
         cdef lc_id no_id
         cdef size_t rows = r.n, foreigners = r.foreign.size
@@ -149,7 +149,7 @@ cdef class Decoder(BatchDecoder):
 
 
 # The fields one by one: setting all bytes to 0 for each message is a tenth of the work.
-cdef inline void begin_message(lc_message *m, const uint8_t *p) noexcept nogil:
+cdef inline void begin_message(lc_logux_message *m, const uint8_t *p) noexcept nogil:
     m.begin = m.close = m.fault = m.stop = m.action = p
     m.index = 0
     m.type = M_NONE
@@ -179,7 +179,7 @@ cdef const char *TYPES = (
 )
 
 
-cdef inline void find_type(lc_message *m, const lc_element *e) noexcept nogil:
+cdef inline void find_type(lc_logux_message *m, const lc_element *e) noexcept nogil:
     cdef const char *name = TYPES
     cdef size_t size = strlen(name)
     while size and not is_text(e, name, size):
@@ -232,14 +232,14 @@ cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, si
     return add_common(&d.rows, <uint8_t> status, &id_, hash_body(d, p, size), d.unit, p - begin, size)
 
 
-cdef inline void blame(lc_message *m, uint8_t status, const uint8_t *where) noexcept nogil:
+cdef inline void blame(lc_logux_message *m, uint8_t status, const uint8_t *where) noexcept nogil:
     if m.status == OK:
         m.status = status
         m.fault = where
 
 
 # Take the next element of the message. -1: out of memory.
-cdef int take_element(Decoder d, lc_message *m, lc_element *e) noexcept nogil:
+cdef int take_element(Decoder d, lc_logux_message *m, lc_element *e) noexcept nogil:
     cdef uint32_t i = m.index
     m.index += 1
     if m.status != OK:
@@ -280,7 +280,7 @@ cdef inline void add_shape(lc_value *v, int kind) noexcept nogil:
 
 # Scan p[0:end-p]; end[0] must be 0 and SCAN_PAD bytes from there on readable. A value at level `base` is an
 # element, which is taken when it ends. 1: JSON; 0: not JSON, from m.stop on; -1: out of memory.
-cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t *end,
+cdef int scan_message(Decoder d, lc_logux_message *m, const uint8_t *p, const uint8_t *end,
                       uint32_t base) noexcept nogil:
     cdef lc_block block
     cdef uint64_t stack[MESSAGE_WORDS]          # a bit for each level: is it inside an object?

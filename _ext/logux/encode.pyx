@@ -34,7 +34,7 @@ cdef inline uint8_t *put_text(uint8_t *p, const char *text, size_t n) noexcept n
     return p + n
 
 
-cdef inline uint8_t *put_meta(lc_client *w, uint8_t *p, const lc_action *a) noexcept nogil:
+cdef inline uint8_t *put_meta(lc_logux *w, uint8_t *p, const lc_action *a) noexcept nogil:
     p = put_text(p, b',{"id":', 7)
     if a.counter:
         p[0] = c'['
@@ -56,7 +56,7 @@ cdef inline uint8_t *put_meta(lc_client *w, uint8_t *p, const lc_action *a) noex
 
 # Write the action of event i to p, with room behind it: checked, and with the id. Returns its size; 0: it
 # cannot be encoded, see batch.reason; STOP_MEMORY.
-cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, int nibble) noexcept nogil:
+cdef int64_t put_action(lc_logux *w, lc_batch *batch, uint32_t i, uint8_t *p, int nibble) noexcept nogil:
     cdef const uint8_t *body = batch.body[i]
     cdef size_t size = batch.size[i]
     cdef uint8_t *to = p
@@ -106,7 +106,7 @@ cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, i
     return close + TAIL_SIZE - p
 
 
-cdef inline lc_doubt *find_doubt(lc_client *w, uint64_t seq) noexcept nogil:
+cdef inline lc_doubt *find_doubt(lc_logux *w, uint64_t seq) noexcept nogil:
     cdef lc_doubt key
     key.seq = seq
     cdef lc_doubt *found = <lc_doubt *> bsearch(&key, w.doubts, w.doubt_count, sizeof(lc_doubt), by_seq)
@@ -115,7 +115,7 @@ cdef inline lc_doubt *find_doubt(lc_client *w, uint64_t seq) noexcept nogil:
 
 # Give an action a new id at `ms` of the wall clock. If that went back, the last ms stays and the counter
 # grows.
-cdef inline void new_id(lc_client *w, lc_action *a, int64_t ms) noexcept nogil:
+cdef inline void new_id(lc_logux *w, lc_action *a, int64_t ms) noexcept nogil:
     if ms > w.ms:
         w.ms = ms
         w.counter = 0
@@ -125,7 +125,7 @@ cdef inline void new_id(lc_client *w, lc_action *a, int64_t ms) noexcept nogil:
     a.counter = w.counter
 
 
-cdef inline int64_t server_time(lc_client *w, double at) noexcept nogil:
+cdef inline int64_t server_time(lc_logux *w, double at) noexcept nogil:
     cdef double ms = (at - w.began) * 1e3 + w.lead
     if not -9e15 < ms < 9e15:
         return 0
@@ -134,7 +134,7 @@ cdef inline int64_t server_time(lc_client *w, double at) noexcept nogil:
 
 # Add action i, whose text begins behind the comma at p, at the end of the wire: to its sync, with its meta.
 # There is room for both.
-cdef inline void place_action(lc_client *w, lc_wire *wire, uint32_t i, uint8_t *p,
+cdef inline void place_action(lc_logux *w, lc_wire *wire, uint32_t i, uint8_t *p,
                               uint32_t size) noexcept nogil:
     cdef lc_action *a = &w.actions[i]
     cdef lc_sync *s = &w.syncs[i // w.window]
@@ -148,7 +148,7 @@ cdef inline void place_action(lc_client *w, lc_wire *wire, uint32_t i, uint8_t *
     wire.size = put_meta(w, p + 1 + size, a) - wire.data
 
 
-cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, uint64_t size, double now) noexcept nogil:
+cdef inline void open_sync(lc_logux *w, uint32_t k, uint32_t n, uint64_t size, double now) noexcept nogil:
     cdef lc_sync *s = &w.syncs[k]
     if w.open == 0:
         w.oldest = s
@@ -166,7 +166,7 @@ cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, uint64_t size, 
 
 # Finish the sync that begins at `begin` of the wire, and its actions SYNC_HEAD bytes later. Its last byte is
 # in META_ROOM.
-cdef void end_sync(lc_client *w, lc_wire *wire, size_t begin) noexcept nogil:
+cdef void end_sync(lc_logux *w, lc_wire *wire, size_t begin) noexcept nogil:
     cdef uint8_t *p = wire.data + begin
     cdef uint8_t *to = lc_int(put_text(p + HEAD, b'["sync",', 8), w.added)
     wire.data[wire.size] = c']'
@@ -178,7 +178,7 @@ cdef void end_sync(lc_client *w, lc_wire *wire, size_t begin) noexcept nogil:
 
 # Append a sync message to the wire. Returns how many actions it has, or STOP_MEMORY. `held` is set if an
 # event beyond `last` ended it.
-cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now, uint64_t last,
+cdef int encode_sync(lc_logux *w, lc_batch *batch, uint32_t events, double now, uint64_t last,
                      lc_wire *wire, bint *held) noexcept nogil:
     cdef uint32_t k = free_sync(w)
     cdef uint32_t i = batch.cursor - 1, n = 0
@@ -254,7 +254,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
 
 
 # Append a sync of one suspect, under a new id. 1; 0: there is no place for it; STOP_MEMORY.
-cdef int encode_alone(lc_client *w, const lc_suspect *one, double now, lc_wire *wire) noexcept nogil:
+cdef int encode_alone(lc_logux *w, const lc_suspect *one, double now, lc_wire *wire) noexcept nogil:
     cdef uint32_t k = free_sync(w)
     cdef size_t begin = wire.size
     if k == NONE:

@@ -82,7 +82,7 @@ ctypedef struct lc_headers:
     bint blocked                 # until nothing is in flight
 
 
-ctypedef struct lc_client:
+ctypedef struct lc_logux:
     bint identity
     bint check
     bint synced_mode
@@ -145,12 +145,12 @@ ctypedef struct lc_client:
     lc_wire scratch
 
 
-cdef inline uint32_t bucket_of(lc_client *w, int64_t ms, uint64_t counter) noexcept nogil:
+cdef inline uint32_t bucket_of(lc_logux *w, int64_t ms, uint64_t counter) noexcept nogil:
     cdef uint64_t h = (<uint64_t> ms * 0x9E3779B97F4A7C15ULL + counter) * 0xD1B54A32D192ED03ULL
     return <uint32_t> (h >> 32) & w.mask
 
 
-cdef inline uint32_t free_sync(lc_client *w) noexcept nogil:
+cdef inline uint32_t free_sync(lc_logux *w) noexcept nogil:
     cdef uint32_t i
     for i in range(w.inflight):
         if w.syncs[i].open == 0:
@@ -158,7 +158,7 @@ cdef inline uint32_t free_sync(lc_client *w) noexcept nogil:
     return NONE
 
 
-cdef inline uint32_t find(lc_client *w, int64_t ms, uint64_t counter) noexcept nogil:
+cdef inline uint32_t find(lc_logux *w, int64_t ms, uint64_t counter) noexcept nogil:
     cdef uint32_t i = w.buckets[bucket_of(w, ms, counter)]
     while i != NONE and (w.actions[i].counter != counter or w.actions[i].ms != ms):
         i = w.actions[i].next
@@ -166,7 +166,7 @@ cdef inline uint32_t find(lc_client *w, int64_t ms, uint64_t counter) noexcept n
 
 
 # Note progress of a sync. Servers process syncs in order, so later ones show no progress of the oldest.
-cdef inline void note_progress(lc_client *w, lc_sync *s, double now) noexcept nogil:
+cdef inline void note_progress(lc_logux *w, lc_sync *s, double now) noexcept nogil:
     cdef uint32_t k
     if s != w.oldest:
         return
@@ -179,7 +179,7 @@ cdef inline void note_progress(lc_client *w, lc_sync *s, double now) noexcept no
             w.oldest = &w.syncs[k]
 
 
-cdef void settle(lc_client *w, uint32_t i, double now) noexcept nogil:
+cdef void settle(lc_logux *w, uint32_t i, double now) noexcept nogil:
     cdef lc_action *a = &w.actions[i]
     cdef lc_sync *s = &w.syncs[i // w.window]
     cdef uint32_t *p = &w.buckets[bucket_of(w, a.ms, a.counter)]
@@ -200,7 +200,7 @@ cdef void settle(lc_client *w, uint32_t i, double now) noexcept nogil:
     note_progress(w, s, now)
 
 
-cdef int acknowledge(lc_client *w, uint32_t i, double now) noexcept nogil:
+cdef int acknowledge(lc_logux *w, uint32_t i, double now) noexcept nogil:
     if outcome_add(w.out, w.actions[i].seq, w.actions[i].seq, ACKED, R_NONE) < 0:
         return STOP_MEMORY
     settle(w, i, now)
@@ -210,7 +210,7 @@ cdef int acknowledge(lc_client *w, uint32_t i, double now) noexcept nogil:
 
 
 # Take an answer: the server has received all syncs up to this one.
-cdef int take_synced(lc_client *w, double added, double now) noexcept nogil:
+cdef int take_synced(lc_logux *w, double added, double now) noexcept nogil:
     cdef uint32_t k, i
     cdef lc_sync *s
     for k in range(w.inflight):
@@ -233,7 +233,7 @@ cdef int by_seq(const void *a, const void *b) noexcept nogil:
 
 
 # Keep the ids of the actions in flight for the next connection, or fail the actions. -1: memory is out.
-cdef int keep_doubts(lc_client *w, bint keep, bint drop) noexcept nogil:
+cdef int keep_doubts(lc_logux *w, bint keep, bint drop) noexcept nogil:
     cdef size_t n = 0, i, most = DOUBTS * <size_t> w.window * w.inflight
     cdef lc_doubt *doubts = NULL
     cdef const lc_action *a
@@ -272,7 +272,7 @@ cdef int keep_doubts(lc_client *w, bint keep, bint drop) noexcept nogil:
 
 
 # Forget what is in flight and what was received, but neither ids, clocks nor doubts.
-cdef void forget(lc_client *w) noexcept nogil:
+cdef void forget(lc_logux *w) noexcept nogil:
     cdef uint32_t k
     for k in range(w.inflight):
         w.syncs[k].open = w.syncs[k].count = 0

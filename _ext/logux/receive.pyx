@@ -21,7 +21,7 @@ cdef inline bint skip_meta(const uint8_t **p, const uint8_t *end) noexcept nogil
     return skip_text(p, end, b"}", 1)
 
 
-cdef inline bint take_id(lc_client *w, const uint8_t **p, const uint8_t *end, int64_t *ms,
+cdef inline bint take_id(lc_logux *w, const uint8_t **p, const uint8_t *end, int64_t *ms,
                          int64_t *counter) noexcept nogil:
     return (read_integer(p, end, DIGITS, ms) and skip_text(p, end, b" ", 1)
             and skip_text(p, end, <const char *> w.node, w.node_size)
@@ -29,7 +29,7 @@ cdef inline bint take_id(lc_client *w, const uint8_t **p, const uint8_t *end, in
 
 
 # Answer a sync of the server. -1: memory is out.
-cdef inline int add_answer(lc_client *w, int64_t added) noexcept nogil:
+cdef inline int add_answer(lc_logux *w, int64_t added) noexcept nogil:
     if say_number(w, b'["synced",', 10, added) < 0:
         return -1
     w.received = max(w.received, added)
@@ -39,7 +39,7 @@ cdef inline int add_answer(lc_client *w, int64_t added) noexcept nogil:
 # Read the object of an undo: a copy, with its last brace before `end`, whose byte and SCAN_PAD bytes from
 # there on may be changed. Returns whether it is one of an action that we may have sent, and nothing in it
 # needs the core.
-cdef bint read_undo(lc_client *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t *counter,
+cdef bint read_undo(lc_logux *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t *counter,
                     uint8_t *reason) noexcept nogil:
     cdef lc_object o
     cdef lc_member m
@@ -86,7 +86,7 @@ cdef bint read_undo(lc_client *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t
 
 
 # Keep the message with an undo for the core, which reads it at the pump's next return. -1: memory is out.
-cdef int keep_undone(lc_client *w, uint64_t seq, const uint8_t *message, size_t size) noexcept nogil:
+cdef int keep_undone(lc_logux *w, uint64_t seq, const uint8_t *message, size_t size) noexcept nogil:
     if (wire_reserve(&w.undone, 8 + HEAD + size) == NULL
             or append_bytes(&w.undone, <const uint8_t *> &seq, 8) < 0
             or append_message(&w.undone, message, size) < 0):
@@ -97,7 +97,7 @@ cdef int keep_undone(lc_client *w, uint64_t seq, const uint8_t *message, size_t 
 
 
 # Take a sync of one undo, from its object at p on. 1: taken; 0: it is for the core; STOP_MEMORY.
-cdef int receive_undo(lc_client *w, const uint8_t *message, size_t size, const uint8_t *p, int64_t added,
+cdef int receive_undo(lc_logux *w, const uint8_t *message, size_t size, const uint8_t *p, int64_t added,
                       double now) noexcept nogil:
     cdef const uint8_t *end = message + size
     cdef const uint8_t *after = nested_after(p, end)
@@ -139,7 +139,7 @@ cdef inline bint take_number(const uint8_t **p, const uint8_t *end, int64_t *num
 
 # Take a message if it is one of those for actions and pings, written as servers write them. 1: taken; 0: it
 # is for the core; STOP_MEMORY.
-cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, double now) noexcept nogil:
+cdef int receive_message(lc_logux *w, const uint8_t *message, size_t size, double now) noexcept nogil:
     cdef const uint8_t *p = message
     cdef const uint8_t *end = p + size
     cdef int64_t added = 0, ms = 0, counter = 0

@@ -26,7 +26,7 @@ cdef void forget_runs(lc_runs *r) noexcept nogil:
 
 
 # Begin a run: actions sent before this point may be undone together with this one.
-cdef void begin_run(lc_client *w) noexcept nogil:
+cdef void begin_run(lc_logux *w) noexcept nogil:
     cdef lc_runs *r = &w.runs
     cdef uint32_t limit = r.limit if r.limit else r.most
     cdef int64_t between = <int64_t> w.processed - r.processed
@@ -37,7 +37,7 @@ cdef void begin_run(lc_client *w) noexcept nogil:
     r.processed = <int64_t> w.processed
 
 
-cdef int add_suspect(lc_client *w, const lc_action *a, const uint8_t *text) noexcept nogil:
+cdef int add_suspect(lc_logux *w, const lc_action *a, const uint8_t *text) noexcept nogil:
     cdef lc_suspect s
     s.size = a.size
     s.seq = a.seq
@@ -54,7 +54,7 @@ cdef int add_suspect(lc_client *w, const lc_action *a, const uint8_t *text) noex
 
 # Take action i, which the server has undone: `reason` is an R_ number, R_ERROR if it may have been undone
 # with another. Returns what becomes of it, or STOP_MEMORY.
-cdef int take_undone(lc_client *w, uint32_t i, uint8_t reason, double now) noexcept nogil:
+cdef int take_undone(lc_logux *w, uint32_t i, uint8_t reason, double now) noexcept nogil:
     cdef lc_runs *r = &w.runs
     cdef lc_action *a = &w.actions[i]
     cdef lc_sync *s = &w.syncs[i // w.window]
@@ -81,7 +81,7 @@ cdef int take_undone(lc_client *w, uint32_t i, uint8_t reason, double now) noexc
     return U_FAILED
 
 
-cdef uint32_t sync_room(lc_client *w) noexcept nogil:
+cdef uint32_t sync_room(lc_logux *w) noexcept nogil:
     cdef lc_runs *r = &w.runs
     cdef uint32_t most
     if r.limit and w.processed - r.limit_processed >= r.limit:
@@ -98,7 +98,7 @@ cdef uint32_t sync_room(lc_client *w) noexcept nogil:
 
 # Decide about the next sync. While there are suspects: first the innocent, then each suspect alone. Returns
 # how many actions the next sync may have; -1: send the first suspect.
-cdef int64_t next_step(lc_client *w) noexcept nogil:
+cdef int64_t next_step(lc_logux *w) noexcept nogil:
     cdef lc_runs *r = &w.runs
     cdef uint32_t room
     if not r.count and not r.alone:
@@ -120,14 +120,14 @@ cdef int64_t next_step(lc_client *w) noexcept nogil:
 
 
 # Start the clock of silence, unless it runs; called before something is sent that has an answer.
-cdef inline void begin_wait(lc_client *w, double now) noexcept nogil:
+cdef inline void begin_wait(lc_logux *w, double now) noexcept nogil:
     if not w.open and not w.pings.size:
         w.awaited_since = now
 
 
 # Add the first suspect to the messages to send. The headers sent last are its own: events with other headers
 # wait until no suspect is left.
-cdef void send_suspect(lc_client *w, double now) noexcept nogil:
+cdef void send_suspect(lc_logux *w, double now) noexcept nogil:
     cdef lc_runs *r = &w.runs
     cdef lc_suspect *one = <lc_suspect *> r.suspects.data
     begin_wait(w, now)
@@ -153,7 +153,7 @@ cdef int append_message(lc_wire *wire, const uint8_t *text, size_t size) noexcep
     return 0
 
 
-cdef int say(lc_client *w, const uint8_t *text, size_t size) noexcept nogil:
+cdef int say(lc_logux *w, const uint8_t *text, size_t size) noexcept nogil:
     if w.over or w.ready_count >= MAX_ANSWERS:
         if not w.over:
             w.wrong = WRONG_ANSWERS
@@ -166,14 +166,14 @@ cdef int say(lc_client *w, const uint8_t *text, size_t size) noexcept nogil:
 
 
 # The same for `["<type>",<number>]`.
-cdef inline int say_number(lc_client *w, const char *type, size_t size, int64_t number) noexcept nogil:
+cdef inline int say_number(lc_logux *w, const char *type, size_t size, int64_t number) noexcept nogil:
     cdef uint8_t text[48]
     cdef uint8_t *p = lc_int(put_text(text, type, size), number)
     p[0] = c']'
     return say(w, text, p + 1 - text)
 
 
-cdef int send_ping(lc_client *w, uint64_t token, double now) noexcept nogil:
+cdef int send_ping(lc_logux *w, uint64_t token, double now) noexcept nogil:
     if wire_reserve(&w.pings, TOKEN) == NULL or say_number(w, b'["ping",', 8, w.added) < 0:
         return -1
     begin_wait(w, now)
@@ -181,7 +181,7 @@ cdef int send_ping(lc_client *w, uint64_t token, double now) noexcept nogil:
 
 
 # Take a pong: the answer to the oldest ping. -1: memory is out.
-cdef int take_pong(lc_client *w) noexcept nogil:
+cdef int take_pong(lc_logux *w) noexcept nogil:
     cdef uint64_t token
     if not w.pings.size:
         return 0
@@ -196,7 +196,7 @@ cdef int take_pong(lc_client *w) noexcept nogil:
 
 
 cdef int move_ready(void *self, lc_wire *wire) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logux *w = <lc_logux *> self
     if append_bytes(wire, w.ready.data, w.ready.size) < 0:
         return -1
     w.ready.size = 0
@@ -212,12 +212,12 @@ cdef int move_ready(void *self, lc_wire *wire) noexcept nogil:
 # jam that did not end quickly under another client id.
 
 # When the queue counts as jammed; 0 while the server has not received the oldest sync.
-cdef inline double jam_deadline(lc_client *w) noexcept nogil:
+cdef inline double jam_deadline(lc_logux *w) noexcept nogil:
     return w.progress_at + w.jam.patience if w.oldest != NULL and w.oldest.synced else 0
 
 
 # Reset the wait if the jammed actions were processed quickly on the new connection.
-cdef inline void look_at_jam(lc_client *w) noexcept nogil:
+cdef inline void look_at_jam(lc_logux *w) noexcept nogil:
     cdef lc_jam *j = &w.jam
     if j.processed < 0 or <int64_t> w.processed == j.processed:
         return
@@ -229,13 +229,13 @@ cdef inline void look_at_jam(lc_client *w) noexcept nogil:
 
 
 # When the server counts as dead: it has sent nothing, and its TCP has taken nothing.
-cdef inline double silent_at(lc_client *w) noexcept nogil:
+cdef inline double silent_at(lc_logux *w) noexcept nogil:
     return max(max(w.received_at, w.awaited_since), w.piece.moved) + w.silence
 
 
 # When something is due: a ping, or the end after a silence or a jam. 0: nothing is.
 cdef double next_timeout(void *self) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logux *w = <lc_logux *> self
     cdef double timeout, jam
     cdef double idle = max(w.received_at, w.sent_at) + w.ping_after
     if w.state == DISCONNECTED:
@@ -253,7 +253,7 @@ cdef double next_timeout(void *self) noexcept nogil:
 
 # Send a ping, or end, if it is time. 0: that was all; 1: silence for too long; or a STOP_ number.
 cdef int act_on_timeout(void *self, double now) noexcept nogil:
-    cdef lc_client *w = <lc_client *> self
+    cdef lc_logux *w = <lc_logux *> self
     cdef lc_jam *j = &w.jam
     cdef double timeout = next_timeout(w), jam
     if w.over or timeout == 0 or now < timeout:

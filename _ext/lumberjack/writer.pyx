@@ -1,4 +1,4 @@
-ctypedef struct lc_run:
+ctypedef struct lc_sequences:
     uint64_t first               # engine sequences first .. first + count - 1
     uint32_t count
 
@@ -11,7 +11,7 @@ ctypedef struct lc_window:
     uint32_t used                # ... and how many of its events are acknowledged
     uint64_t size                # bytes of its events, as the queue counts them
     lc_trip trip
-    lc_run *items                # room for one run per event
+    lc_sequences *items                # room for one run per event
 
 
 cdef enum:
@@ -47,7 +47,7 @@ ctypedef struct lc_writer:
     lc_limit limit
     lc_piece piece
     lc_window *windows           # a ring of `limit.most`
-    lc_run *runs                 # of all windows
+    lc_sequences *runs                 # of all windows
     uint32_t head
     uint32_t count
     uint64_t bytes               # of the events in flight
@@ -211,7 +211,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
                        lc_outcomes *out) noexcept nogil:
     cdef lc_writer *w = <lc_writer *> self
     cdef lc_window *window
-    cdef lc_run *run = NULL
+    cdef lc_sequences *run = NULL
     cdef lc_wire *to
     cdef uint8_t *p
     cdef size_t begin = wire.size, size, room, taken = 0, body = 0
@@ -322,7 +322,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
 
 # Report so many more events of a window, by their sequences.
 cdef int give_acked(lc_window *window, uint32_t left, lc_outcomes *out) noexcept nogil:
-    cdef lc_run *run
+    cdef lc_sequences *run
     cdef uint32_t some
     while left:
         run = &window.items[window.run]
@@ -477,7 +477,7 @@ cdef class Codec(CodecBase):
         w.silence = silence
         assert not adaptive or inflight <= most and inflight_bytes >= 0 and not strict_spec
         w.windows = <lc_window *> calloc(most, sizeof(lc_window))
-        w.runs = <lc_run *> malloc(<size_t> most * window * sizeof(lc_run))
+        w.runs = <lc_sequences *> malloc(<size_t> most * window * sizeof(lc_sequences))
         if w.windows == NULL or w.runs == NULL:
             raise MemoryError()
         w.limit.least = inflight

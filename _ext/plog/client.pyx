@@ -114,7 +114,7 @@ cdef inline void hash_large(lc_plog *w, lc_wire *wire, lc_messages *m) noexcept 
 cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                      lc_outcomes *out) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
-    cdef lc_run run
+    cdef lc_datagrams run
     cdef lc_cut cut
     cdef lc_place place
     cdef lc_messages small, large
@@ -430,7 +430,7 @@ cdef class Codec(CodecBase):
 
     def command(self, bytes datagram):
         """Have a datagram sent, regardless of the pace."""
-        cdef lc_run run
+        cdef lc_datagrams run
         cdef lc_wire *wire = &self.w.commands
         if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
             raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")

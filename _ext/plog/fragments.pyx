@@ -39,7 +39,7 @@ cdef inline int cut_message(uint64_t total, uint32_t tags, uint32_t room, lc_cut
     return -1
 
 
-ctypedef struct lc_run:
+ctypedef struct lc_datagrams:
     size_t at                    # where its head begins
     uint32_t size                # bytes in it; 0: there is no run
     uint32_t segment
@@ -48,7 +48,7 @@ ctypedef struct lc_run:
 
 
 # Add a datagram of this size to the run or to a new one. There must be room. Returns where its bytes begin.
-cdef inline size_t run_add(lc_run *run, lc_wire *wire, uint32_t size) noexcept nogil:
+cdef inline size_t run_add(lc_datagrams *run, lc_wire *wire, uint32_t size) noexcept nogil:
     cdef size_t at
     if not (run.size and not run.full and size <= run.segment and run.count < RUN_SEGMENTS
             and run.size + size <= RUN_MOST):
@@ -73,7 +73,7 @@ ctypedef struct lc_place:
 
 
 # Write all fragments of a message at p, which is not in the wire. -1: out of memory.
-cdef int put_fragments(lc_wire *wire, lc_run *run, const uint8_t *p, uint32_t total, const lc_cut *cut,
+cdef int put_fragments(lc_wire *wire, lc_datagrams *run, const uint8_t *p, uint32_t total, const lc_cut *cut,
                        uint32_t id_, const uint8_t *tags, uint32_t tags_size, lc_place *place) noexcept nogil:
     cdef uint8_t header[HEADER_SIZE]
     cdef uint8_t *to
@@ -119,7 +119,7 @@ def fragments(payload: ReadableBuffer, int64_t id, *, int64_t datagram=DATAGRAM_
     """Cut a boxed message with this number into datagrams of at most so many bytes, with tags."""
     cdef bytes message = bytes(payload)
     cdef lc_wire wire
-    cdef lc_run run
+    cdef lc_datagrams run
     cdef lc_cut cut
     cdef lc_place place
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(message)

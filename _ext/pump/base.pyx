@@ -160,8 +160,8 @@ cdef class CompiledPump:
         cdef lc_queue *h = m.queue
         return not self.in_flight.f.takes_none and (
             self.waited_for_credit or now >= self.linger_end
-            or h.queued_events + m.staged_events >= h.full_events
-            or h.queued_bytes + m.staged_bytes >= h.full_bytes
+            or h.queued_events + m.staged_events >= h.options.full_events
+            or h.queued_bytes + m.staged_bytes >= h.options.full_bytes
             or m.expected <= h.flush_target)     # a caller waits for an event that no batch has taken
 
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
@@ -286,7 +286,7 @@ cdef class CompiledPump:
                 and not (fds[0].events | fds[1].events) & POLLOUT
                 and self.in_flight.f.inflight >= GATHER_LEAST
                 and not (self._is_fast() and self.in_flight.f.queue.queued_events
-                         + self.in_flight.f.main.staged_events > self.in_flight.f.queue.full_events))
+                         + self.in_flight.f.main.staged_events > self.in_flight.f.queue.options.full_events))
 
     cdef bint _is_fast(self) noexcept nogil:
         # Return whether gathering would leave the peer with too little to do.

@@ -11,7 +11,7 @@ cdef enum:
     MOST = 64                # pumps
     STOPPED_S = 1            # seconds for which this process did not run although it could have
 
-cdef struct lc_member:
+cdef struct lc_group_member:
     void *pump
     bint used                # it has a connection in this run
     bint busy                # it may send more in this turn
@@ -28,7 +28,7 @@ cdef class PumpGroup:
 
     cdef readonly tuple pumps    # own what `members` refers to
     pumps: tuple[CompiledPump, ...]
-    cdef lc_member members[MOST]
+    cdef lc_group_member members[MOST]
     cdef int n
     cdef int used                # how many have a connection in this run
     cdef uint64_t sent
@@ -127,8 +127,8 @@ cdef class PumpGroup:
 
     cdef void _send(self, double now) noexcept nogil:
         # Fill the links, one batch after the other.
-        cdef lc_member *m
-        cdef lc_member *best
+        cdef lc_group_member *m
+        cdef lc_group_member *best
         cdef uint64_t size, windows
         cdef uint64_t least = 0
         cdef int i, result, _sends
@@ -173,7 +173,7 @@ cdef class PumpGroup:
 
     cdef int _check(self, double now, double until, bint reached, double *limit) noexcept nogil:
         # Find the ends of this run, and decide how long to sleep. Return the number of ends.
-        cdef lc_member *m
+        cdef lc_group_member *m
         cdef int i, end
         cdef int common = NO_END     # the end for all
         cdef int ends = 0
@@ -234,7 +234,7 @@ cdef class PumpGroup:
         cdef double lingers = (<CompiledPump> self.members[0].pump).linger_end
         cdef pollfd fds[PUMP_FDS * MOST + 1]
         cdef pollfd *wake = &fds[PUMP_FDS * self.n]
-        cdef lc_member *m
+        cdef lc_group_member *m
         cdef int i, timeout
         cdef bint takes = False
         cdef bint sleep = True
@@ -291,7 +291,7 @@ cdef class PumpGroup:
 
     cdef bint _receive(self, double now, const pollfd *fds, bint woken) noexcept nogil:
         # Read the bytes that have arrived. Return whether all connections go on.
-        cdef lc_member *m
+        cdef lc_group_member *m
         cdef bint goes_on = True
         cdef int i, end
         for i in range(self.n):

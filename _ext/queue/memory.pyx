@@ -110,7 +110,7 @@ cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
         if c != NULL or not _is_incomplete(s):
             return c
         # A caller that may wait gets memory: its event is within max_bytes.
-        if s.chunk_bytes + room > s.memory_bytes and h.policy != BLOCK and h.policy != RAISE:
+        if s.chunk_bytes + room > s.memory_bytes and h.options.policy != BLOCK and h.options.policy != RAISE:
             return NULL
         return _chunk_in_memory(h, room, kept) if _claim_chunk(h, room, 0) else NULL
     if s.free_touched < s.ready and _is_nearly_full(h, room):
@@ -123,7 +123,7 @@ cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
     if _is_segment_coming(s) and room <= BODIES:
         if s.chunk_bytes + room <= s.memory_bytes + AHEAD and _claim_chunk(h, room, AHEAD):
             return _chunk_in_memory(h, room, kept)
-    elif (h.policy == BLOCK or h.policy == RAISE) and _claim_chunk(h, room, 0):
+    elif (h.options.policy == BLOCK or h.options.policy == RAISE) and _claim_chunk(h, room, 0):
         return _chunk_in_memory(h, room, kept)    # its event is within max_bytes
     return NULL
 
@@ -196,7 +196,7 @@ cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
 
 cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil:
     # Give up free chunks that were not needed for a while. Call regularly, with the mutex held.
-    if now - h.free_since < h.free_after:
+    if now - h.free_since < h.options.free_after:
         return
     if h.free_least > KEPT_FREE:
         _shrink_free(h, h.free_least - KEPT_FREE)

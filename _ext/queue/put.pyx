@@ -155,7 +155,7 @@ cdef inline bint _ends_sleep(lc_queue *h, uint8_t level) noexcept nogil:
         if level >= ERROR_LEVEL and not h.urgent_wake_used:
             # A wake-up costs the caller a system call: one for each linger, however many errors there are.
             h.urgent_wake_used = True
-        elif h.queued_events < h.full_events and h.queued_bytes < h.full_bytes:
+        elif h.queued_events < h.options.full_events and h.queued_bytes < h.options.full_bytes:
             return False
     elif h.sender_state != SENDER_IDLE:
         return False
@@ -205,15 +205,15 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level
 cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                             int64_t created_us) noexcept nogil:
     # Store an event; return its sequence, or a PUT_ code. Mutex held.
-    cdef bint keep = level >= h.keep_level
-    cdef bint waits = h.policy == BLOCK or h.policy == RAISE
+    cdef bint keep = level >= h.options.keep_level
+    cdef bint waits = h.options.policy == BLOCK or h.options.policy == RAISE
     cdef lc_list *list = &h.kept if keep else &h.ordinary
     cdef uint64_t room = event_room(size)
     cdef uint64_t seq
     cdef lc_chunk *c
     cdef lc_event *e
     if _is_over(h, room + _waste(list, room)):
-        if h.policy == DROP_OLDEST and not _cannot_fit(h, room, keep):
+        if h.options.policy == DROP_OLDEST and not _cannot_fit(h, room, keep):
             # Ordinary events go first; a kept one is displaced only by another kept one.
             while _is_over(h, room + _waste(list, room)) and _drop_oldest(h, &h.ordinary):
                 pass
@@ -224,7 +224,7 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
     c = list.tail
     if c == NULL or c.capacity - c.used < room:
         c = _new_chunk(h, room, keep)
-        while c == NULL and h.spool != NULL and h.policy == DROP_OLDEST and (
+        while c == NULL and h.spool != NULL and h.options.policy == DROP_OLDEST and (
                 _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
             # There is room, but no slot: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)

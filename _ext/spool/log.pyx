@@ -14,7 +14,7 @@ cdef enum:
     BLOCK_OUTCOMES = 2       # lc_outcome items
 
 
-ctypedef struct lc_block:
+ctypedef struct lc_log_block:
     uint64_t sum             # XXH64 of all that follows in the block, the file's salt as seed
     uint32_t size            # bytes behind this head
     uint32_t kind
@@ -100,13 +100,13 @@ cdef void _drop_files(lc_log *g, uint32_t count) noexcept nogil:
     g.files -= count
 
 
-cdef lc_block *_begin_block(lc_log *g, size_t size, uint32_t kind) noexcept nogil:
+cdef lc_log_block *_begin_block(lc_log *g, size_t size, uint32_t kind) noexcept nogil:
     # Append the head of a block to the buffer; return it, with the room behind it, or NULL.
-    cdef lc_block *b = <lc_block *> wire_reserve(&g.buffer, sizeof(lc_block) + size)
+    cdef lc_log_block *b = <lc_log_block *> wire_reserve(&g.buffer, sizeof(lc_log_block) + size)
     if b != NULL:
         b.size = <uint32_t> size
         b.kind = kind
-        g.buffer.size += sizeof(lc_block) + size
+        g.buffer.size += sizeof(lc_log_block) + size
     return b
 
 
@@ -116,7 +116,7 @@ cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
     cdef lc_queue *h = g.queue
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
-    cdef lc_block *b
+    cdef lc_log_block *b
     cdef uint32_t at = s.first_to_log, following
     g.buffer.size = 0
     if s.to_log.n:
@@ -147,13 +147,13 @@ cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
 
 cdef int _write_slice(lc_log *g) noexcept nogil:
     cdef size_t at = 0
-    cdef lc_block *b
+    cdef lc_log_block *b
     if g.buffer.size == 0:
         return 0
     while at < g.buffer.size:
-        b = <lc_block *> (g.buffer.data + at)
-        b.sum = xxh64_of(<const uint8_t *> b + 8, sizeof(lc_block) - 8 + b.size, g.head.salt)
-        at += sizeof(lc_block) + b.size
+        b = <lc_log_block *> (g.buffer.data + at)
+        b.sum = xxh64_of(<const uint8_t *> b + 8, sizeof(lc_log_block) - 8 + b.size, g.head.salt)
+        at += sizeof(lc_log_block) + b.size
     if not _write_all(g.newest.fd, g.buffer.data, g.buffer.size):
         return errno or EIO
     g.file[g.files - 1].size += g.buffer.size

@@ -76,21 +76,21 @@ cdef class FileReader:
         """
         cdef size_t size = <size_t> data.shape[0]
         cdef size_t at = sizeof(lc_head)
-        cdef const lc_block *b
+        cdef const lc_log_block *b
         if size <= at:
             return size
         if self.keeps:
             self.kept.append(data)
-        while size - at >= sizeof(lc_block):
-            b = <const lc_block *> (&data[0] + at)
-            if b.size > size - at - sizeof(lc_block) or b.size % 8 or (
-                    xxh64_of(<const uint8_t *> b + 8, sizeof(lc_block) - 8 + b.size, salt) != b.sum):
+        while size - at >= sizeof(lc_log_block):
+            b = <const lc_log_block *> (&data[0] + at)
+            if b.size > size - at - sizeof(lc_log_block) or b.size % 8 or (
+                    xxh64_of(<const uint8_t *> b + 8, sizeof(lc_log_block) - 8 + b.size, salt) != b.sum):
                 break
             if b.kind == BLOCK_OUTCOMES:
                 self.outcomes += _read_outcomes(<const uint8_t *> (b + 1), b.size)
             elif b.kind == BLOCK_EVENTS:
                 self._read_events(<const uint8_t *> (b + 1), b.size, 0)
-            at += sizeof(lc_block) + b.size
+            at += sizeof(lc_log_block) + b.size
         return at
 
     def read_segment(self, const uint8_t[::1] data not None) -> list[tuple[int, int | None]]:
