@@ -45,6 +45,7 @@ from logclient._ext.codec cimport (
 import logging
 import os
 import os.path
+import re
 import sys
 import weakref
 from collections import deque
@@ -56,7 +57,7 @@ from logclient.errors import ConfigError, EncodeError, EncodeTypeError
 
 include "record/externs.pyx"
 include "record/json_encode.pyx"
-include "record/nesting.pyx"
+include "record/forms.pyx"
 include "record/field_names.pyx"
 include "record/redaction.pyx"
 include "record/fields.pyx"

@@ -120,6 +120,7 @@ typedef struct {
     uint8_t process_n, thread_n;
     char process_name[32], thread_name[32];
     int nested;              /* text is an object */
+    uint8_t starts[4];       /* else: the offsets of their values */
     char text[256];          /* the four process.* fields */
 } lc_here;
 
@@ -478,6 +479,42 @@ static inline int lc_is_plain_time(const uint8_t *p, size_t n) {
     for (n -= 2; n > 19; n--)
         if (p[n] < '0' || p[n] > '9') return 0;
     return 1;
+}
+
+static inline int lc_two(const uint8_t *p) {
+    return p[0] >= '0' && p[0] <= '9' && p[1] >= '0' && p[1] <= '9' ? (p[0] - '0') * 10 + p[1] - '0' : -1;
+}
+
+/* Microseconds since 1970 of a time of RFC 3339 in the years 1 to 9999, without further digits; 0: it is none. */
+static inline int lc_read_time(const uint8_t *p, size_t n, int64_t *us) {
+    int century, year, month, day, hour, minute, second, ahead = 0, digits = 0;
+    int64_t made, part = 0;
+    const uint8_t *end = p + n;
+    if (n < 20 || p[4] != '-' || p[7] != '-' || p[10] != 'T' || p[13] != ':' || p[16] != ':')
+        return 0;
+    century = lc_two(p), year = lc_two(p + 2), month = lc_two(p + 5), day = lc_two(p + 8);
+    hour = lc_two(p + 11), minute = lc_two(p + 14), second = lc_two(p + 17);
+    if ((century | year | month | day | hour | minute | second) < 0 || month < 1 || month > 12)
+        return 0;
+    p += 19;
+    if (*p == '.')
+        for (p++; p < end && *p >= '0' && *p <= '9'; p++)
+            if (digits++ < 6)
+                part = part * 10 + *p - '0';
+    for (; digits < 6; digits++)
+        part *= 10;
+    if (end - p == 6 && (*p == '+' || *p == '-')) {
+        if (lc_two(p + 1) < 0 || p[3] != ':' || lc_two(p + 4) < 0)
+            return 0;
+        ahead = (lc_two(p + 1) * 60 + lc_two(p + 4)) * (*p == '+' ? 1 : -1);
+    } else if (end - p != 1 || *p != 'Z')
+        return 0;
+    year += 100 * century - (month <= 2);      /* it begins in March, so that a leap day is its last */
+    month += month > 2 ? -3 : 9;
+    made = year * 365LL + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719469;
+    made = ((made * 24 + hour) * 60 + minute - ahead) * 60 + second;
+    *us = made * 1000000 + part;
+    return made >= -62135596800 && made < 253402300800;
 }
 
 #endif

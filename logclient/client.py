@@ -43,9 +43,9 @@ from logclient.records import context, spans
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from logclient._ext.record import Form
     from logclient.config.options import Options
     from logclient.delivery.spool.owner_files import OrphanSpool
-    from logclient.records.formats import Form
     from logclient.records.revision import Revision, Step
     from logclient.records.sampling import Sampling
 
@@ -156,20 +156,15 @@ class Client(FastClient):
             **self._encoder_options(config),
         }
         steps, form = _steps(config), _form(config)
-        if not steps and form is None:
-            encoder = Encoder(queue, **_common_fields(config), **options)
+        if not steps:
+            encoder = Encoder(queue, form=form, **_common_fields(config), **options)
         else:
             from logclient.records.revision import Revision
 
             # The steps see names with dots, whatever is made of them afterwards.
             draft = Encoder(**_common_fields(config), **{**options, "nested": False, "pairs": False})
-            if form is not None:
-                options.update(ecs=form.ecs, nested=form.nested)
-            encoder = Encoder(queue, **options)
-            made = None if form is None else form.make
-            self.revision = Revision(
-                draft, encoder, steps, self.sink.put_or_raise, self.sink.report_step, made
-            )
+            encoder = Encoder(queue, form=form, **options)
+            self.revision = Revision(draft, encoder, steps, self.sink.put_or_raise, self.sink.report_step)
         self.sink.bind(encoder, self.revision)
         self._bind(encoder, self.sink, revises=self.revision is not None)
         self._sample(config)
@@ -411,7 +406,7 @@ def _steps(config: Config) -> tuple[Step, ...]:
 
 
 def _form(config: Config) -> Form | None:
-    if not isinstance(config, DocumentConfig) or config.format in ("ecs", "ecs_dotted"):
+    if not isinstance(config, DocumentConfig) or config.format.startswith("ecs"):
         return None
     from logclient.records.formats import form
     from logclient.records.host import node_name

@@ -153,7 +153,8 @@ cdef inline uint8_t *_put_text(uint8_t *p, const char *text) noexcept nogil:
     return p + n
 
 
-cdef inline uint8_t *_put_field(uint8_t *p, int key, PyObject *v) noexcept nogil:
+cdef inline uint8_t *_put_field(Document *doc, uint8_t *p, int key, PyObject *v) noexcept nogil:
+    doc.starts[key] = <uint32_t> (p - doc.base) + lc_keys[key].n + 4
     return lc_field(p, key, PyUnicode_DATA(v), <size_t> PyUnicode_GET_LENGTH(v))
 
 
@@ -177,10 +178,12 @@ cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
         p = lc_int(_put_text(p, b',"line":'), lc_compact_value(line))
         doc.p = _put_text(lc_put_string(p, b'},"function":"', function), b'}}')
         return 1
-    p = _put_field(_put_field(p, KEY_LOGGER, name), KEY_FILE, file)
+    doc.starts[<int> KEY_ECS] = <uint32_t> (p - doc.base) - 8
+    p = _put_field(doc, _put_field(doc, p, KEY_LOGGER, name), KEY_FILE, file)
     memcpy(p, lc_keys[<int> KEY_LINE].text, LC_SLACK)
-    p = lc_int(p + lc_keys[<int> KEY_LINE].n + 4, lc_compact_value(line))
-    doc.p = _put_field(p, KEY_FUNCTION, function)
+    p += lc_keys[<int> KEY_LINE].n + 4
+    doc.starts[<int> KEY_LINE] = <uint32_t> (p - doc.base)
+    doc.p = _put_field(doc, lc_int(p, lc_compact_value(line)), KEY_FUNCTION, function)
     return 1
 
 
@@ -211,7 +214,7 @@ cdef int _write_process_object(Document *doc, int64_t pid, PyObject *process_nam
 cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept nogil:
     cdef PyObject *process_name = values[A_PROCESSNAME]
     cdef PyObject *thread_name = values[A_THREADNAME]
-    cdef int status, overflow = 0
+    cdef int i, status, overflow = 0
     cdef int64_t pid = 0, thread = 0
     cdef size_t process_n = 0, thread_n = 0
     cdef bint objects = False
@@ -234,6 +237,8 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
                 if _reserve(doc, sizeof(last.text) + LC_SLACK) < 0:
                     return -1
                 memcpy(doc.p, last.text, last.size)
+                for i in range(4):
+                    doc.starts[KEY_PID + i] = <uint32_t> (doc.p - doc.base) + last.starts[i]
                 doc.p += last.size
                 return 0
     cdef size_t start = <size_t> (doc.p - doc.base)
@@ -251,6 +256,8 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
         last.size = 0
         if start <= sizeof(last.text):
             last.nested = objects
+            for i in range(4):
+                last.starts[i] = <uint8_t> (doc.starts[KEY_PID + i] - (<size_t> (doc.p - doc.base) - start))
             last.pid = pid
             last.thread = thread
             last.process_n = <uint8_t> process_n
@@ -380,7 +387,7 @@ cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode) noexcep
     # much of the message.
     cdef size_t used = <size_t> (doc.p - doc.base)
     free(doc.heap)
-    _start_document(doc, stack, mode, doc.limit - used if mode == CUT else 0)
+    _start_document(doc, stack, mode, (doc.limit - used) // max(doc.copies, 1) if mode == CUT else 0)
 
 
 cdef inline bint _timestamp_us(PyObject *v, int64_t *us) noexcept nogil:

@@ -96,16 +96,19 @@ cdef extern from "text.h" nogil:
         char process_name[32]
         char thread_name[32]
         int nested
+        uint8_t starts[4]
         char text[256]
     lc_here lc_this_thread
     uint8_t *lc_quote1(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_quote_short(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_field(uint8_t *to, int key, const void *source, size_t n)
     uint8_t *lc_characters(uint8_t *to, const void *source, int kind, size_t n, bint quoted, int *bad)
+    uint8_t *lc_uint(uint8_t *to, uint64_t v)
     uint8_t *lc_int(uint8_t *to, int64_t v)
     uint8_t *lc_float(uint8_t *to, double v)
     uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last)
     bint lc_is_plain_time(const uint8_t *p, size_t n)
+    bint lc_read_time(const uint8_t *p, size_t n, int64_t *us)
     void lc_prefetch "__builtin_prefetch"(const void *p)
     uint8_t *lc_micro(uint8_t *to, uint32_t us)
     long long llrint(double v)

@@ -17,6 +17,7 @@ cdef inline void _open_field(Document *doc, int key, bint text) noexcept nogil:
         doc.pairs += 1
     else:
         memcpy(doc.p, k.text, LC_SLACK)        # a constant size compiles to two registers
+        doc.starts[key] = <uint32_t> (doc.p - doc.base) + k.n + 4
         doc.p += k.n + 4 + text
 
 
@@ -99,6 +100,7 @@ cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
 cdef int _write_time(Document *doc, int64_t us) noexcept nogil:
     if _reserve(doc, 4 * LC_SLACK) < 0:
         return -1
+    doc.created_us = us
     _open_field(doc, KEY_TIMESTAMP, True)
     doc.p = lc_time(doc.p, us, doc.thread)
     return _close_field(doc, True)
@@ -154,7 +156,7 @@ cdef int _write_key(Document *doc, PyObject *key, bint moves) noexcept nogil:
         return -1
     if doc.sanitized != sanitized:
         return 1
-    if doc.nested:
+    if doc.nested or doc.rules != NULL:
         doc.names += <size_t> (doc.p - doc.base) - doc.value_start + BRACES
     if not doc.pair_block:
         return _append(doc, b'":', 2)
@@ -239,7 +241,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             else:
                 memcpy(p, cached.text, 32)
                 p += cached.size
-                if doc.nested:
+                if doc.nested or doc.rules != NULL:
                     doc.names += <size_t> PyUnicode_GET_LENGTH(k) + BRACES
             if p == doc.p:
                 p = _put_name(p, <const uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k),
@@ -299,7 +301,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     return checks and not record and _must_rearrange(doc, doc.moved != moved, d, start, NULL)
 
 
-cdef int _finish_document(Document *doc) noexcept nogil:
+cdef int _finish_document(Document *doc) noexcept:
     # Write the braces or the count, and check the size.
     if doc.pair_block:
         lc_put32(doc.base, doc.pairs)
@@ -311,8 +313,8 @@ cdef int _finish_document(Document *doc) noexcept nogil:
         doc.base[0] = c'{'
         doc.p[0] = c'}'
         doc.p += 1
-        if doc.dotted_from >= 0:
-            if _nest(doc) < 0:
+        if doc.dotted_from >= 0 or doc.rules != NULL:
+            if _arrange(doc) < 0:
                 return -1
         elif doc.id_inside and not doc.flags & K_EVENT_OPEN:
             doc.flags |= <uint8_t> K_NESTED

@@ -43,14 +43,17 @@ ctypedef struct Document:
     uint8_t seen             # SEEN_...
     uint64_t name_bits       # union of CachedName.own_bit
     uint64_t parent_bits     # union of CachedName.parent_bits
-    size_t names             # bytes of names with dots, some of which _nest may write once for several
+    size_t names             # bytes of names, by which _arrange may make the document shorter
+    size_t own_end           # behind the fields of ours of a record
+    uint32_t[KEYS] starts    # offsets of their values
     uint64_t dotted_heads    # those of the names that were written as objects, of their first parts
     bint rearranged          # the fields are checked already
     bint unquoted            # write strings unescaped: at the top of a pair block
-    Py_ssize_t dotted_from   # offset of members that have still to be arranged so, or -1: _nest
+    Py_ssize_t dotted_from   # offset of members that have still to be arranged so, or -1: _arrange
     bint direct              # ... and are written at once, unless two names share one
     bint in_error            # inside the object `error`
-    Py_ssize_t event_at      # offset of the object `event`, or -1; set by _nest
+    Py_ssize_t event_at      # offset of the object `event`, or -1; set by _arrange
+    uint8_t copies           # of the message, if it is there more than once; set by _arrange
     bint stamped             # one of the fields is @timestamp
     bint judges_time         # NEEDS_TIME where it is not plain
     bint no_python           # fail, for no reason (R_NONE), where Python code would run
@@ -61,9 +64,10 @@ ctypedef struct Document:
     bint skip_own            # refuse records of our own loggers
     bint nested              # has objects in place of names with dots
     bint id_inside           # ... and `event` gets the id
+    const Rules *rules       # those of a Form that is made of the document, or NULL
     PyObject *redacted       # entries of a `Redaction`, or NULL
     lc_here *thread          # the thread's cache; records, and mappings that get a time
-    int64_t created_us       # of a mapping that gets a time
+    int64_t created_us       # the time that we gave it
     char ids[IDS]            # of the trace and of the span, for a splice that wants them
 
 
@@ -84,7 +88,7 @@ cdef int _grow(Document *doc, size_t more) noexcept nogil:
     cdef size_t used = <size_t> (doc.p - doc.base)
     cdef size_t want = 2 * <size_t> (doc.end - doc.base)
     cdef uint8_t *heap
-    # _nest may make the document shorter; our own names are less than a segment. _finish_document decides.
+    # _arrange may make the document shorter; our own names are less than a segment. _finish_document decides.
     if used > doc.limit + doc.names + SEGMENT:
         doc.reason = <uint8_t> R_TOO_LARGE
         return -1

@@ -545,7 +545,7 @@ cdef int _decide(Route route, object logger) except -1:
         if hasattr(type(one), "level"):
             raise _Obstacle(f"{name}.level is a property or something else in place of an attribute")
         if handler.ship is not None:
-            raise _Obstacle("its handler makes other documents than ECS, or has before_send")
+            raise _Obstacle("its handler is of Logjam or plog, or has before_send")
         route.handlers[i] = <PyObject *> one
         route.levels[i] = one.level
     route.count = <int> len(ours)

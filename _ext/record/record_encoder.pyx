@@ -24,6 +24,8 @@ cdef class Encoder:
     cdef readonly str labels         # the prefix of fields that move
     # Write objects in place of names with dots, but for `log.level` and `ecs.version`; in ECS, if not flat.
     cdef readonly bint nested
+    cdef readonly Form form          # of the documents; None: that of ECS
+    form: Form | None
     cdef readonly bint timestamp     # give mappings an `@timestamp`, unless they have it
     cdef readonly bint fingerprint   # give records with an exception an `error.fingerprint`
     cdef bint checks_names           # some names need a check
@@ -63,6 +65,7 @@ cdef class Encoder:
                   bint ecs=True,
                   tuple carriers: tuple[str, ...] = ("@metadata",), str identity="id",
                   bint trust_metadata=False, bint flat=False, str labels="labels.", bint nested=False,
+                  Form form=None,
                   bint timestamp=False, bint fingerprint=False, fields: dict[str, Any] | None = None,
                   bound: ContextVar[Any] | None = None, spans: Spans | None = None,
                   tuple redact: tuple[str, ...] = ()):
@@ -73,7 +76,8 @@ cdef class Encoder:
         self.trust_metadata = trust_metadata
         self.flat = flat or pairs
         self.labels = labels
-        self.nested = nested and ecs and not self.flat
+        self.form = form
+        self.nested = nested and ecs and not self.flat and form is None
         self.timestamp = timestamp
         self.fingerprint = fingerprint
         self.lumberjack = "@metadata" in carriers
@@ -258,7 +262,8 @@ cdef class Encoder:
         doc.pair_block = self.pairs
         doc.skip_own = False
         doc.nested = self.nested
-        doc.id_inside = self.nested and self.lumberjack
+        doc.rules = NULL if self.form is None else &self.form.rules
+        doc.id_inside = self.lumberjack and (self.nested or doc.rules != NULL and doc.rules.nested)
         doc.redacted = self.entries
         _start_document(doc, stack, WHOLE, 0)
 
@@ -659,6 +664,7 @@ cdef class Encoder:
                 return status
         if _mark_truncated(doc) < 0:
             return -1
+        doc.own_end = <size_t> (doc.p - doc.base)
         if doc.dotted_from != 0:
             doc.dotted_from = _dotted_from(doc, splice, doc.p - doc.base)
         if splice is not None and _write_splice(doc, splice) < 0:

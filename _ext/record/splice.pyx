@@ -293,7 +293,7 @@ cdef int _write_splice(Document *doc, Splice s) except -2:
     cdef size_t n = <size_t> PyBytes_GET_SIZE(text)
     if _append(doc, PyBytes_AS_STRING(text), n) < 0:
         return -1
-    if doc.nested and not objects:
+    if doc.rules != NULL or doc.nested and not objects:
         doc.names += n
     if trace_at >= 0:
         memcpy(doc.p - n + trace_at, doc.ids, TRACE_DIGITS)

@@ -24,6 +24,8 @@ __all__ = ["Client"]
 
 TAGGED_KIND = TAGGED << K_TOPIC_SHIFT
 
+FLAG = '["truncated"]'
+CUTTER_BYTES = len('{"message":"","log.flags":["truncated"]}')
 ID_BYTES = len('"uuid":"",') + 32
 """The room that a truncated document leaves for its id."""
 
@@ -85,12 +87,24 @@ class Documents:
         except EncodeError:
             if not cuts:
                 raise
-        from logclient.records.revision import fitted
+        return self._fitted(found, found["data"], room)
 
-        flag = '["truncated"]'
-        return fitted(
-            lambda fields: self._encoder.encode({**found, "data": fields}), found["data"], room, flag
-        )[0]
+    def _fitted(self, found: dict[str, Any], data: dict[str, str], room: int) -> bytes:
+        """Encode a document with as much of its message as `room` bytes have room for, and a flag."""
+        message, other = data.get("message"), data.get("log.flags", FLAG)
+        if message is None:
+            return self._encoder.encode(found)[0]
+        moved = {} if other == FLAG else {"labels.log_flags": other}
+
+        def encoded(text: str) -> bytes:
+            fields = {**data, **moved, "message": text, "log.flags": FLAG}
+            return self._encoder.encode({**found, "data": fields})[0]
+
+        bound = max(0, room - len(encoded(""))) + CUTTER_BYTES
+        cutter = Encoder(max_event_bytes=bound, truncate=True, ecs=False, carriers=())
+        # One that would fit without the flag gets it, too.
+        cut = json.loads(cutter.encode({"message": message + "-" * CUTTER_BYTES})[0])["message"]
+        return encoded(cut[: len(message)])
 
     def text(self, text: str) -> dict[str, Any]:
         """Return the event document of a plain text, without its id."""

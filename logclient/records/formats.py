@@ -1,34 +1,20 @@
 """Documents in other forms than ECS: the option ``format``.
 
-Each is made of the document in ECS, whose names have dots. docs/events.md has a table of the names.
-
-In `logstash` and `json` a field of the application with one of our names moves below ``labels``. In `gelf`
-null is left out.
+A form is a table: what becomes of the fields with these names in ECS. docs/events.md shows it. To add a form
+is to add a table.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
-from logclient.records import times
+from logclient._ext.record import Form
 from logclient.standard import json
 
-Document = dict[str, Any]
+__all__ = ["ATTRIBUTES", "FORMS", "RESOURCE", "form"]
 
-
-class Form(NamedTuple):
-    """A form of documents."""
-
-    make: Callable[[Document], Document]  # of one in ECS, which it may change
-    ecs: bool = False  # the names that are left belong to ECS
-    nested: bool = False  # names with dots become objects
-
-
-_SEVERITIES = {
+LEVELS = {
     "trace": (1, 7), "debug": (5, 7), "info": (9, 6), "notice": (10, 5), "success": (10, 5),
     "warning": (13, 4), "warn": (13, 4), "error": (17, 3), "critical": (21, 2), "fatal": (21, 2),
     "alert": (22, 1), "emergency": (24, 0),
@@ -79,109 +65,65 @@ RESOURCE = {
     "kubernetes.node.name": "k8s.node.name",
     "kubernetes.namespace": "k8s.namespace.name",
 }
-_ODD = re.compile(r"[^\w.-]", re.ASCII)
+
+# Rules: the name in ECS, the new name, behind that of the object which it goes into; and what becomes of the
+# value (`CONVERSIONS` in _ext/record/forms.pyx). Members are written in this order, those of an object
+# together, and all other fields behind them.
+_Rules = Iterable[tuple[str, str, str]]
 
 
-def form(name: str, host: str) -> Form:
-    """Return the form ``logstash``, ``otel``, ``gelf`` or ``json``; `gelf` needs the name of this machine."""
-    return {
-        "logstash": Form(_logstash, ecs=True, nested=True),
-        "otel": Form(_otel),
-        "gelf": Form(partial(_gelf, host=host)),
-        "json": Form(_json, ecs=True),
-    }[name]
+def _renamed(names: dict[str, str], prefix: str = "", how: str = "") -> _Rules:
+    return [(name, prefix + ours, how) for name, ours in names.items()]
 
 
-def _json(document: Document) -> Document:
-    made = _taken(document, {"@timestamp": "@timestamp", "message": "message"})
-    if "log.level" in document:
-        made["level"] = _upper(document.pop("log.level"))
-    document.pop("ecs.version", None)
-    made |= _taken(document, _PLAIN)
-    for name, value in document.items():
-        if name == "level" or name in _PLAIN.values():
-            times.put(made, f"labels.{name}", value)
-        else:
-            made[name] = value
-    return made
+_NO_VERSION = ("ecs.version", "", "leave out")
+_TIME = ("@timestamp", "@timestamp", "")
+_FLAT: _Rules = (
+    ("message", "message", ""),
+    ("log.level", "level", "upper"),
+    _NO_VERSION,
+    *_renamed(_PLAIN),
+)
+_GELF: _Rules = (
+    ("", '"version":"1.1"', "constant"),
+    ("host.name", "host", "host"),
+    ("message", "short_message", "short message"),
+    ("@timestamp", "timestamp", "seconds"),
+    ("error.stack_trace", "full_message", "full message"),
+    ("log.level", "level", "syslog"),
+    ("log.level", "_level", "other level"),
+    _NO_VERSION,
+    ("host.name", "_host.name", "plain"),
+    *[rule for rule in _renamed(_PLAIN, "_", "plain") if rule[0] != "error.stack_trace"],
+)
+_OTEL: _Rules = (
+    ("@timestamp", "Timestamp", "nanoseconds"),
+    ("log.level", "SeverityText", "upper"),
+    ("log.level", "SeverityNumber", "severity"),
+    ("message", "Body", "body"),
+    ("trace.id", "TraceId", ""),
+    ("span.id", "SpanId", ""),
+    _NO_VERSION,
+    ("log.logger", "InstrumentationScope/Name", ""),
+    *_renamed(RESOURCE, "Resource/"),
+    *_renamed(ATTRIBUTES, "Attributes/"),
+)
+FORMS: dict[str, tuple[_Rules, dict[str, Any]]] = {
+    "logstash": (
+        (_TIME, ("@version", '"@version":"1"', "constant"), *_FLAT),
+        {"nested": True, "moves": True},
+    ),
+    "otel": (_OTEL, {"levels": LEVELS, "others": "Attributes"}),
+    "gelf": (_GELF, {"levels": LEVELS, "prefixed": True}),
+    "json": ((_TIME, *_FLAT), {"moves": True}),
+}
+"""The rules of each form, and what becomes of all other fields (see `Form`)."""
 
 
-def _taken(document: Document, names: dict[str, str]) -> Document:
-    """Take fields out of a document, and return them under other names."""
-    return {ours: document.pop(name) for name, ours in names.items() if name in document}
-
-
-def _logstash(document: Document) -> Document:
-    made = _json({name: value for name, value in document.items() if name != "@version"})
-    time = made.pop("@timestamp", None)
-    return {"@timestamp": time, "@version": "1", **made} if time is not None else {"@version": "1", **made}
-
-
-def _gelf(document: Document, host: str) -> Document:
-    message = document.pop("message", None)
-    trace = document.pop("error.stack_trace", None)
-    level = document.pop("log.level", None)
-    time = _time(document)
-    document.pop("ecs.version", None)
-    made: Document = {
-        "version": "1.1",
-        "host": _text(document.get("host.name") or host) or "unknown",
-        "short_message": _text("" if message is None else message) or "-",
-        "timestamp": time / 1e6,
-    }
-    if trace is not None:
-        made["full_message"] = f"{made['short_message']}\n{_text(trace)}"
-    severity = _severity(level)
-    if severity is not None:
-        made["level"] = severity[1]
-    elif level is not None:
-        document["level"] = level
-    for name, value in document.items():
-        if value is None:
-            continue
-        plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-        kept = "_" + _ODD.sub("_", _PLAIN.get(name, name))
-        times.put(made, f"{kept}_" if kept == "_id" else kept, value if plain else _text(value))
-    return made
-
-
-def _otel(document: Document) -> Document:
-    time = _time(document)
-    document.pop("ecs.version", None)
-    made: Document = {"Timestamp": str(time * 1000)}
-    if "log.level" in document:
-        level = document.pop("log.level")
-        made["SeverityText"] = _upper(level)
-        severity = _severity(level)
-        if severity is not None:
-            made["SeverityNumber"] = severity[0]
-    made["Body"] = document.pop("message", None)
-    made |= _taken(document, {"trace.id": "TraceId", "span.id": "SpanId"})
-    if "log.logger" in document:
-        made["InstrumentationScope"] = {"Name": document.pop("log.logger")}
-    resource, attributes = _taken(document, RESOURCE), _taken(document, ATTRIBUTES)
-    for name, value in document.items():
-        times.put(attributes, name, value)
-    if resource:
-        made["Resource"] = resource
-    if attributes:
-        made["Attributes"] = attributes
-    return made
-
-
-def _severity(level: Any) -> tuple[int, int] | None:
-    return _SEVERITIES.get(level.lower()) if isinstance(level, str) else None
-
-
-def _upper(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _time(document: Document) -> int:
-    """Take the time out of a document, and return its microseconds since 1970."""
-    found = times.read(document.pop("@timestamp", None)) or datetime.now(UTC)
-    return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+def form(name: str, host: str) -> Form | None:
+    """Return a form; None: it is one of ECS. `host` is the name of this machine."""
+    if name not in FORMS:
+        return None
+    rules, options = FORMS[name]
+    quoted = json.dumps(host or "unknown", ensure_ascii=False).encode(errors="replace").decode()
+    return Form(rules, host=quoted, **options)

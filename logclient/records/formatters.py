@@ -41,7 +41,7 @@ from logclient.errors import ConfigError
 from logclient.records import context
 
 if TYPE_CHECKING:
-    from logclient.records.formats import Form
+    from logclient._ext.record import Form
 
 __all__ = ["ECS_VERSION", "DocumentFormatter", "EcsFormatter", "timestamp"]
 
@@ -85,23 +85,17 @@ class DocumentFormatter(logging.Formatter):
         self._make_encoders()
 
     def _make_encoders(self) -> None:
-        self._form = _form(self._name)
         self._encoder = Encoder(
             max_event_bytes=1 << 31,
             nested=self._name == "ecs",
+            form=_form(self._name),
             fingerprint=self.error_fingerprint,
             fields=self.fields,
             bound=context.current,
         )
-        if self._form is not None:
-            from json import loads
-
-            self._loads = loads
-            self._final = Encoder(max_event_bytes=1 << 31, ecs=self._form.ecs, nested=self._form.nested)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_encoder", "_final", "_form", "_loads")
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        return {name: value for name, value in self.__dict__.items() if name != "_encoder"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -116,10 +110,7 @@ class DocumentFormatter(logging.Formatter):
         own = type(self).formatException is not DocumentFormatter.formatException
         if own and record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
-        body = self._encoder.encode_record(record)[0]
-        if self._form is not None:
-            body = self._final.encode(self._form.make(self._loads(body)))[0]
-        return body.decode()
+        return self._encoder.encode_record(record)[0].decode()
 
     def formatException(self, ei: Any) -> str:
         """Return the text of an exception, equal to that of ``logging.Formatter``."""
@@ -151,9 +142,10 @@ def _form(name: str) -> Form | None:
     from logclient.records.formats import form
     from logclient.records.host import node_name
 
-    if name not in ("logstash", "otel", "gelf", "json"):
+    made = form(name, node_name())
+    if made is None:
         raise ConfigError(f"form: must be ecs, ecs_dotted, logstash, otel, gelf or json, got {name!r}")
-    return form(name, node_name())
+    return made
 
 
 def timestamp() -> str:

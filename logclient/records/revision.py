@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient._ext.constants import FILTER_BEFORE_SEND, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import REDACTED, Encoder, record_level
-from logclient.errors import EncodeError, QueueFull
+from logclient.errors import QueueFull
 from logclient.records.times import corrected
 from logclient.standard import json
 
@@ -23,17 +23,13 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Step = Callable[[Document], Any]
 
-FLAG = ["truncated"]
-PLAIN = Encoder(max_event_bytes=1 << 40, ecs=False, carriers=())  # makes JSON of what steps return
-CUTTER_BYTES = len('{"message":"","log.flags":["truncated"]}')
-
 
 class Revision:
     """Makes documents for the application to change.
 
     `draft` encodes what the application logs or sends; each step returns the document to go on with, or None;
     `final` encodes that, and its queue counts. `put` ships a body with a level and a kind, and may raise
-    QueueFull; `report` is called with an error of a step. `form` makes another form of what the steps return.
+    QueueFull; `report` is called with an error of a step.
     """
 
     def __init__(
@@ -43,7 +39,6 @@ class Revision:
         steps: tuple[Step, ...],
         put: Callable[[bytes, int, int], object],
         report: Callable[[BaseException], object],
-        form: Callable[[Document], Document] | None = None,
     ) -> None:
         assert final.queue is not None
         self.draft = draft
@@ -52,7 +47,6 @@ class Revision:
         self._steps = steps
         self._put = put
         self._report = report
-        self._form = form
 
     def make(self, event: Any) -> tuple[bytes, int] | None:
         """Return body and kind of what to send for a mapping or a string.
@@ -83,53 +77,16 @@ class Revision:
                 if not isinstance(document, Mapping):
                     raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
             document = dict(document)
-            if self._steps:
-                if document.get("@timestamp", time) is not time:
-                    document = corrected(document)[0]
-                if self._form is not None:
-                    body, _, *changed = PLAIN.encode(document)
-                    self._queue.count_changed(*changed)
-                    document = json.loads(body)
-            made = document if self._form is None else self._form(dict(document))
+            if document.get("@timestamp", time) is not time:
+                document = corrected(document)[0]
         except BaseException as error:
             # It may have been there to remove secrets: the event is not sent. And nothing may leave a log
             # call, not even what a signal handler raises meanwhile.
             self._report(error)
             return bytes([R_UNENCODABLE]), K_TOMB
-        final, form = self._final, self._form
-        try:
-            body, flags, *changed = final.encode(made)
-        except EncodeError:
-            if form is None or not final.truncate:
-                raise
-            body, flags, *changed = fitted(
-                lambda fields: final.encode(form(fields)), document, final.max_event_bytes
-            )
+        body, flags, *changed = self._final.encode(document)
         self._queue.count_changed(*changed)
         return body, flags
-
-
-def fitted(
-    encode: Callable[[Document], tuple[bytes, int, int, int]],
-    document: Document,
-    limit: int,
-    flag: Any = FLAG,
-) -> tuple[bytes, int, int, int]:
-    """Encode a document with as much of its message as `limit` bytes have room for, and a flag."""
-    message, other = document.get("message"), document.get("log.flags", flag)
-    if not isinstance(message, str):
-        return encode(document)
-    moved = {} if other == flag else {"labels.log_flags": other}
-
-    def encoded(text: str) -> tuple[bytes, int, int, int]:
-        return encode({**document, **moved, "message": text, "log.flags": flag})
-
-    one, two = (len(encoded(text)[0]) for text in ("-", "--"))
-    room = max(0, (limit - one) // max(1, two - one) + 1)  # GELF may repeat the message
-    cutter = Encoder(max_event_bytes=room + CUTTER_BYTES, truncate=True, ecs=False, carriers=())
-    # One that would fit without the flag gets it, too.
-    cut = json.loads(cutter.encode({"message": message + "-" * CUTTER_BYTES})[0])["message"]
-    return encoded(cut[: len(message)])
 
 
 def replace_patterns(patterns: tuple[str, ...]) -> Step:

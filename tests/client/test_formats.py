@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -17,11 +18,14 @@ from hypothesis import strategies as st
 import logclient
 from logclient import ConfigError
 from logclient._ext.record import Encoder
+from logclient.records.formats import form
 from logclient.records.formatters import DocumentFormatter, EcsFormatter
+from logclient.records.times import corrected
 from logclient.testing.lumberjack import Collector
+from tests.oracle import formats
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
-from tests.support.record_fields import FIELDS, record_of
+from tests.support.record_fields import FIELDS, NAMES, members_of, record_of
 
 FORMS = ("logstash", "otel", "gelf", "json")
 GELF = ("version", "host", "short_message", "full_message", "timestamp", "level")
@@ -162,6 +166,81 @@ def test_every_value_of_a_record_arrives(name: str, common: dict[str, Any], extr
         for field, value in made.items():
             assert field[:1] == "_" or field in GELF
             assert isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value))
+
+
+FORM_NAMES = st.sampled_from(
+    (
+        "level", "level.a", "pid", "pid.x", "line.x.y", "file_name", "stack_trace", "error_type.a",
+        "code.file.path", "code.line.number.x", "thread.id", "exception.type", "id", "id_", "_id", "a b",
+        "a_b", "a-b", "x'y", "\\", "\n", "ž", "ł.ž", "@version", "version", "host.id", "host.name",
+        "service.version", "kubernetes.namespace", "labels.pid", "labels.pid_x", "labels.level_2",
+        "labels.line.x", "log.level", "ecs.version", "log.logger", "error.stack_trace", "process.pid",
+        "process.name", "span.id", "event.pid", "message.x", "x..y", "pid..x",
+    )
+)  # fmt: skip
+FORM_KEYS = st.sampled_from(("pid", "level", "a", "x.y", ',":'))
+FORM_VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+        st.sampled_from(("", "Warning", "fatal", 'a"b', "\\", ',:"', "ﬃ", 0, 0.0, -0.0)),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(FORM_KEYS | st.text(max_size=3), inner, max_size=3),
+    ),
+    max_leaves=5,
+)  # fmt: skip
+FORM_FIELDS = st.dictionaries(NAMES | FORM_NAMES, FORM_VALUES, max_size=6)
+TIMES = st.sampled_from(
+    (
+        None, "2026-01-01T00:00:00Z", "1969-12-31T23:59:59.9+00:30", "2024-02-29T12:00:00.123456789-05:59",
+        "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00+01:00",
+        "9999-12-31T23:59:59-01:00", "1970-01-01T00:00:00Z", "2000-03-01T00:00:00.000001Z", "yesterday",
+    )
+)  # fmt: skip
+LEVEL_NAMES = st.sampled_from(
+    ("INFO", "debug", "Loud", "straße", "a\\n\x1f\"", None, 5, "Emergency", "", "WARNIN")
+)  # fmt: skip
+
+
+def _assert_form(name: str, made: tuple[bytes, int, int, int], draft: dict[str, Any], host: str) -> None:
+    draft = json.loads(json.dumps(draft))
+    found, expected = members_of(made[0]), formats.make(name, draft, host)
+    if "@timestamp" not in draft and name in ("otel", "gelf"):
+        time = "Timestamp" if name == "otel" else "timestamp"
+        if abs(float(found[time]) - float(expected[time])) / (1e9 if name == "otel" else 1) < PATIENCE:
+            expected[time] = found[time]  # now
+    assert found == expected
+
+
+@examples(int(os.environ.get("LOGCLIENT_EXAMPLES", "2000")))
+@given(
+    st.sampled_from(FORMS), FORM_FIELDS, FORM_FIELDS, LEVEL_NAMES, st.sampled_from((None, KeyError("späť"))),
+    st.sampled_from(("text", "", 'a"\n\\', {"message": 7}, {"a": 1})),
+)  # fmt: skip
+def test_a_record_has_the_form_of_the_reference(
+    name: str, common: dict[str, Any], extra: dict[str, Any], level: Any, error: Exception | None, msg: Any
+) -> None:
+    record = record_of(extra, msg=msg, args=())
+    record.levelname = level
+    if error is not None:
+        record.exc_info = (type(error), error, None)
+    rules: dict[str, Any] = {"fields": common, "fingerprint": True}
+    made = Encoder(**rules, form=form(name, "box")).encode_record(record)
+    _assert_form(name, made, members_of(Encoder(**rules).encode_record(record)[0]), "box")
+
+
+@examples(int(os.environ.get("LOGCLIENT_EXAMPLES", "2000")))
+@given(st.sampled_from(FORMS), FORM_FIELDS, FORM_FIELDS, TIMES, st.sampled_from(("id", "none")))
+def test_a_mapping_has_the_form_of_the_reference(
+    name: str, common: dict[str, Any], event: dict[str, Any], time: str | None, identity: str
+) -> None:
+    event = event if time is None else {"@timestamp": time, **event}
+    if "@timestamp" in event:
+        event = corrected(event)[0]  # as each client does
+    rules: dict[str, Any] = {"fields": common, "identity": identity}
+    made = Encoder(**rules, form=form(name, 'b"x')).encode(event)
+    _assert_form(name, made, members_of(Encoder(**rules).encode(event)[0]), 'b"x')
 
 
 class TestClients:
