@@ -163,8 +163,8 @@ class Client(FastClient):
 
             # The steps see names with dots, whatever is made of them afterwards.
             draft = Encoder(**_common_fields(config), **{**options, "nested": False, "pairs": False})
-            encoder = Encoder(queue, form=form, **options)
-            self.revision = Revision(draft, encoder, steps, self.sink.put_or_raise, self.sink.report_step)
+            encoder = Encoder(queue, form=form, whole=True, **options)
+            self.revision = Revision(draft, encoder, steps, self.sink)
         self.sink.bind(encoder, self.revision)
         self._bind(encoder, self.sink, revises=self.revision is not None)
         self._sample(config)
@@ -520,11 +520,10 @@ class Sink(Producer):
         """Send what the revision makes of an event."""
         assert self.revision is not None
         try:
-            revised = self.revision.make(event)
+            return self.revision.send(event, level)
         except (TypeError, ValueError) as error:
             self.lost(error, level)
             raise
-        return 0 if revised is None else self.put_or_raise(revised[0], level, revised[1])
 
     def report_step(self, error: BaseException) -> None:
         """Report what ``before_send`` has raised."""

@@ -323,7 +323,6 @@ cdef int64_t _rename(Arranger *a, list kept) except -1:
     cdef const uint8_t *p
     cdef const uint8_t *end
     cdef const Rule *rule
-    cdef const Value *v
     cdef Member *m
     cdef Member inner
     cdef lc_block block
@@ -335,8 +334,7 @@ cdef int64_t _rename(Arranger *a, list kept) except -1:
     cdef int64_t moved = 0
     for i in range(0 if r.moves else r.rule_count):
         rule = &r.rules[i]
-        v = &a.values[rule.source]
-        if rule.place == r.others and (_is_kept(rule.how, v) or not _is_left_out(a, rule.how, v)):
+        if rule.place == r.others and _is_written(a, rule.how, &a.values[rule.source]):
             taken.add(PyUnicode_DecodeUTF8(rule.text + 2, rule.n - 4, NULL))
     for i in range(a.n if r.moves else 0):
         m = &a.members[i]
@@ -535,15 +533,15 @@ cdef inline bint _is_kept(uint8_t how, const Value *v) noexcept nogil:
         v.at[0] == c'"' or v.at[0] == c'-' or c'0' <= v.at[0] <= c'9'))
 
 
-# Return whether a rule writes nothing for a value that it does not keep.
-cdef inline bint _is_left_out(Arranger *a, uint8_t how, const Value *v) noexcept nogil:
-    if how >= HOST or how == UPPER:
-        return v.at == NULL and how == UPPER
-    if v.at == NULL or how == LEFT_OUT:
+# Return whether a rule writes something for a value.
+cdef inline bint _is_written(Arranger *a, uint8_t how, const Value *v) noexcept nogil:
+    if v.at == NULL or how >= HOST:
+        return how >= HOST
+    if how == AS_IT_IS or how == UPPER:
         return True
     if how == SEVERITY or how == SYSLOG:
-        return a.level == NULL
-    return v.at[0] == c'n' or how == OTHER_LEVEL and a.level != NULL
+        return a.level != NULL
+    return how != LEFT_OUT and v.at[0] != c'n' and (how != OTHER_LEVEL or a.level == NULL)
 
 
 # Write a value as a rule says.
@@ -700,12 +698,10 @@ cdef int _put_all(Document *doc, Arranger *a) noexcept:
     cdef const Rule *rule
     cdef const Value *v
     cdef uint32_t i
-    cdef bint kept
     for i in range(0 if r == NULL else r.rule_count):
         rule = &r.rules[i]
         v = &a.values[rule.source]
-        kept = _is_kept(rule.how, v)
-        if not kept and _is_left_out(a, rule.how, v):
+        if not _is_written(a, rule.how, v):
             continue
         if rule.place != a.place and _enter_place(a, rule.place) < 0:
             return -1
@@ -713,7 +709,10 @@ cdef int _put_all(Document *doc, Arranger *a) noexcept:
             return -1
         memcpy(out.p, rule.text, sizeof(rule.text))
         out.p += rule.n
-        if rule.how != CONSTANT and (_put_value(out, v) if kept else _put_by_rule(a, rule.how, v)) < 0:
+        if _is_kept(rule.how, v):
+            if _put_value(out, v) < 0:
+                return -1
+        elif rule.how != CONSTANT and _put_by_rule(a, rule.how, v) < 0:
             return -1
     if r != NULL and r.others != a.place and a.n and _enter_place(a, r.others) < 0:
         return -1
@@ -785,3 +784,44 @@ cdef int _arrange(Document *doc) noexcept:
     if a.members != room:
         free(a.members)
     return status
+
+
+# Documents as dicts.
+
+cdef object _object_of(const Value *v, object scan):
+    """Return the object that JSON stands for; `scan` reads what is neither plain text nor a short integer."""
+    cdef size_t i, negative = v.at[0] == c'-'
+    cdef int64_t number = 0
+    if v.at[0] == c'"' and memchr(v.at, c'\\', v.n) == NULL:
+        return PyUnicode_DecodeUTF8(<const char *> v.at + 1, <Py_ssize_t> v.n - 2, NULL)
+    for i in range(negative, v.n):
+        if not c'0' <= v.at[i] <= c'9' or i > 17:
+            return scan(_text(v), 0)[0]
+        number = number * 10 + v.at[i] - c'0'
+    return -number if negative else number
+
+
+cdef dict _read_document(Document *doc, object scan):
+    cdef dict made = {}
+    cdef const uint8_t *p
+    cdef const uint8_t *end
+    cdef lc_block block
+    cdef Member m
+    cdef Value name
+    cdef int key = 0
+    if _reserve(doc, SCAN_PAD) < 0:
+        raise MemoryError()
+    p = block.at = doc.base
+    end = doc.p - 1
+    block.special = lc_special(p)
+    while p + 1 < end:
+        p = _read_member(&block, p, end, &m)
+        # Most are fields of ours, in their order.
+        while key < KEY_METADATA and not _is(&m.name, lc_keys[key].text + 2, lc_keys[key].n):
+            key += 1
+        if key < KEY_METADATA:
+            made[RECORD_NAMES[key]] = _object_of(&m.value, scan)
+        else:
+            name = Value(m.name.at - 1, m.name.n + 2)
+            made[_object_of(&name, scan)] = _object_of(&m.value, scan)
+    return made

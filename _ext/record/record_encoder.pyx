@@ -26,6 +26,7 @@ cdef class Encoder:
     cdef readonly bint nested
     cdef readonly Form form          # of the documents; None: that of ECS
     form: Form | None
+    cdef readonly bint whole         # mappings are whole documents, in which names share their first parts
     cdef readonly bint timestamp     # give mappings an `@timestamp`, unless they have it
     cdef readonly bint fingerprint   # give records with an exception an `error.fingerprint`
     cdef bint checks_names           # some names need a check
@@ -65,7 +66,7 @@ cdef class Encoder:
                   bint ecs=True,
                   tuple carriers: tuple[str, ...] = ("@metadata",), str identity="id",
                   bint trust_metadata=False, bint flat=False, str labels="labels.", bint nested=False,
-                  Form form=None,
+                  Form form=None, bint whole=False,
                   bint timestamp=False, bint fingerprint=False, fields: dict[str, Any] | None = None,
                   bound: ContextVar[Any] | None = None, spans: Spans | None = None,
                   tuple redact: tuple[str, ...] = ()):
@@ -77,6 +78,7 @@ cdef class Encoder:
         self.flat = flat or pairs
         self.labels = labels
         self.form = form
+        self.whole = whole
         self.nested = nested and ecs and not self.flat and form is None
         self.timestamp = timestamp
         self.fingerprint = fingerprint
@@ -197,7 +199,7 @@ cdef class Encoder:
             EncodeError: a mapping that cannot be read, or a document that is too large.
             EncodeTypeError: it is neither.
         """
-        return self._encode(obj, False, None)
+        return self._encode(obj, False, None, None)
 
     def encode_record(self, record: logging.LogRecord,
                       made: str | dict[str, Any] | None = None) -> tuple[bytes, int, int, int]:
@@ -207,7 +209,39 @@ cdef class Encoder:
         """
         if made is not None and not isinstance(made, (str, dict)):
             raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
-        return self._encode(record, True, made)
+        return self._encode(record, True, made, None)
+
+    def read(self, obj: Mapping[Any, Any] | str,
+             scan: Callable[[str, int], tuple[Any, int]]) -> tuple[dict[str, Any], int, int]:
+        """Return the document of a mapping or a string, as ``json.loads`` reads that of ``encode``.
+
+        `scan` is ``raw_decode`` of a ``json.JSONDecoder``. The other results are the last two of ``encode``.
+        """
+        return self._encode(obj, False, None, scan)
+
+    def read_record(self, record: logging.LogRecord, scan: Callable[[str, int], tuple[Any, int]],
+                    made: str | dict[str, Any] | None = None) -> tuple[dict[str, Any], int, int]:
+        """Return the document of a LogRecord as ``read`` does; `made`: see ``encode_record``."""
+        return self._encode(record, True, made, scan)
+
+    def put_mapping(self, obj: Mapping[Any, Any], uint8_t level) -> int:
+        """Encode a mapping into the queue; return a sequence, or a code as ``EventQueue.push``.
+
+        Raises:
+            EncodeError: as for ``encode``.
+        """
+        cdef lc_here *thread = &lc_this_thread
+        cdef uint8_t reason = <uint8_t> R_UNENCODABLE
+        cdef int64_t seq = NOT_ENCODED
+        cdef int nested = lc_enter(thread, False)
+        if nested >= 0:
+            try:
+                seq = self.put(obj, level, thread, &reason)
+            finally:
+                lc_leave(thread, nested)
+        if seq == NOT_ENCODED:
+            raise _error(reason, obj, self.max_event_bytes)
+        return seq
 
     cdef int64_t put(self, object obj, uint8_t level, lc_here *thread, uint8_t *reason) except? -9:
         # Encode a mapping or a string into the queue. Returns NOT_ENCODED, with the reason, if it cannot be.
@@ -229,7 +263,7 @@ cdef class Encoder:
             free(heap)
         return seq
 
-    cdef object _encode(self, object obj, bint is_record, object made):
+    cdef object _encode(self, object obj, bint is_record, object made, object scan):
         cdef Document doc
         cdef int64_t created_us = 0
         cdef uint8_t level
@@ -250,6 +284,8 @@ cdef class Encoder:
                 status = self._encode_mapping(&doc, stack, thread, obj)
             if status < 0:
                 raise _error(doc.reason, obj, self.max_event_bytes)
+            if scan is not None:
+                return _read_document(&doc, scan), doc.sanitized, doc.moved
             return (PyBytes_FromStringAndSize(<char *> doc.base, doc.p - doc.base),
                     <int> K_DOCUMENT | doc.flags, doc.sanitized, doc.moved)
         finally:
@@ -401,7 +437,7 @@ cdef class Encoder:
     # Return 0, -1, NEEDS_REARRANGING or NEEDS_TIME.
     cdef int _write_mapping(self, Document *doc, dict d, Splice splice) except -2:
         cdef size_t start = <size_t> (doc.p - doc.base)
-        doc.direct = doc.nested and (splice is None or splice.objects is not None)
+        doc.direct = doc.nested and not self.whole and (splice is None or splice.objects is not None)
         cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
         if status == NEEDS_NESTING or (
                 status == 0 and splice is not None and doc.dotted_heads & splice.head_bits):

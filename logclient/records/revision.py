@@ -1,14 +1,13 @@
 """Documents that the application sees, and may change, before they are sent: ``before_send`` and patterns.
 
-A document is made as always, read back as a dict, handed to each step, and encoded again. That costs several
-times as much as the document itself; names in ``redact`` cost next to nothing and need none of this.
+A document is made as always, read back as a dict, handed to each step, and encoded in the form to send. Names
+in ``redact`` cost next to nothing and need none of this.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext.constants import FILTER_BEFORE_SEND, K_TOMB, R_UNENCODABLE
@@ -28,25 +27,17 @@ class Revision:
     """Makes documents for the application to change.
 
     `draft` encodes what the application logs or sends; each step returns the document to go on with, or None;
-    `final` encodes that, and its queue counts. `put` ships a body with a level and a kind, and may raise
-    QueueFull; `report` is called with an error of a step.
+    `final` encodes that, into its queue; `sink` is the `client.Sink` of that queue.
     """
 
-    def __init__(
-        self,
-        draft: Encoder,
-        final: Encoder,
-        steps: tuple[Step, ...],
-        put: Callable[[bytes, int, int], object],
-        report: Callable[[BaseException], object],
-    ) -> None:
+    def __init__(self, draft: Encoder, final: Encoder, steps: tuple[Step, ...], sink: Any) -> None:
         assert final.queue is not None
         self.draft = draft
         self._final = final
         self._queue = final.queue
         self._steps = steps
-        self._put = put
-        self._report = report
+        self._sink = sink
+        self._scan = json.JSONDecoder().raw_decode
 
     def make(self, event: Any) -> tuple[bytes, int] | None:
         """Return body and kind of what to send for a mapping or a string.
@@ -54,19 +45,45 @@ class Revision:
         It is a tombstone if a step breaks, and None if a step holds the event back, which is counted. An
         EncodeError, of it or of what the steps made, is not counted.
         """
-        return self._revised(self.draft.encode(event))
+        revised = self._revised(self.draft.read(event, self._scan))
+        if not isinstance(revised, dict):
+            return None if revised is None else (revised, K_TOMB)
+        body, kind, *changed = self._final.encode(revised)
+        self._queue.count_changed(*changed)
+        return body, kind
+
+    def send(self, event: Any, level: int) -> int:
+        """Queue what `make` would make; return its sequence, or 0 if it is held back or dropped.
+
+        Raises:
+            EncodeError: as for `make`.
+            QueueFull: with ``overflow=raise``.
+        """
+        return self._put(self._revised(self.draft.read(event, self._scan)), level)
 
     def ship(self, record: logging.LogRecord, made: Any) -> None:
-        """Ship a log record as `make` says; `made` is the result of the application's formatter, or None."""
-        revised = self._revised(self.draft.encode_record(record, made))
-        if revised is not None:
-            with suppress(QueueFull):  # it is counted
-                self._put(revised[0], record_level(getattr(record, "levelno", 0)), revised[1])
+        """Queue a log record as `send` does; `made` is the result of the application's formatter, or None."""
+        revised = self._revised(self.draft.read_record(record, self._scan, made))
+        try:
+            self._put(revised, record_level(getattr(record, "levelno", 0)))
+        except QueueFull:
+            return  # it is counted
 
-    def _revised(self, encoded: tuple[bytes, int, int, int]) -> tuple[bytes, int] | None:
-        body, _, *changed = encoded
-        self._queue.count_changed(*changed)
-        document: Any = json.loads(body)
+    def _put(self, revised: Document | bytes | None, level: int) -> int:
+        if not isinstance(revised, dict):
+            seq = 0 if revised is None else self._sink.put_or_raise(revised, level, K_TOMB)
+        else:
+            seq = self._final.put_mapping(revised, level)
+            if seq <= 0 or self._queue.needs_sender:
+                seq = self._sink.send_slowly(seq, revised, level)
+        return seq
+
+    def _revised(self, draft: tuple[Document, int, int]) -> Document | bytes | None:
+        """Return what the steps make of a document, the body of a tombstone, or None."""
+        document: Any
+        document, sanitized, moved = draft
+        if sanitized or moved:
+            self._queue.count_changed(sanitized, moved)
         time = document.get("@timestamp", self)
         try:
             for step in self._steps:
@@ -76,17 +93,15 @@ class Revision:
                     return None
                 if not isinstance(document, Mapping):
                     raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
-            document = dict(document)
-            if document.get("@timestamp", time) is not time:
-                document = corrected(document)[0]
+            revised: Document = dict(document)
+            if revised.get("@timestamp", time) is not time:
+                revised = corrected(revised)[0]
         except BaseException as error:
             # It may have been there to remove secrets: the event is not sent. And nothing may leave a log
             # call, not even what a signal handler raises meanwhile.
-            self._report(error)
-            return bytes([R_UNENCODABLE]), K_TOMB
-        body, flags, *changed = self._final.encode(document)
-        self._queue.count_changed(*changed)
-        return body, flags
+            self._sink.report_step(error)
+            return bytes([R_UNENCODABLE])
+        return revised
 
 
 def replace_patterns(patterns: tuple[str, ...]) -> Step:

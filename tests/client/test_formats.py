@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import logclient
@@ -241,6 +241,23 @@ def test_a_mapping_has_the_form_of_the_reference(
     rules: dict[str, Any] = {"fields": common, "identity": identity}
     made = Encoder(**rules, form=form(name, 'b"x')).encode(event)
     _assert_form(name, made, members_of(Encoder(**rules).encode(event)[0]), 'b"x')
+
+
+@examples(500)
+@given(FORM_FIELDS, FORM_FIELDS, st.booleans())
+@example({}, {"a": 10**18, "b": -(10**17), "c": 2**63 - 1, "d": -0.0, "e": 1e300}, False)
+def test_a_document_is_read_as_the_standard_library_reads_it(
+    common: dict[str, Any], event: dict[str, Any], is_record: bool
+) -> None:
+    encoder, scan = Encoder(fields=common), json.JSONDecoder().raw_decode
+    if is_record:
+        record = record_of(event)
+        made, *changed = encoder.read_record(record, scan)
+        body, _, *expected = encoder.encode_record(record)
+    else:
+        made, *changed = encoder.read(event, scan)
+        body, _, *expected = encoder.encode(event)
+    assert repr(made) == repr(json.loads(body)) and changed == expected
 
 
 class TestClients:
