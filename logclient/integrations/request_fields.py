@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from logclient import readable
 from logclient.delivery import error_log
 from logclient.errors import described
-from logclient.records import context
+from logclient.records import context, spans
 
 REQUEST_ID = "X-Request-Id"  # header of the request and of its response
 KEY = "logclient.request_id"  # in what a framework keeps for a request whose fields are bound already
@@ -101,6 +101,10 @@ class RequestFields:
 
     def _is_bound(self, now: context.Fields | None) -> bool:
         return now is not None and now.fields.get("http.request.id") == self.id
+
+    def keep_span(self) -> None:
+        """Bind the ids of the active span, for what a server logs after it about an exception."""
+        context.bind(spans.active_fields())
 
     def end(self) -> None:
         """Take the fields away, and what was bound during the request, where they are bound."""

@@ -74,6 +74,8 @@ class RequestContext(Middleware[AsgiApplication]):
             # Servers run each request in a task of its own, and log an exception there.
             if fields.nested or not isinstance(error, Exception):
                 fields.end()
+            else:
+                fields.keep_span()
             raise
         end()
         fields.end()

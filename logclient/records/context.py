@@ -13,14 +13,20 @@ event itself wins over a bound one of the same name, and a bound one over those 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 from weakref import ref
+
+from logclient.records.spans import active_fields
 
 __all__ = ["Binding", "Fields", "bind", "bound", "unbind"]
 
 TAKEN = object()
 """In place of a value: the field is taken away, for as long as the binding lasts."""
+
+LEFT = "__logclient__"
+"""The attribute of an exception with the fields of the innermost block that it has left."""
 
 
 def _nobody() -> None:
@@ -78,7 +84,9 @@ class Binding:
     def __enter__(self) -> Binding:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            _keep(error)
         self.reset()
 
     def reset(self) -> None:
@@ -95,6 +103,17 @@ class Binding:
         elif self._made is not None:
             self._part.owner, self._part.ends = _nobody, True
         self._made = self._before = None
+
+
+def _keep(error: BaseException) -> None:
+    """Note the fields of this context on an exception that leaves it, for `log_uncaught`.
+
+    An exception may be pickled for another process, so only texts are kept.
+    """
+    with suppress(Exception):
+        if not hasattr(error, LEFT):
+            fields = {**bound(), **active_fields()}
+            setattr(error, LEFT, {name: value for name, value in fields.items() if type(value) is str})
 
 
 def _parts(fields: Fields | None) -> list[Part]:

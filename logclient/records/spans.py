@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 from logclient.errors import MissingExtra
 
@@ -37,6 +38,7 @@ class Spans:
         found = getattr(runtime, "_current_context", None)
         known = isinstance(found, ContextVar) and found.get(None) is context.get_current()
         self.variable: ContextVar[Any] | None = found if known else None
+        _made.add(self)
 
     def find(self, context: Any) -> tuple[str, str, Fields] | None:
         """Return the ids of trace and span in hexadecimal digits, and fields about the service, if any."""
@@ -60,6 +62,19 @@ class Spans:
             fields = tuple(service_fields(getattr(resource, "attributes", {})).items())
             self._last = resource, fields
         return fields
+
+
+_made: WeakSet[Spans] = WeakSet()
+
+
+def active_fields() -> dict[str, str]:
+    """Return the fields that the active span gives to events; empty: there is none, or no client asks."""
+    for spans in tuple(_made):
+        found = spans.find(spans.context())
+        if found is not None:
+            trace, span, service = found
+            return {**dict(service), "trace.id": trace, "span.id": span}
+    return {}
 
 
 def service_fields(attributes: Any) -> dict[str, str]:

@@ -123,7 +123,14 @@ class Uncaught:
             code = trace.tb_frame.f_code
             place = code.co_filename, trace.tb_lineno, code.co_name
             trace = trace.tb_next
-        self._handle(self._logger, level, message, place, exc_info, None)
+        fields = getattr(exc_info[1], "__logclient__", None)  # of `bind`, which imports more than this module
+        if fields is None:
+            self._handle(self._logger, level, message, place, exc_info, None)
+        else:
+            from logclient.records.context import bind
+
+            with bind(fields):
+                self._handle(self._logger, level, message, place, exc_info, None)
 
     def _handle(
         self, logger: logging.Logger, level: int, message: str, place: _Place, exc_info: Any, extra: Any

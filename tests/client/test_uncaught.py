@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -64,6 +65,38 @@ class TestExceptions:
         assert (event["log.origin.function"], event["log.origin.file.line"]) == ("fail", 8)
         assert done.code == 1
         assert done.stderr.count("LookupError: größe") == 1
+
+    def test_one_has_the_fields_of_the_innermost_block_that_it_has_left(self) -> None:
+        program = """
+with logclient.bind(job="nightly", step=1):
+    with logclient.bind(step="2", message="of the block"):
+        fail()
+"""
+        [event] = run(program).events
+        assert (event["job"], event["step"], event["labels.message"]) == ("nightly", "2", "of the block")
+
+    def test_one_has_the_span_that_was_active_there(self) -> None:
+        pytest.importorskip("opentelemetry.sdk")
+        program = """
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+provider = TracerProvider(resource=Resource({"service.name": "shop"}))
+handler = logclient.Handler(sys.argv[1] + "?opentelemetry=true")
+with provider.get_tracer("shop").start_as_current_span("job") as span:
+    print(trace.format_trace_id(span.get_span_context().trace_id), file=sys.stderr)
+    with logclient.bind():
+        fail()
+"""
+        done = run(program)
+        [event] = done.events
+        assert event["trace.id"] == done.stderr.split()[0] and event["service.name"] == "shop"
+
+    def test_one_that_has_left_a_block_can_be_sent_to_another_process(self) -> None:
+        error = ValueError("wrong")
+        with pytest.raises(ValueError), logclient.bind(lock=threading.Lock(), job="nightly"):
+            raise error
+        assert pickle.loads(pickle.dumps(error)).args == ("wrong",)
 
     def test_one_of_a_thread_arrives(self) -> None:
         done = run("threading.Thread(target=fail, name='worker').start()", "'app.crash'")

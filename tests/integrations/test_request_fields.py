@@ -512,6 +512,36 @@ class TestStarlette:
         assert (answer.status, answer.headers["x-request-id"]) == (500, "r")
         assert not any("client.ip" in event for event in arrived())
 
+    def test_the_exception_that_the_server_logs_has_the_span(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It has ended by then, as that of an instrumentation around all middleware."""
+        sdk = pytest.importorskip("opentelemetry.sdk.trace")
+        from logclient.records.spans import Spans
+
+        tracer = sdk.TracerProvider(shutdown_on_exit=False).get_tracer("tests")
+        spans: list[Any] = []
+        asks = Spans(service=False)
+        inner = web_apps.fastapi_app()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            with tracer.start_as_current_span("request") as span:
+                spans.append(span.get_span_context())
+                await inner(scope, receive, send)
+
+        def note(record: logging.LogRecord) -> bool:
+            vars(record)["seen"] = logclient.bound()
+            return True
+
+        logging.getLogger("uvicorn.error").addFilter(note)
+        try:
+            with web_apps.uvicorn_server(app) as port, _connected(port) as get:
+                get("/fail/a")
+        finally:
+            logging.getLogger("uvicorn.error").removeFilter(note)
+        del asks
+        [found] = [vars(r)["seen"] for r in caplog.records if r.getMessage().startswith("Exception in ASGI")]
+        ids = f"{spans[0].trace_id:032x}", f"{spans[0].span_id:016x}"
+        assert (found["trace.id"], found["span.id"], found["url.path"]) == (*ids, "/fail/a")
+
     def test_twice_is_as_good_as_once(self, arrived: Any) -> None:
         """As in an application and in one that is mounted below it."""
         from logclient.integrations.starlette import RequestContext
