@@ -25,10 +25,12 @@ from logclient import cli
 from logclient.cli.parser import make_parser
 from logclient.errors import ExitCode
 from logclient.files.capture import CaptureReader
+from logclient.testing.lumberjack import Collector
 from tests import support
 from tests.project.isolated_machine import IsolatedMachine, Server, Unavailable, end
 from tests.project.pages import FOUND, Text
 from tests.support import ROOT, clean_environment, logux_server
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.tree]
@@ -564,6 +566,31 @@ def test_django_shows_errors_while_the_server_is_away(machine: IsolatedMachine, 
     assert "LookupError: order 7 was never paid" in said and "Traceback (most recent call last)" in said
 
 
+FAILING_COMMAND = """
+import django
+from django.conf import settings
+from django.core.management import BaseCommand, execute_from_command_line, get_commands
+class Command(BaseCommand):
+    def handle(self, *args, **options):
+        raise LookupError("order 7 was never paid")
+settings.configure(LOGGING=LOGGING)
+django.setup()
+get_commands()["pay"] = Command()
+execute_from_command_line(["manage.py", "pay"])
+"""
+
+
+def test_django_ships_the_exception_that_ends_a_management_command() -> None:
+    pytest.importorskip("django")
+    text = "".join(sample.text for sample in samples("docs/web.md")[:2]) + FAILING_COMMAND
+    with Collector(keep=True) as collector:
+        text = text.replace("lumberjack://127.0.0.1:5044", collector.url)
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, encoding="utf-8")
+        [event] = [dotted(event) for event in collector.events()]
+    assert (event["log.logger"], event["error.type"]) == ("uncaught", "LookupError")
+    assert done.stderr.count("LookupError: order 7 was never paid") == 1 and done.returncode == 1
+
+
 @pytest.mark.parametrize("example", [*PROGRAMS, "multiprocessing"])
 def test_each_example_keeps_the_console(example: str) -> None:
     text = "".join(path.read_text() for path in (EXAMPLES / example).glob("*.py"))
@@ -794,7 +821,29 @@ STAGES: dict[str, list[Stage]] = {
         Stage(
             server("lumberjack", port=5044, keep=True),
             "[event] = events(1)\n"
-            "assert (event['message'], event['days'], event['log.logger']) == ('late', 3, 'orders')\n",
+            "assert (event['message'], event['days'], event['log.logger']) == ('late', 3, 'orders')\n"
+            "import contextlib, io\n"
+            "with contextlib.redirect_stderr(io.StringIO()) as said:\n"
+            "    try:\n"
+            "        raise LookupError('order 7 was never paid')\n"
+            "    except LookupError:\n"
+            "        structlog.get_logger('orders').exception('oops')\n"
+            "assert said.getvalue().rstrip().endswith('LookupError: order 7 was never paid')\n"
+            "assert events(2)[1]['error.type'] == 'LookupError'\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import contextlib, io, sys\n"
+            "said = contextlib.redirect_stderr(io.StringIO())\n"
+            "said.__enter__()\n",
+            "try:\n"
+            "    raise LookupError('order 7 was never paid')\n"
+            "except LookupError:\n"
+            "    structlog.get_logger('orders').exception('oops', days=3)\n"
+            "text = sys.stderr.getvalue()\n"
+            "said.__exit__(None, None, None)\n"
+            "assert 'error' in text and text.rstrip().endswith('LookupError: order 7 was never paid')\n"
+            "[event] = events(1)\n"
+            "assert (event['message'], event['days'], event['error.type']) == ('oops', 3, 'LookupError')\n",
         ),
         Stage(
             server("lumberjack", port=5044, keep=True),
@@ -817,7 +866,11 @@ STAGES: dict[str, list[Stage]] = {
             "logging.getLogger('django.request').info('hello')\n"
             "assert server.events(1)[0]['message'] == 'hello'\n",
         ),
-        Stage("import signal\n", "assert callable(signal.getsignal(signal.SIGTERM))\n"),
+        Stage(
+            "import signal, sys\n",
+            "assert callable(signal.getsignal(signal.SIGTERM))\n"
+            "assert sys.excepthook is not sys.__excepthook__\n",
+        ),
         Stage(
             SHIPPED,
             "import django\n"
@@ -864,8 +917,10 @@ STAGES: dict[str, list[Stage]] = {
             "asyncio.run(ask())\n" + ASKED + "async def live():\n"
             "    async with lifespan(None):\n"
             "        logging.getLogger('uvicorn.access').warning('late')\n"
+            "    logging.getLogger('uvicorn').info('Finished server process')\n"
             "asyncio.run(live())\n"
-            "assert server.events()[-1]['message'] == 'late' and handler.client.closed\n",
+            "assert server.events()[-1]['message'] == 'late' and handler.client.closed\n"
+            "assert handler.client.stats().refused == 0\n",
         ),
         Stage(
             SHIPPED + "import asyncio\n",
@@ -902,8 +957,9 @@ STAGES: dict[str, list[Stage]] = {
             "async def live():\n"
             "    async with lifespan(None):\n"
             "        logging.info('hello')\n"
+            "    logging.info('Finished server process')\n"
             "asyncio.run(live())\n"
-            "assert handler.client.stats().acked == 1\n",
+            "assert (handler.client.stats().acked, handler.client.stats().refused) == (1, 0)\n",
         ),
         Stage(
             SHIPPED,
