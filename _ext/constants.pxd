@@ -43,7 +43,8 @@ cpdef enum:
     FILTER_SAMPLE = 1
     FILTER_RATE_LIMIT = 2
     FILTER_DEDUPE = 3
-    FILTER_COUNT = 4
+    FILTER_HOLD_BELOW = 4
+    FILTER_COUNT = 5
 
 # The kind of an event: the form of its body, and flags that the formatter sets.
 cpdef enum:

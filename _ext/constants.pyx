@@ -10,7 +10,7 @@ REASONS = (
     "fatal", "poison", "denied", "unknown_type", "error", "doubt", "spool_full", "purged",
 )
 """Names of the reasons of an outcome, by number; the first is empty."""
-FILTERS = ("before_send", "sample", "rate_limit", "dedupe")
+FILTERS = ("before_send", "sample", "rate_limit", "dedupe", "hold_below")
 """Names of the filters that hold events back, by number."""
 ENDS = ("until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory")
 """Names of the ends of a pump's run, by number."""

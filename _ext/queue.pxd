@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from logclient._ext.codec cimport lc_outcome, lc_outcomes
+from logclient._ext.constants cimport FILTER_COUNT
 
 
 cdef extern from "platform.h" nogil:
@@ -232,7 +233,7 @@ ctypedef struct lc_queue:
     uint64_t sanitized
     uint64_t moved_fields
     uint64_t ignored
-    uint64_t filtered[4]
+    uint64_t filtered[FILTER_COUNT]
     uint64_t failed[24]
     uint64_t dropped[24]
 

@@ -295,7 +295,8 @@ class Client(FastClient):
         elif any(given):
             from logclient.records.sampling import Sampling
 
-            self.sampling = Sampling(*given, self.queue.count_filtered)
+            make = Sampling.by_trace if config.sample_by == "trace" else Sampling
+            self.sampling = make(*given, self.queue.count_filtered)
             for front_end in tuple(self.front_ends):
                 front_end.sampling = self.sampling
 

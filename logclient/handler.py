@@ -116,6 +116,10 @@ class Handler(FastHandler, logging.Handler):
         # Afterwards: it sets `formatter` and `filters`.
         logging.Handler.__init__(self, level)
         client.front_ends.add(self)
+        if client.encoder is not None and client.config.hold_below is not None:
+            from logclient.records.held import HoldBelow
+
+            self.addFilter(HoldBelow(self, client.config.hold_below, client.queue.count_filtered))
 
     def flush(self) -> None:
         """Wait until the records so far have an outcome, for the option ``timeout`` at most.

@@ -150,7 +150,9 @@ GROUPS = {
         "format timestamp service environment tags fields enrich opentelemetry "
         "error_fingerprint formatter_json identity trust check zone"
     ),
-    "Leave out and hold back": "redact redact_text mask before_send sample rate_limit dedupe",
+    "Leave out and hold back": (
+        "redact redact_text mask before_send sample sample_by hold_below rate_limit dedupe"
+    ),
     "Outcomes and ledger": "fallback ledger on_delivery on_drop on_error",
     "Spool": "spool spool_mode spool_sync spool_bytes spool_age",
     "Specific to a protocol": (

@@ -98,6 +98,18 @@ class Config:
         "0s",
         "How long a Handler holds back records with the same text, level and logger; 0: it does not.",
     )
+    sample_by: str = option(
+        readers.choice("record", "trace"),
+        "record",
+        "record: sample chooses each record by itself; trace: all records of one trace or request together, "
+        "as OpenTelemetry's TraceIdRatioBased does.",
+    )
+    hold_below: int | None = option(
+        readers.optional(readers.level),
+        "none",
+        "Records of a Handler below this level wait until one of ERROR or above comes in the same request or "
+        "task, and are dropped if none does. See filters.md.",
+    )
     overflow: str = option(
         readers.policy,
         "drop_new",

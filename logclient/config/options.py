@@ -29,6 +29,8 @@ class Options(TypedDict, total=False):
     sample: str | Mapping[str, float] | None
     rate_limit: int | None
     dedupe: float | str | None
+    sample_by: Literal["record", "trace"] | None
+    hold_below: int | str | None
     overflow: str | None
     keep_level: int | str | None
     identity: Literal["id", "own", "none"] | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from logclient.errors import MissingExtra
@@ -12,7 +12,7 @@ from logclient.integrations.request_fields import (
     KEY,
     REQUEST_ID,
     RequestFields,
-    check_logger,
+    RequestLog,
     joined,
 )
 
@@ -30,7 +30,13 @@ _KEY: Any = web.RequestKey(KEY, str) if hasattr(web, "RequestKey") else KEY
 _STATUS: Any = web.RequestKey("logclient.status", int) if hasattr(web, "RequestKey") else "logclient.status"
 
 
-def install(app: web.Application, *, client_ip: bool = True, logger: str | None = None) -> None:
+def install(
+    app: web.Application,
+    *,
+    client_ip: bool = True,
+    logger: str | None = None,
+    skip: Collection[str | int] = (),
+) -> None:
     """Bind the fields of each request of an application and of those below it.
 
     The fields last as long as the task of the request. This is more than a middleware, which cannot add a
@@ -40,13 +46,14 @@ def install(app: web.Application, *, client_ip: bool = True, logger: str | None 
         app: the application, before it runs.
         client_ip: whether events have the address of the client.
         logger: the name of a logger that gets one record for each finished request.
+        skip: paths and statuses whose requests have no record, such as ``["/health", "/static/*", 304]``.
 
     Raises:
         TypeError: it is not an application of aiohttp.
     """
     if not isinstance(app, web.Application):
         raise TypeError(f"app: must be an aiohttp.web.Application, got {type(app).__name__}")
-    check_logger(logger)
+    log = RequestLog.make(logger, skip)
 
     @web.middleware
     async def request_context(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -58,7 +65,7 @@ def install(app: web.Application, *, client_ip: bool = True, logger: str | None 
             joined(request.headers.getall(REQUEST_ID, ())),
             joined(request.headers.getall("traceparent", ())),
             request.remote if client_ip else None,
-            logger,
+            log,
         )
         request[_KEY] = fields.id
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import check_logger, sane_id
+from logclient.integrations.request_fields import RequestLog, sane_id
 from logclient.records.context import Binding, bound
 
 __all__ = ["install"]
@@ -23,13 +24,14 @@ _BINDING, _BEGUN = "logclient_binding", "logclient_begun"
 _TRACE = re.compile(r"[0-9a-f]{32}")
 
 
-def install(app: Any, *, logger: str | None = None) -> None:
+def install(app: Any, *, logger: str | None = None, skip: Collection[str] = ()) -> None:
     """Bind the fields of each task while it runs, and send those of the request with each task.
 
     Args:
         app: the application. Celery's signals are those of the process, so its other applications have the
             fields, too.
         logger: the name of a logger that gets one record for each finished task.
+        skip: names of tasks that have no record unless they fail, such as ``["shop.tasks.beat", "ping.*"]``.
 
     Raises:
         MissingExtra: Celery is not installed.
@@ -41,16 +43,16 @@ def install(app: Any, *, logger: str | None = None) -> None:
         raise MissingExtra("celery") from None
     if not isinstance(app, Celery):
         raise TypeError(f"app: must be a celery.Celery, got {type(app).__name__}")
-    connect(signals, logger)
+    connect(signals, logger, skip)
 
 
-def connect(signals: Any, logger: str | None) -> None:
+def connect(signals: Any, logger: str | None, skip: Collection[str] = ()) -> None:
     """Connect to the signals of tasks; a later call replaces the logger."""
-    check_logger(logger)
+    log = RequestLog.make(logger, skip)
     signals.before_task_publish.connect(_send_request, weak=False, dispatch_uid="logclient.request")
     signals.task_prerun.connect(_begin, weak=False, dispatch_uid="logclient.begin")
     signals.task_postrun.disconnect(dispatch_uid="logclient.end")  # of an earlier call, with another logger
-    signals.task_postrun.connect(partial(_end, logger), weak=False, dispatch_uid="logclient.end")
+    signals.task_postrun.connect(partial(_end, log), weak=False, dispatch_uid="logclient.end")
 
 
 def _send_request(headers: dict[str, Any], **_: Any) -> None:
@@ -76,15 +78,15 @@ def _begin(task_id: str, task: Any, **_: Any) -> None:
     setattr(request, _BEGUN, time.perf_counter())
 
 
-def _end(logger: str | None, task: Any, state: str | None = None, **_: Any) -> None:
+def _end(log: RequestLog | None, task: Any, state: str | None = None, **_: Any) -> None:
     binding = getattr(task.request, _BINDING, None)
     if binding is None:
         return
     try:
-        if logger is not None:
+        if log is not None and not log.skips(task.name, 500 if state == "FAILURE" else 200):
             took = time.perf_counter() - getattr(task.request, _BEGUN)
             fields = {"celery.task.state": state, "event.duration": round(took * 1e9)}
-            logging.getLogger(logger).info("%s: %s in %.1f ms", task.name, state, took * 1e3, extra=fields)
+            logging.getLogger(log.name).info("%s: %s in %.1f ms", task.name, state, took * 1e3, extra=fields)
     finally:
         delattr(task.request, _BINDING)
         binding.reset()

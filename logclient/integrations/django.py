@@ -1,7 +1,8 @@
 """Django: every event of a request has the fields of the request.
 
 With ``LOGCLIENT_CLIENT_IP = False`` in the settings, events do not have the address of the client. With
-``LOGCLIENT_REQUEST_LOGGER = "access"``, that logger gets one record for each finished request.
+``LOGCLIENT_REQUEST_LOGGER = "access"``, that logger gets one record for each finished request,
+all but those with a path or a status in ``LOGCLIENT_REQUEST_SKIP = ["/health", "/static/*", 304]``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.integrations.request_fields import CLIENT_CLOSED, REQUEST_ID, RequestFields, check_logger
+from logclient.integrations.request_fields import CLIENT_CLOSED, REQUEST_ID, RequestFields, RequestLog
 
 try:
     from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -37,7 +38,8 @@ class RequestContext:
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self.get_response = get_response
         self.client_ip = bool(getattr(settings, "LOGCLIENT_CLIENT_IP", True))
-        self.logger = check_logger(getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None))
+        skip = getattr(settings, "LOGCLIENT_REQUEST_SKIP", ())
+        self.log = RequestLog.make(getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None), skip)
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
@@ -62,7 +64,7 @@ class RequestContext:
             found.get("HTTP_X_REQUEST_ID"),
             found.get("HTTP_TRACEPARENT"),
             found.get("REMOTE_ADDR") if self.client_ip else None,
-            self.logger,
+            self.log,
         )
         try:
             yield fields

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,9 @@ from logclient.records import context
 __all__ = ["RequestContext", "init_app"]
 
 
-def init_app(app: Any, *, client_ip: bool = True, logger: str | None = None) -> None:
+def init_app(
+    app: Any, *, client_ip: bool = True, logger: str | None = None, skip: Collection[str | int] = ()
+) -> None:
     """Bind the fields of each request of a Flask application.
 
     Call it last, or wrap ``app.wsgi_app`` before: what is wrapped around later is not part of the request.
@@ -23,6 +25,7 @@ def init_app(app: Any, *, client_ip: bool = True, logger: str | None = None) -> 
         client_ip: whether events have the address of the client. Behind a proxy, that is the proxy's, unless
             ``ProxyFix`` of werkzeug is wrapped around later.
         logger: the name of a logger that gets one record for each finished request.
+        skip: paths and statuses whose requests have no record, such as ``["/health", "/static/*", 304]``.
 
     Raises:
         TypeError: it is not an application of Flask.
@@ -32,7 +35,7 @@ def init_app(app: Any, *, client_ip: bool = True, logger: str | None = None) -> 
             f"app: must be a flask.Flask, got {type(app).__name__}; "
             "for another WSGI application use app = RequestContext(app)"
         )
-    app.wsgi_app = RequestContext(app.wsgi_app, client_ip=client_ip, logger=logger)
+    app.wsgi_app = RequestContext(app.wsgi_app, client_ip=client_ip, logger=logger, skip=skip)
 
 
 class RequestContext(Middleware[WsgiApplication]):
@@ -40,7 +43,7 @@ class RequestContext(Middleware[WsgiApplication]):
 
     The fields last until the response is closed, and while its chunks are made. Without `client_ip`, events
     do not have the address of the client. The logger named `logger` gets one record for each finished
-    request.
+    request, all but those that `skip` covers.
     """
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -53,7 +56,7 @@ class RequestContext(Middleware[WsgiApplication]):
             environ.get("HTTP_X_REQUEST_ID"),
             environ.get("HTTP_TRACEPARENT"),
             environ.get("REMOTE_ADDR") if self.client_ip else None,
-            self.logger,
+            self.log,
         )
         environ[KEY] = fields.id
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
@@ -28,6 +29,40 @@ _SANE = re.compile(r"[!#-&(-~]{1,128}")
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
+class RequestLog:
+    """Where records of finished requests or tasks go, and which of them are left out.
+
+    Args:
+        logger: the name of the logger.
+        skip: paths, or names of tasks, in which ``*`` stands for any characters, and statuses. A path covers
+            no request that has failed with 500 or above.
+
+    Raises:
+        TypeError: `logger` is no text, or `skip` no list of texts and numbers.
+    """
+
+    def __init__(self, logger: str, skip: Collection[str | int]) -> None:
+        if not isinstance(logger, str):
+            raise TypeError(f"logger: must be the name of a logger, got {type(logger).__name__}")
+        if isinstance(skip, str) or not all(isinstance(one, (str, int)) for one in skip):
+            raise TypeError(f"skip: must be a list of paths and statuses, got {skip!r:.80}")
+        self.name = logger
+        paths = [fnmatch.translate(one) for one in skip if isinstance(one, str)]
+        self._paths = re.compile("|".join(paths)) if paths else None
+        self._statuses = frozenset(one for one in skip if isinstance(one, int))
+
+    def skips(self, path: str, status: int) -> bool:
+        """Return whether a request has no record."""
+        if status in self._statuses:
+            return True
+        return status < 500 and self._paths is not None and self._paths.match(path) is not None
+
+    @classmethod
+    def make(cls, logger: str | None, skip: Collection[str | int] = ()) -> RequestLog | None:
+        """Return one for a logger; None: there is none."""
+        return None if logger is None else cls(logger, skip)
+
+
 class RequestFields:
     """The fields of one request: its method, path, ids and peer. They are bound from here on, until `end`.
 
@@ -39,10 +74,10 @@ class RequestFields:
         given_id: that the request has come with.
         traceparent: its header of that name.
         ip: the address of the client.
-        logger: the name of a logger that gets a record when the request has ended.
+        log: gets a record when the request has ended; None: there is none.
     """
 
-    __slots__ = ("_begun", "_binding", "_fields", "_logger", "_shown", "id", "nested")
+    __slots__ = ("_begun", "_binding", "_fields", "_log", "_path", "_shown", "id", "nested")
 
     def __init__(
         self,
@@ -51,13 +86,13 @@ class RequestFields:
         given_id: str | None,
         traceparent: str | None,
         ip: object,
-        logger: str | None = None,
+        log: RequestLog | None = None,
     ) -> None:
-        self._logger = logger
+        self._log, self._path = log, path or "/"
         self._begun = time.perf_counter()
         self._shown = readable.escape(f"{method or 'request'} {path or '/'}")
         self.id = sane_id(given_id) or secrets.token_hex(16)
-        fields = {"http.request.id": self.id, "url.path": path or "/"}
+        fields = {"http.request.id": self.id, "url.path": self._path}
         if method:
             fields["http.request.method"] = method
         if (address := _address(ip) if isinstance(ip, str) else None) is not None:
@@ -78,9 +113,9 @@ class RequestFields:
             route: returns the pattern of the URL, or None: there is none.
             user: returns the name of the user, or None: there is none.
         """
-        if self._logger is None:
+        log, self._log = self._log, None
+        if log is None or log.skips(self._path, status):
             return
-        logger, self._logger = self._logger, None
         took = time.perf_counter() - self._begun
         fields: dict[str, Any] = {"http.response.status_code": status, "event.duration": round(took * 1e9)}
         before = context.current.get()
@@ -92,9 +127,9 @@ class RequestFields:
                     if value := fact():
                         fields[name] = str(value)
             text = "%s: %d in %.1f ms"
-            logging.getLogger(logger).info(text, self._shown, status, took * 1e3, extra=fields)
+            logging.getLogger(log.name).info(text, self._shown, status, took * 1e3, extra=fields)
         except Exception as error:
-            text = f"a request has no record, logger {logger!r} raised {described(error)}"
+            text = f"a request has no record, logger {log.name!r} raised {described(error)}"
             error_log.process.warn_limited("request", text)
         finally:
             context.current.set(before)
@@ -117,17 +152,17 @@ App = TypeVar("App")
 class Middleware(Generic[App]):
     """Middleware that binds the fields of each request; the arguments are those of its subclasses."""
 
-    def __init__(self, app: App, *, client_ip: bool = True, logger: str | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        client_ip: bool = True,
+        logger: str | None = None,
+        skip: Collection[str | int] = (),
+    ) -> None:
         self.app = app
         self.client_ip = client_ip
-        self.logger = check_logger(logger)
-
-
-def check_logger(name: object) -> str | None:
-    """Return the name of the logger for finished requests; a TypeError says what it must be."""
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"logger: must be the name of a logger, got {type(name).__name__}")
-    return name
+        self.log = RequestLog.make(logger, skip)
 
 
 def sane_id(given: str | None) -> str | None:

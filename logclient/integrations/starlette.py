@@ -31,6 +31,7 @@ class RequestContext(Middleware[AsgiApplication]):
         app: the application.
         client_ip: whether events have the address of the client.
         logger: the name of a logger that gets one record for each finished request.
+        skip: paths and statuses whose requests have no record, such as ``["/health", "/static/*", 304]``.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +46,7 @@ class RequestContext(Middleware[AsgiApplication]):
             joined([bytes(value).decode("latin-1") for name, value in headers if name == _ID]),
             joined([bytes(value).decode("latin-1") for name, value in headers if name == b"traceparent"]),
             client[0] if client and self.client_ip else None,
-            self.logger,
+            self.log,
         )
         scope[KEY] = fields.id
         status = 0

@@ -36,7 +36,7 @@ def _nobody() -> None:
 class Part:
     """The fields of one binding. If nobody can undo it, it ends with the binding around it."""
 
-    __slots__ = ("ends", "fields", "owner", "request")
+    __slots__ = ("ends", "fields", "held", "owner", "request")
 
     def __init__(
         self, fields: dict[str, Any], owner: Callable[[], Binding | None] = _nobody, request: bool = False
@@ -44,6 +44,7 @@ class Part:
         self.fields = fields
         self.owner = owner
         self.request = request  # of a request or a task: all bindings inside of it end with it
+        self.held: dict[object, Any] = {}  # what handlers keep of the request, by handler
         self.ends = False  # the next change of a context that has it removes it, if it has no owner
 
 
@@ -103,6 +104,7 @@ class Binding:
         elif self._made is not None:
             self._part.owner, self._part.ends = _nobody, True
         self._made = self._before = None
+        self._part.held.clear()
 
 
 def _keep(error: BaseException) -> None:
@@ -185,6 +187,11 @@ def unbind(*names: str) -> None:
     """
     taken = {name: TAKEN for name in bound() if name in names or not names}
     _set(_left([*_left(_parts(current.get())), Part(taken)]))
+
+
+def request() -> Part | None:
+    """Return the innermost request or task of this context; None: there is none."""
+    return next((part for part in reversed(_parts(current.get())) if part.request), None)
 
 
 def bound() -> dict[str, Any]:

@@ -17,6 +17,8 @@ from random import random
 from typing import Any
 
 from logclient._ext.constants import FILTER_DEDUPE, FILTER_RATE_LIMIT, FILTER_SAMPLE
+from logclient._ext.hash import xxh64
+from logclient.records import context, spans
 from logclient.standard import time
 
 SUPPRESSED = "labels.suppressed"
@@ -49,6 +51,11 @@ class Sampling:
         self._random = random
         self._windows: dict[Any, list[Any]] = {}  # key: [end of the window, passed, held back]
         self.change(sample, rate_limit, dedupe)
+
+    @classmethod
+    def by_trace(cls, *args: Any) -> Sampling:
+        """Make one that passes all records of a trace or a request, or none, as far as shares decide."""
+        return cls(*args, random=_draw_of_trace)
 
     def change(self, sample: Mapping[str, float], rate_limit: int, dedupe: float) -> None:
         """Decide by other options from now on; other threads may use it meanwhile."""
@@ -172,6 +179,16 @@ def template(message: object) -> object:
 def _has_no_words(said: object) -> bool:
     """Return whether a template is nothing but places for arguments, such as ``%s`` or ``[%(name)s] {}``."""
     return isinstance(said, str) and not re.search(r"\w", _PLACES.sub("", said))
+
+
+def _draw_of_trace() -> float:
+    """Return the number in [0, 1) of this context's trace as OpenTelemetry has it, else of its request."""
+    fields = {**context.bound(), **spans.active_fields()}
+    try:
+        return int(fields["trace.id"][-16:], 16) / 2**64
+    except (KeyError, TypeError, ValueError):
+        request = fields.get("http.request.id")
+    return random() if request is None else xxh64(str(request).encode()) / 2**64
 
 
 def _kind(error: Any) -> str:

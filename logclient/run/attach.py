@@ -106,9 +106,13 @@ def uvicorn_server(module: Any) -> None:
     module.Server.serve = serve
 
 
-def _request_logger() -> str | None:
-    """Return the name of the logger that gets a record for each request or task; None: there are none."""
-    return os.environ.get("LOGCLIENT_RUN_REQUESTS", "").strip() or None
+def _records() -> dict[str, Any]:
+    """Return the logger that gets a record for each request or task, and those that have none."""
+    skip = filter(None, map(str.strip, os.environ.get("LOGCLIENT_RUN_SKIP", "").split(",")))
+    return {
+        "logger": os.environ.get("LOGCLIENT_RUN_REQUESTS", "").strip() or None,
+        "skip": [int(one) if one.isdecimal() else one for one in skip],
+    }
 
 
 def _django(module: Any, name: str) -> None:
@@ -122,8 +126,9 @@ def _django(module: Any, name: str) -> None:
             ours = "logclient.integrations.django.RequestContext"
             if ours not in settings.MIDDLEWARE:
                 settings.MIDDLEWARE = [ours, *settings.MIDDLEWARE]
-                given = getattr(settings, "LOGCLIENT_REQUEST_LOGGER", None)
-                settings.LOGCLIENT_REQUEST_LOGGER = given or _request_logger()
+                for name, value in _records().items():
+                    name = f"LOGCLIENT_REQUEST_{name.upper()}"
+                    setattr(settings, name, getattr(settings, name, None) or value)
         except Exception:  # settings that are wrong: Django says so
             pass
         return original(*args, **named)
@@ -149,7 +154,7 @@ def flask_app(module: Any) -> None:
     def wsgi_app(app: Any, environ: Any, start_response: Any) -> Any:
         from logclient.integrations.flask import RequestContext
 
-        inner = RequestContext(partial(original, app), logger=_request_logger())
+        inner = RequestContext(partial(original, app), **_records())
         return inner(environ, start_response)
 
     module.Flask.wsgi_app = wsgi_app
@@ -166,7 +171,7 @@ def starlette_applications(module: Any) -> None:
         if any(one.cls is RequestContext for one in app.user_middleware):
             await original(app, scope, receive, send)
         else:
-            await RequestContext(partial(original, app), logger=_request_logger())(scope, receive, send)
+            await RequestContext(partial(original, app), **_records())(scope, receive, send)
 
     module.Starlette.__call__ = call
 
@@ -180,7 +185,7 @@ def aiohttp_web_app(module: Any) -> None:
         original(app, *args, **named)
         from logclient.integrations.aiohttp import install
 
-        install(app, logger=_request_logger())
+        install(app, **_records())
 
     module.Application.__init__ = init
 
@@ -189,4 +194,4 @@ def celery_signals(module: Any) -> None:
     """Connect to the signals of tasks; what the program installs later takes the place of this."""
     from logclient.integrations.celery import connect
 
-    connect(module, _request_logger())
+    connect(module, **_records())

@@ -47,6 +47,7 @@ class ClientWithoutSender:
     sampling = None
 
     class config:
+        hold_below = None
         redacted = "test://parked"
         timeout = 0.0
 

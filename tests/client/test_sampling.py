@@ -66,6 +66,45 @@ class TestSamples:
             assert (scene.passes(_record("x")) == 0) == (scene.drawn < share)
 
 
+class TestTraces:
+    @examples(200)
+    @given(st.integers(1, 2**128 - 1), st.integers(0, 1000).map(lambda n: n / 1000))
+    def test_the_trace_decides_as_in_opentelemetry(self, trace: int, share: float) -> None:
+        sampling = pytest.importorskip("opentelemetry.sdk.trace.sampling")
+        ours = Sampling.by_trace({"INFO": share}, 0, 0.0, lambda why: None)
+        theirs = sampling.TraceIdRatioBased(share).should_sample(None, trace, "a span")
+        with logclient.bind({"trace.id": f"{trace:032x}", "http.request.id": "r"}):
+            assert (ours.record(_record("x")) is not None) == theirs.decision.is_sampled()
+
+    def test_without_a_trace_the_request_decides(self) -> None:
+        ours = Sampling.by_trace({"DEBUG": 0.3, "INFO": 0.5}, 0, 0.0, lambda why: None)
+        kept: dict[int, int] = {}
+        for n in range(1000):
+            with logclient.bind({"http.request.id": f"r-{n}"}):
+                levels = [logging.DEBUG, logging.INFO] * 3
+                found = [ours.record(_record("x", level=level)) is not None for level in levels]
+            assert found[:2] * 3 == found and found[0] <= found[1]
+            kept[sum(found)] = kept.get(sum(found), 0) + 1
+        assert 230 < kept[6] < 370 and 430 < kept[6] + kept[3] < 570
+
+    @pytest.mark.parametrize("trace", ["", "x" * 32, 7])
+    def test_what_is_no_trace_is_a_record_by_itself(self, trace: object) -> None:
+        ours = Sampling.by_trace({"INFO": 0.5}, 0, 0.0, lambda why: None)
+        with logclient.bind({"trace.id": trace}):
+            assert {ours.record(_record("x")) is None for _ in range(100)} == {True, False}
+
+    def test_a_handler_takes_the_option(self) -> None:
+        """The choice is that of one trace in all its processes, so it is the same in each client."""
+        with Collector(keep=True) as server:
+            for _ in range(2):
+                handler = logclient.Handler(server.url, sample={"INFO": 0.5}, sample_by="trace")
+                for n in range(16):
+                    with logclient.bind({"trace.id": f"{n:x}" * 32}):
+                        handler.handle(_record("%d", n))
+                handler.client.close()
+            assert sorted(int(event["message"]) for event in server.events()) == sorted([*range(8)] * 2)
+
+
 class TestRates:
     def test_the_next_record_says_how_many_were_held_back(self) -> None:
         scene = Scene(rate=3)

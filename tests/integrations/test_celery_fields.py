@@ -262,6 +262,24 @@ class TestWithinAProgram:
         mine = {"celery.task.name": "shop.outer", "celery.task.id": "the-outer", "order": 17}
         assert second == {**before, **mine}
 
+    def test_tasks_are_skipped_by_name_unless_they_fail(
+        self, app: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        install(app, logger="finished", skip=["beat.*"])
+
+        def work(fails: bool) -> None:
+            assert not fails
+
+        tasks = [app.task(shared=False, name=name)(work) for name in ("beat.ping", "shop.pay")]
+        with caplog.at_level("INFO", logger="finished"):
+            for task in tasks:
+                for fails in (False, True):
+                    task.apply((fails,))
+        found = [
+            record.getMessage().partition(" in ")[0] for record in caplog.records if record.name == "finished"
+        ]
+        assert found == ["beat.ping: FAILURE", "shop.pay: SUCCESS", "shop.pay: FAILURE"]
+
     def test_a_task_that_ends_in_another_context_changes_nothing_there(self, app: Any) -> None:
         from celery import signals
 

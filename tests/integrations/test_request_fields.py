@@ -19,7 +19,7 @@ import pytest
 
 import logclient
 from logclient.integrations.loguru import Sink
-from logclient.integrations.request_fields import REQUEST_ID, RequestFields, sane_id, trace_id
+from logclient.integrations.request_fields import REQUEST_ID, RequestFields, RequestLog, sane_id, trace_id
 from logclient.integrations.structlog import LoggerFactory
 from logclient.testing.lumberjack import Collector
 from tests.integrations import web_apps
@@ -202,6 +202,11 @@ class TestFrameworks:
                 with _connected(port) as get:
                     get(f"{prefix(word)}/{word}/x", x_request_id=word, traceparent=TRACEPARENT)
             events = wait_until(lambda: found if len(found := _finished(arrived())) == 4 else None)
+            for word in ("pool", "fail"):  # a path that is skipped
+                with _connected(port) as get:
+                    get(f"/{word}/unseen", x_request_id=f"unseen {word}")
+            [failed] = wait_until(lambda: [e for e in _finished(arrived()) if "unseen" in e["url.path"]])
+            assert (failed["http.response.status_code"], failed["url.path"]) == (500, "/fail/unseen")
         finally:
             logger.setLevel("CRITICAL")
         assert {event["http.request.id"]: event["http.response.status_code"] for event in events} == {
@@ -217,6 +222,29 @@ class TestFrameworks:
             assert event["event.duration"] > 0
             status = event["http.response.status_code"]
             assert event["message"].startswith(f"GET {path}/x: {status} in ")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "skipped"),
+    [
+        ("/health", 200, True),
+        ("/health/deep", 200, False),
+        ("/static/a/b.css", 404, True),
+        ("/health", 499, True),
+        ("/health", 500, False),
+        ("/orders", 304, True),
+        ("/orders", 200, False),
+    ],
+)
+def test_paths_and_statuses_are_skipped(path: str, status: int, skipped: bool) -> None:
+    assert RequestLog("access", ["/health", "/static/*", 304]).skips(path, status) is skipped
+    assert not RequestLog("access", []).skips(path, status)
+
+
+@pytest.mark.parametrize("skip", ["/health", [b"/health"], [None]])
+def test_what_is_no_path_is_refused(skip: Any) -> None:
+    with pytest.raises(TypeError, match="skip: must be a list of paths and statuses"):
+        RequestLog("access", skip)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ TOGETHER = 4
 
 log = logging.getLogger("shop")
 FINISHED = "finished"  # gets a record for each request, in the test of these
+SKIP = ["*/unseen"]
 logging.getLogger(FINISHED).setLevel("CRITICAL")
 
 
@@ -113,7 +114,7 @@ def flask_app() -> Any:
     }
     for word, view in views.items():
         app.add_url_rule(f"/{word}/<name>", word, view, methods=["GET", "POST"])
-    init_app(app, logger=FINISHED)
+    init_app(app, logger=FINISHED, skip=SKIP)
     return app
 
 
@@ -172,6 +173,7 @@ def set_up_django() -> None:
         settings.configure(
             ALLOWED_HOSTS=["*"],
             LOGCLIENT_REQUEST_LOGGER=FINISHED,
+            LOGCLIENT_REQUEST_SKIP=SKIP,
             LOGGING_CONFIG=None,
             MIDDLEWARE=["logclient.integrations.django.RequestContext"],
             SECRET_KEY="no secret",
@@ -236,7 +238,7 @@ def fastapi_app() -> Any:
         word = {everything: "all", failing: "fail"}.get(view, view.__name__)
         app.get(f"/{word}/{{name}}", response_model=None)(view)
     app.websocket("/socket/{name}")(socket)
-    app.add_middleware(RequestContext, logger=FINISHED)
+    app.add_middleware(RequestContext, logger=FINISHED, skip=SKIP)
     return app
 
 
@@ -278,7 +280,7 @@ def aiohttp_app() -> Any:
     views = {"all": everything, "fail": failing, "pool": pool, "meet": meeting.wait_later}
     app.add_routes([web.get(f"/{word}/{{name}}", routed(view)) for word, view in views.items()])
     app.add_routes([web.get("/stream/{name}", stream), web.route("*", "/visit/{name}", visited)])
-    install(app, logger=FINISHED)
+    install(app, logger=FINISHED, skip=SKIP)
     return app
 
 

@@ -803,6 +803,16 @@ STAGES: dict[str, list[Stage]] = {
             "[event] = server.events(1)\n"
             "assert handler.client.stats().filtered == {'dedupe': 2}\n",
         ),
+        Stage(
+            server("lumberjack", port=5044, keep=True)
+            + "import logging, logclient\n"
+            + "from logclient.integrations.request_fields import RequestFields\n",
+            "logging.getLogger('shop').addHandler(handler)\n"
+            "fields = RequestFields('GET', '/', None, None, None)\n"
+            "logging.getLogger('shop').debug('low')\n"
+            "logging.getLogger('shop').error('high')\n"
+            "assert [event['message'] for event in events(2)] == ['low', 'high']\n",
+        ),
     ],
     "docs/fields.md": [
         Stage(

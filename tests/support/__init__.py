@@ -56,6 +56,7 @@ def agent_handler(agent: Any) -> logging.Handler:
         encoder = Encoder(EventQueue())
 
         class config:
+            hold_below = None
             redacted = "test://agent"
             timeout = 0.0
 
