@@ -438,6 +438,7 @@ class CollectorBase(Generic[C]):
             ValueError: the body of an event is not the JSON that its framing announces, or is nested too
                 deep.
         """
+        __tracebackhide__ = True  # of pytest: a failure shows the line of the test
         self._check_kept()
         if n is not None and not self.wait_for(events=n, timeout=timeout):
             raise TimeoutError(f"{self.counts.captured_events} of {n} events came within {timeout} s")

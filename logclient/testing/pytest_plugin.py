@@ -12,7 +12,8 @@ package until the fixture is used.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,15 +36,19 @@ def log_collector_options() -> dict[str, Any]:
     return {}
 
 
-def _collector(scheme: str) -> Callable[..., CollectorBase[Any]]:
+def _collector(scheme: str, **options: Any) -> CollectorBase[Any]:
+    __tracebackhide__ = True
+    from logclient.errors import ConfigError
+
     schemes = ("lumberjack", "logjam", "plog", "logux")
     if scheme not in schemes:
-        from logclient.errors import ConfigError
-
         raise ConfigError(f"log_collector_scheme: {scheme!r} is none of {', '.join(schemes)}")
     module = importlib.import_module(f"logclient.testing.{scheme}")
-    found: Callable[..., CollectorBase[Any]] = module.Collector
-    return found
+    try:
+        made: CollectorBase[Any] = module.Collector(**options)
+    except ConfigError as error:  # its text says it all
+        raise error.with_traceback(None) from None
+    return made
 
 
 @pytest.fixture
@@ -51,7 +56,8 @@ def log_collector(
     log_collector_scheme: str, log_collector_options: dict[str, Any]
 ) -> Iterator[CollectorBase[Any]]:
     """Run a server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
-    with _collector(log_collector_scheme)(keep=True, **log_collector_options) as collector:
+    __tracebackhide__ = True
+    with _collector(log_collector_scheme, keep=True, **log_collector_options) as collector:
         yield collector
 
 
@@ -63,6 +69,6 @@ def log_delivery(
     __tracebackhide__ = True
     from logclient.testing import Delivery
 
-    make = _collector(log_collector_scheme)
-    with Delivery(lambda capture: make(capture=capture, **log_collector_options), tmp_path) as delivery:
+    make = partial(_collector, log_collector_scheme, **log_collector_options)
+    with Delivery(make, tmp_path) as delivery:
         yield delivery

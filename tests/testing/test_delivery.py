@@ -122,27 +122,59 @@ def test_fixture_fails_a_test_that_loses_events(tmp_path: Path) -> None:
     assert "AssertionError" in done.stdout and "has no end" in done.stdout
 
 
-def test_fixture_says_that_no_client_has_its_ledger(tmp_path: Path) -> None:
-    tmp_path.joinpath("test_it.py").write_text(
-        "import logclient\n"
-        "def test_it(log_delivery):\n"
-        "    with logclient.connect(log_delivery.url) as client:\n"
-        "        client.send({'message': 'paid'})\n"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:logclient",
-        "-p",
-        "logclient.testing.pytest_plugin",
-    ]
+FAILING = """
+import logging
+import logclient, pytest
+from logclient.testing import assert_delivered
+
+@pytest.fixture
+def log_collector_options():
+    return {"faults": "discard=every:1"}
+
+def _send(url, **options):
+    logging.getLogger("shop").warning("output of the test")
+    with logclient.connect(url, **options) as client:
+        client.send({"message": "paid"})
+
+def test_forgets_the_ledger(log_delivery):
+    _send(log_delivery.url)
+
+def test_loses(log_delivery):
+    _send(log_delivery.url, ledger=log_delivery.ledger)
+
+def test_checks(log_delivery):
+    _send(log_delivery.url, ledger=log_delivery.ledger)
+    log_delivery.check()
+
+def test_waits(log_collector):
+    log_collector.events(2, 0.1)
+
+@pytest.mark.parametrize("log_collector_options", [{"faults": "discard"}])
+def test_mistakes_a_fault(log_delivery):
+    raise AssertionError
+
+def test_asserts_about_nothing(tmp_path):
+    assert_delivered(tmp_path / "none", tmp_path)
+"""
+
+
+def test_failures_say_what_is_wrong_in_a_few_lines(tmp_path: Path) -> None:
+    """No line of ours is shown, and the reason stands before what the test has printed."""
+    (tmp_path / "test_it.py").write_text(FAILING)
+    command = [sys.executable, "-m", "pytest", "-q"]
+    command += ["-p", "no:logclient", "-p", "logclient.testing.pytest_plugin"]
     done = subprocess.run(
         command, cwd=tmp_path, env=support.clean_environment(PYTHONPATH=str(support.ROOT)),
         capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
-    assert done.returncode == 1, done.stdout
-    assert "nobody has written a ledger: give each client ledger=log_delivery.ledger" in done.stdout
-    assert len(done.stdout.splitlines()) < 40, done.stdout
+    assert done.returncode == 1 and "3 failed, 2 passed, 3 errors" in done.stdout, done.stdout
+    shown = done.stdout.partition("short test summary")[0]
+    lines = shown.splitlines()
+    forgot = "nobody has written a ledger: give each client ledger=log_delivery.ledger"
+    assert sum(forgot in line for line in lines) == 1
+    reasons = [line for line in lines if line.startswith("E ")]
+    for word in ("No such file", "0 of 2 events", "1 lost", "needs a term"):
+        assert any(word in line for line in reasons)
+    assert "logclient/" not in shown.replace(str(tmp_path), "") and len(lines) < 90, shown
+    [lost] = [part for part in shown.split("ERROR at teardown of ") if part.startswith("test_loses")]
+    assert lost.index("1 lost") < lost.index("output of the test")
