@@ -84,6 +84,7 @@ bench: build deps-bench
 	@$(PY) -m bench $(ARGS)
 docs: build $(VENV)/.docs
 	@$(PY) tools/site.py && $(BIN)/zensical build --clean --strict $(ARGS)
+	@$(PY) -m pytest -q tests/project/test_docs_search.py
 generated: build
 	@$(PY) -m tools.options
 format: $(VENV)/.test

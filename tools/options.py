@@ -37,15 +37,6 @@ programs. Variables are read when a client is made, by a command, too. An empty 
 the scheme does not have, is ignored. A variable is for all clients of the process: where it contradicts a
 URL, the error names it.
 
-**To turn shipping off**, in tests or on a laptop, set `LOGCLIENT_URL=none`, or leave it empty; or give the
-URL `none:`, or `none` in place of the scheme of any URL. Such a Handler or client opens nothing, starts
-nothing and writes no file. A log call through it costs about as much as one whose level is off, if
-`logclient.Logger` makes it, and as much as with a `NullHandler` otherwise. Options beside it are checked as
-ever; secrets are not read. Events given to `send` and `submit` count as `dropped`, `disabled`; records do not
-count. One line of level INFO in the error log says it, once in a process. Requests of Logjam can be made;
-methods that only plog or Logux has are missing, and a Lumberjack `Writer` and commands refuse the URL. If
-`LOGCLIENT_URL` is not set at all, that is an error as before.
-
 Never write a secret in a URL or a variable: use `env:NAME`, `file:PATH` or a keyword, which may be a function
 that returns the secret. Secrets are read anew for each connection. Functions are keywords only.
 
@@ -58,10 +49,20 @@ that returns the secret. Secrets are read anew for each connection. Functions ar
 For type checkers and editors, `logclient.Options` is a `TypedDict` of all keywords. Use it in your own
 functions as `**options: Unpack[logclient.Options]`.
 
-The options stand by task. *For* names the protocols that have an option; where it is empty, all have it. Of
-several lines for one name, the one with your protocol applies.
+The options stand by task. Where protocols are named, only these have the option, or this default of it.
 
 `make generated` writes this page from the declarations in the code.
+
+## Turn it off, or disable it in tests
+
+To disable logclient in tests or on a laptop, set `LOGCLIENT_URL=none`, or leave it empty; or give the URL
+`none:`, or `none` in place of the scheme of any URL. Such a Handler or client opens nothing, starts nothing
+and writes no file. A log call through it costs about as much as one whose level is off, if
+`logclient.Logger` makes it, and as much as with a `NullHandler` otherwise. Options beside it are checked as
+ever; secrets are not read. Events given to `send` and `submit` count as `dropped`, `disabled`; records do
+not count. One line of level INFO in the error log says it, once in a process. Requests of Logjam can be
+made; methods that only plog or Logux has are missing, and a Lumberjack `Writer` and commands refuse the URL.
+If `LOGCLIENT_URL` is not set at all, that is an error as before.
 """
 
 PAGE_TAIL = """\
@@ -144,7 +145,7 @@ GROUPS = {
     "TLS and credentials": "ca cert key tls_password server_name verify curve_server curve_secret user token",
     "Batching and speed": "linger window inflight compression mtu unboxed pace pace_bytes feedback",
     "Memory and overflow": "max_events max_bytes max_event_bytes truncate overflow keep_level hwm",
-    "Retry and back-off": "backoff_max max_age on_doubt processing_timeout",
+    "Attempts and back-off": "backoff_max max_age on_doubt processing_timeout",
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
         "format timestamp service environment tags fields enrich opentelemetry "
@@ -154,7 +155,7 @@ GROUPS = {
         "redact redact_text mask before_send sample sample_by hold_below rate_limit dedupe"
     ),
     "Outcomes and ledger": "fallback ledger on_delivery on_drop on_error",
-    "Spool": "spool spool_mode spool_sync spool_bytes spool_age",
+    "The spool": "spool spool_mode spool_sync spool_bytes spool_age",
     "Specific to a protocol": (
         "version frames strict_spec mode topic event_type action_type ack subprotocol state"
     ),
@@ -174,17 +175,18 @@ def page() -> str:
     rows: dict[str, dict[str, list[str]]] = {}
     for whose, one in declared:
         about = re.sub(r"\b([a-z-]+)\.md\b", r"[\1](\1.md)", one.help)
-        text = f"{one.reader.kind} | {one.shown} | {about}"
+        text = f"{about} *{one.reader.kind.capitalize()}; default: {one.shown}.*"
         rows.setdefault(one.name, {}).setdefault(text, []).append(whose)
     names = sorted({f"`LOGCLIENT_{one.name.upper()}`" for _, one in declared if one.variable})
     head = PAGE_HEAD.replace("@VARIABLES@", f"Also read are {', '.join(names)}.")
     lines = [head.rstrip("\n")]
     for title, names in GROUPS.items():
-        lines += ["", f"## {title}", "", "| option | for | kind | default | what it does |"]
-        lines += ["|---|---|---|---|---|"]
+        lines += ["", f"## {title}"]
         for name in names.split():
-            found = rows.pop(name).items()  # a KeyError is a LookupError
-            lines += [f"| `{name}` | {', '.join(filter(None, whose))} | {text} |" for text, whose in found]
+            lines += ["", f"### {name}"]
+            for text, whose in rows.pop(name).items():  # a KeyError is a LookupError
+                protocols = ", ".join(filter(None, whose))
+                lines += ["", f"*{protocols}:* {text}" if protocols else text]
     if rows:
         raise LookupError(f"no section of docs/options.md for {', '.join(rows)}")
     return "\n".join([*lines, "", PAGE_TAIL])

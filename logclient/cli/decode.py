@@ -19,6 +19,10 @@ from logclient.evidence.wires import WIRES
 from logclient.files.capture import CaptureReader
 from logclient.readable import escape
 
+_PCAP = tuple(map(bytes.fromhex, ("d4c3b2a1", "a1b2c3d4", "4d3cb2a1", "a1b23c4d", "0a0d0d0a")))
+"""How recordings of packets begin, by tcpdump and Wireshark."""
+_CUT = "tshark -r FILE -q -z follow,tcp,raw,0 | grep '^[0-9a-f]' | logclient decode --protocol NAME --hex -"
+
 
 class _Part(NamedTuple):
     protocol: str  # empty: unknown
@@ -97,6 +101,8 @@ def _read(name: str, hexadecimal: bool) -> Bytes:
                 data = file.read()
             else:
                 data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    if bytes(data[:4]) in _PCAP:
+        raise ConfigError(f"{name}: it is a pcap; cut out the bytes of one direction: {_CUT}")
     if not hexadecimal:
         return data
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -341,6 +342,27 @@ class TestCommand:
         assert run(capsys, str(file), "--hex")[0] == ["       0  2A ack 5"]
         file.write_text("3")
         assert "--hex needs hexadecimal digits" in run(capsys, str(file), "--hex", code=2)[1][0]
+
+    def test_what_tshark_prints_is_decoded(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Of tshark 4.0, ``follow,tcp,raw``: a line for each piece, after a tab if the server has sent it."""
+        printed = (
+            "\n===================================================================\nFollow: tcp,raw\n"
+            "Filter: tcp.stream eq 0\nNode 0: 127.0.0.1:34400\nNode 1: 127.0.0.1:5044\n"
+            "32570000\n0001324a00000001\n\t324100000001\n000000027b7d\n"
+            "===================================================================\n"
+        )
+        sent, answered = ["2W window of 1 event", "2J sequence 1"], ["2A ack 1"]
+        for pattern, expected in {"^[0-9a-f]": sent, "^\t": answered}.items():
+            lines = [line for line in printed.splitlines() if re.match(pattern, line)]
+            (tmp_path / "hex").write_text("\n".join(lines))
+            out, err = run(capsys, str(tmp_path / "hex"), "--hex")
+            assert len(out) == len(expected) and all(map(str.__contains__, out, expected)), err
+
+    @pytest.mark.parametrize("magic", ["d4c3b2a1", "0a0d0d0a"])
+    def test_a_pcap_is_named(self, magic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "trace.pcap").write_bytes(bytes.fromhex(magic) + bytes(40))
+        [line] = run(capsys, str(tmp_path / "trace.pcap"), code=2)[1]
+        assert "it is a pcap; cut out the bytes of one direction: tshark -r FILE" in line
 
     def test_standard_input_and_a_closed_output_pipe(self) -> None:
         command = [sys.executable, "-m", "logclient", "decode", "--protocol", "lumberjack", "-"]

@@ -37,11 +37,12 @@ def test_each_option_is_listed_with_its_protocol() -> None:
         "fields": ["Lumberjack, Logux", "Logjam"],
     }
     for name, titles in places.items():
-        assert titles == re.findall(rf"^\| `{name}` \| (.*?) ?\| ", text, re.MULTILINE)
+        [entry] = re.findall(rf"^### {name}\n\n(.*?)(?=\n\n#)", text, re.MULTILINE | re.DOTALL)
+        assert titles == re.findall(r"^(?:\*(.+?):\* )?\S", entry, re.MULTILINE)
 
 
 def test_every_option_has_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = re.findall(r"^\| `(\w+)` \|", options.page(), re.MULTILINE)
+    listed = re.findall(r"^### (\w+)$", options.page(), re.MULTILINE)
     assert set(listed) == set(all_options())
     monkeypatch.setitem(options.GROUPS, "Exit", "timeout")
     with pytest.raises(LookupError, match=r"no section .* atexit_timeout"):

@@ -987,7 +987,12 @@ STAGES: dict[str, list[Stage]] = {
             MOVED
             + "assert (event['customer'], event['team'], event['tags']) == ('ann', 'payments', ['eu'])\n",
         ),
-        Stage(server("lumberjack", port=5044, keep=True), MOVED + "assert '\"shop\"' in json.dumps(event)\n"),
+        *[
+            Stage(
+                server("lumberjack", port=5044, keep=True), MOVED + "assert '\"shop\"' in json.dumps(event)\n"
+            )
+        ]
+        * 2,
         Stage(
             server("lumberjack", port=5044, keep=True),
             MOVED + "assert '\"production\"' in json.dumps(event)\n",
@@ -1218,6 +1223,7 @@ OTHERS = {
     *("docs/verify-spark.md", "docs/verify-spark.md sql"),
     *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json", "docs/receivers.md yaml"),
     *("docs/fields.md yaml", "docs/metrics.md yaml", "docs/kubernetes.md yaml", "docs/coming-from.md py"),
+    *("docs/kubernetes.md dockerfile", "docs/programs.md py"),
 }
 
 
