@@ -175,3 +175,10 @@ def test_random_mutants_are_valid_programs() -> None:
     assert places == found(seed=1) and places != found(seed=2)
     for place in places[:25]:
         assert ast.dump(ast.parse(mutated(place))) != ast.dump(ast.parse(place.source)), place
+
+
+def test_the_pages_of_the_site_can_be_read() -> None:
+    """They have at most 60,000 words, with a letter or digit each. The site has no decisions."""
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"]
+    words = sum(len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8"))) for page in pages)
+    assert words <= 60_000
