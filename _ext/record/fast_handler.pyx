@@ -249,7 +249,7 @@ cdef class FastHandler:
 
     cdef object _read_json(self, str text):
         """Return what to send for the text of a formatter that writes JSON; text that is no object stays."""
-        if self.ship is not None or self.encoder.pairs or self.encoder.redaction is not None:
+        if self.ship is not None or self.encoder.pairs or self.encoder.searches_text():
             from json import loads
 
             try:

@@ -143,6 +143,10 @@ cdef class Encoder:
                 self.cache[i].redacted = names and _covers(self.entries, self.cache[i].key)
         self.set_fields(self._own_shared().fields)
 
+    cdef inline bint searches_text(self) noexcept:
+        # Return whether names are left out of what becomes text, too.
+        return _text_entries(self.entries) != NULL
+
     cdef inline Shared _own_shared(self):
         # Where threads run at once, `set_fields` may free what is read here: one thread at a time.
         cdef Shared shared

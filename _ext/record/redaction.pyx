@@ -9,18 +9,45 @@ cdef class Redaction:
     """The names of the fields to leave out.
 
     Each is compared with the last part of a field's name, letters in either case (``str.casefold``); ``*`` in
-    it stands for any characters. ``message`` is the text of an event and stays.
+    it stands for any characters. ``message`` is the text of an event and stays. Names after an empty one are
+    those of fields only: what becomes text is not searched for them.
     """
 
-    cdef tuple entries       # exact strings, folded
+    cdef tuple entries       # see `_entries_of`
 
     def __cinit__(self, names: Iterable[str]):
-        self.entries = tuple([str(name).casefold() for name in names])
+        cdef list folded = [str(name).casefold() for name in names]
+        cdef list texts = folded[:folded.index("")] if "" in folded else folded
+        self.entries = _entries_of([name for name in folded if name], _entries_of(texts, ()))
 
     def covers(self, str name not None) -> bool:
         """Return whether the value of a field of this name is left out."""
         cdef str exact = _exact_str(name)
         return _covers(<PyObject *> self.entries, <PyObject *> exact)
+
+
+cdef enum:
+    MAY_BE = 2048            # bytes of a table
+
+
+cdef inline Py_ssize_t _may_be_at(uint32_t first, uint32_t last, Py_ssize_t length) noexcept nogil:
+    # Return the place of a name in the table, which is the same for both cases of a letter.
+    return ((first & 31) << 6 ^ (last & 31) << 1 ^ length * 29) & (MAY_BE - 1)
+
+
+cdef tuple _entries_of(list names, tuple texts):
+    """Return exact strings, those with stars first, then the entries for what becomes text, then a table.
+
+    The table says for names by their first and last character and their length whether they may be an entry
+    without stars. One more byte stands behind it for each entry with a star.
+    """
+    cdef list stars = [name for name in names if "*" in name]
+    cdef object may_be = bytearray(MAY_BE + len(stars))
+    cdef str name
+    names = [name for name in names if "*" not in name]
+    for name in names:
+        may_be[_may_be_at(ord(name[0]), ord(name[len(name) - 1]), len(name))] = 1
+    return (*stars, *names, texts, bytes(may_be))
 
 
 cdef inline uint32_t _lower_char(int kind, void *data, Py_ssize_t i) noexcept nogil:
@@ -66,7 +93,12 @@ cdef bint _covers(PyObject *entries, PyObject *name) noexcept:
     n = at = PyUnicode_GET_LENGTH(name)
     while at > 0 and data[at - 1] != c'.':
         at -= 1
-    return not (n - at == 7 and memcmp(data + at, b"message", 7) == 0) and _any_fits(entries, name, at)
+    cdef PyObject *may_be = PyTuple_GET_ITEM(entries, PyTuple_GET_SIZE(entries) - 1)
+    cdef Py_ssize_t most = PyBytes_GET_SIZE(<object> may_be) - MAY_BE
+    if at < n and PyBytes_AS_STRING(<object> may_be)[_may_be_at(data[at], data[n - 1], n - at)]:
+        most = PyTuple_GET_SIZE(entries) - 2
+    return (most > 0 and not (n - at == 7 and memcmp(data + at, b"message", 7) == 0)
+            and _any_fits(entries, name, at, most))
 
 
 cdef bint _covers_folded(PyObject *entries, str name) noexcept:
@@ -77,14 +109,16 @@ cdef bint _covers_folded(PyObject *entries, str name) noexcept:
         if last == "message":
             return False
         last = last.casefold()
-        return lc_ready(<PyObject *> last) < 0 or _any_fits(entries, <PyObject *> last, 0)
+        return lc_ready(<PyObject *> last) < 0 or _any_fits(entries, <PyObject *> last, 0,
+                                                          PyTuple_GET_SIZE(entries) - 2)
     except MemoryError:
         return True
 
 
-cdef bint _any_fits(PyObject *entries, PyObject *name, Py_ssize_t at) noexcept nogil:
+cdef bint _any_fits(PyObject *entries, PyObject *name, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
+    # Return whether one of the first `n` entries fits.
     cdef Py_ssize_t i
-    for i in range(PyTuple_GET_SIZE(entries)):
+    for i in range(n):
         if _fits(PyTuple_GET_ITEM(entries, i), name, at):
             return True
     return False
@@ -103,17 +137,21 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
 
 
 cdef bint _is_secret(Document *doc, object name) except -1:
-    """Return whether the value of this name is left out; `name` may be anything."""
+    """Return whether the value of this name is left out of fields; `name` may be anything."""
+    return _is_among(doc.redacted, name)
+
+
+cdef bint _is_among(PyObject *entries, object name) except -1:
     cdef str exact
     if isinstance(name, (bytes, bytearray)):
         exact = str(name, "utf-8", "replace")
     elif isinstance(name, str):
         exact = _exact_str(name)
     elif _is_instance(name, "enum", "Enum"):
-        return _is_secret(doc, name.name) or _is_secret(doc, name.value)
+        return _is_among(entries, name.name) or _is_among(entries, name.value)
     else:
         return False
-    return _covers(doc.redacted, <PyObject *> exact)
+    return _covers(entries, <PyObject *> exact)
 
 
 # What is redacted where values become text. The text of an exception is left to the option `redact_text`.
@@ -122,6 +160,15 @@ cdef enum:
     MAX_PARTS = 1000         # a value with more is not searched for names
 cdef tuple WITHOUT_NAMES = (str, bytes, int, float, complex, type, type(sys), BaseException)
 cdef tuple COLLECTIONS = (ValuesView, ItemsView, list, tuple, set, frozenset, deque)
+
+
+cdef inline PyObject *_text_entries(PyObject *entries) noexcept:
+    # Return the entries for what becomes text, or NULL if there are none.
+    cdef PyObject *found
+    if entries == NULL:
+        return NULL
+    found = PyTuple_GET_ITEM(entries, PyTuple_GET_SIZE(entries) - 2)
+    return found if PyTuple_GET_SIZE(found) > 2 else NULL
 
 
 cdef bint _has_names(object v) except -1:
@@ -159,7 +206,7 @@ cdef object _parts(object v):
             for name, inner in found.items()]
 
 
-cdef bint _shows_secret(Document *doc, object v) except -1:
+cdef bint _shows_secret(PyObject *entries, object v) except -1:
     """Return whether the text of a value may show what is left out. One that cannot be searched may."""
     cdef list found = [v]
     cdef set seen = set()
@@ -169,7 +216,7 @@ cdef bint _shows_secret(Document *doc, object v) except -1:
                 continue
             seen.add(id(v))
             for name, inner in _parts(v):
-                if _is_secret(doc, name):
+                if _is_among(entries, name):
                     return True
                 found.append(inner)
             if len(found) > MAX_PARTS:
@@ -183,7 +230,8 @@ cdef object _shown(Document *doc, object v, tuple above=()):
     """Return a value whose text shows nothing that is left out: itself, a copy, or the name of its class."""
     cdef list made
     cdef bint mapping
-    if doc.redacted == NULL or not _shows_secret(doc, v):
+    cdef PyObject *entries = _text_entries(doc.redacted)
+    if entries == NULL or not _shows_secret(entries, v):
         return v
     if len(above) >= MAX_DEPTH or any([v is other for other in above]):
         return "..."
@@ -192,7 +240,7 @@ cdef object _shown(Document *doc, object v, tuple above=()):
         if not mapping and (_has_names(v) or not isinstance(v, COLLECTIONS)):
             return f"<{type(v).__name__}>"
         above += (v,)
-        made = [(name, REDACTED_TEXT if _is_secret(doc, name) else _shown(doc, inner, above))
+        made = [(name, REDACTED_TEXT if _is_among(entries, name) else _shown(doc, inner, above))
                 for name, inner in _parts(v)]
         if mapping:
             return dict(made)

@@ -57,11 +57,12 @@ class DocumentConfig(Config):
         readers.names, "", "Words to find the events by: the field tags, a list.", shown="none"
     )
     redact: tuple[str, ...] = option(
-        readers.names,
+        readers.redacted,
         "",
-        "Names of fields whose values are replaced by [redacted], at any depth: the last part of a field's "
-        "name, letters in either case, * for any characters. See filters.md.",
-        shown="none",
+        "Names of fields whose values are replaced by [redacted], at any depth, in addition to the default "
+        "ones: the last part of a field's name, letters in either case, * for any characters. With none "
+        "among them there are no default ones. See filters.md.",
+        shown="password, token, cookie and others",
     )
     redact_text: tuple[str, ...] = option(
         readers.patterns,

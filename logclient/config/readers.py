@@ -214,6 +214,25 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+SECRETS = (
+    *("password", "passwd", "pwd", "passphrase", "secret", "client_secret", "secret_key", "credentials"),
+    *("api_key", "apikey", "x_api_key", "x-api-key", "auth", "authorization", "proxy-authorization"),
+    *("token", "access_token", "refresh_token", "private_key", "privatekey", "mysql_pwd"),
+    *("cookie", "set_cookie", "set-cookie", "session", "sessionid", "csrftoken", "csrf_token"),
+    *("x_csrftoken", "x-csrftoken", "_csrf", "_xsrf", "xsrf-token"),
+)
+"""Names of fields whose values are left out by default."""
+
+
+def _redacted(value: Any) -> tuple[str, ...]:
+    """Read names to leave out; unless ``none`` is among them, an empty one and `SECRETS` come after them."""
+    if isinstance(value, tuple) and "" in value:
+        return value  # it was read before
+    names = _names(value)
+    own = tuple(name for name in names if name.lower() != "none")
+    return own if len(own) < len(names) else (*own, "", *SECRETS)
+
+
 def _fields(value: Any) -> dict[str, Any]:
     """Read fields by name: a mapping, or a JSON object as text."""
     found = value
@@ -333,6 +352,7 @@ level = Reader("level", _level)
 text = Reader("text", _text)
 policy = Reader("policy", _policy)
 names = Reader("names", _names)
+redacted = Reader("names", _redacted)
 fields = Reader("fields", _fields)
 shares = Reader("shares", _shares)
 patterns = Reader("patterns", _patterns)

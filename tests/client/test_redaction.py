@@ -36,12 +36,14 @@ from requests.structures import CaseInsensitiveDict
 import logclient
 from logclient import ConfigError, EncodeError
 from logclient._ext.record import REDACTED, Encoder, Redaction
+from logclient.config import readers
 from logclient.records.revision import replace_patterns
 from logclient.testing.lumberjack import Collector
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE, wait_until
 
 SECRETS = ("password", "*token*", "Api_Key")
+DEFAULT = readers.SECRETS
 NAMES = st.sampled_from(
     (
         "password", "PassWord", "user.password", "user", "token", "xtokeny", "a.b.token", "api_key", "event",
@@ -91,11 +93,70 @@ def _record(extra: Mapping[str, Any], msg: Any = "text", args: Any = ()) -> logg
     return record
 
 
+class TestDefault:
+    def test_names_of_secrets_are_redacted_without_the_option(self) -> None:
+        secret = {name.upper(): "geheim" for name in DEFAULT}
+        plain = {"user": "ann", "client.ip": "10.0.0.1", "token_count": 7, "passwords": 1, "author": "b"}
+        with Collector(keep=True) as server:
+            handler = logclient.Handler(server.url)
+            handler.handle(_record({"db": {**secret, **plain}, "password": "geheim"}))
+            handler.client.send({"headers": [(name, "geheim") for name in DEFAULT], "user.token": "geheim"})
+            handler.client.close()
+            first, second = server.events()
+        assert first["db"] == {**dict.fromkeys(secret, REDACTED), **plain}
+        assert first["password"] == second["user"]["token"] == REDACTED
+        assert second["headers"] == [[name, REDACTED] for name in DEFAULT]
+
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({}, {"password": REDACTED, "iban": "DE1"}),
+            ({"redact": "iban"}, {"password": REDACTED, "iban": REDACTED}),
+            ({"redact": "none"}, {"password": "x", "iban": "DE1"}),
+            ({"redact": ["none", "iban"]}, {"password": "x", "iban": REDACTED}),
+            ({"redact": None}, {"password": REDACTED, "iban": "DE1"}),
+        ],
+    )
+    def test_own_names_are_added_and_none_takes_the_others_away(
+        self, given: dict[str, Any], expected: dict[str, str]
+    ) -> None:
+        with Collector(keep=True) as server:
+            with logclient.connect(server.url, **given) as client:
+                client.send({"fields": {"password": "x", "iban": "DE1"}})
+            with logclient.connect(server.url, redact="none") as client:
+                client.reconfigure(**{"redact": None, **given})
+                client.send({"fields": {"password": "x", "iban": "DE1"}})
+        assert [event["fields"] for event in server.events()] == [expected] * 2
+
+    def test_default_names_leave_text_alone(self) -> None:
+        """A user of Django has an attribute password: its text must not become the name of its class."""
+        user = SimpleNamespace(name="ann", password="x", iban="DE1")
+        for names, text in ("", str(user)), ("iban", "<SimpleNamespace>"):
+            body = Encoder(redact=readers.redacted(names)).encode_record(_record({}, "%s", (user,)))[0]
+            assert json.loads(body)["message"] == text
+
+
 class TestNames:
     @pytest.mark.slow
     @examples(500)
-    @given(st.lists(st.text("aAſsß*.Éя", max_size=4), max_size=3), st.text("aA.éSßẞſЯ𐐀", max_size=5))
+    @given(
+        st.lists(st.text("aAſsß*.Éя", min_size=1, max_size=4), max_size=3), st.text("aA.éSßẞſЯ𐐀", max_size=5)
+    )
     def test_entries_fit_as_in_plain_python(self, entries: list[str], name: str) -> None:
+        assert Redaction(entries).covers(name) == covers(tuple(entries), name)
+
+    @pytest.mark.slow
+    @examples(500)
+    @given(
+        st.lists(st.one_of(st.sampled_from(DEFAULT), st.text("abct*_-", min_size=1)), max_size=50),
+        st.one_of(st.sampled_from(DEFAULT), st.text("abct_-"), st.text("kenopstw", min_size=5, max_size=8)),
+        st.sampled_from(["", "db.", "é."]),
+        st.booleans(),
+    )
+    def test_many_entries_fit_as_in_plain_python(
+        self, entries: list[str], name: str, before: str, upper: bool
+    ) -> None:
+        name = before + (name.upper() if upper else name)
         assert Redaction(entries).covers(name) == covers(tuple(entries), name)
 
     @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class TestRedactionAndSampling:
             with logclient.connect(server.url, fields=fields, **options) as client:
                 logger = logging.Logger("test-reconfigure")
                 logger.addHandler(logclient.Handler(client=client))
-                for names in (None, ["secret", "token", "added"], ["place"], None):
+                for names in ("none", ["none", "secret", "token", "added"], ["none", "place"], "none"):
                     client.reconfigure(redact=names)
                     client.send({"secret": 1})
                     logger.error("one", extra={"secret": 1})

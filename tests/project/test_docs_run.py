@@ -780,7 +780,7 @@ STAGES: dict[str, list[Stage]] = {
         Stage(
             server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
             "logging.getLogger().addHandler(handler)\n"
-            "logging.error('%(token)s', {'token': 'x'}, extra={'db': {'Password': 'x'}})\n"
+            "logging.error('%(a_token)s', {'a_token': 'x'}, extra={'db': {'Password': 'x'}})\n"
             "[event] = server.events(1)\n"
             "assert event['db'] == {'Password': '[redacted]'} and event['message'] == '[redacted]'\n",
         ),
