@@ -237,6 +237,8 @@ cdef class Encoder:
         cdef lc_here *thread = &lc_this_thread
         cdef uint8_t reason = <uint8_t> R_UNENCODABLE
         cdef int64_t seq = NOT_ENCODED
+        if self.queue is None:
+            raise ValueError("the encoder has no queue")
         cdef int nested = lc_enter(thread, False)
         if nested >= 0:
             try:

@@ -6,7 +6,6 @@ docs/protocols/lumberjack.md has the frames, and ``logclient._ext.lumberjack`` t
 from __future__ import annotations
 
 import struct
-import threading
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -49,7 +48,7 @@ class Window:
 
 
 class Reader:
-    """A reader of versions 1 and 2 on one connection.
+    """A reader of versions 1 and 2 on one connection, for one thread at a time.
 
     It accepts everything that Logstash or go-lumber accept, except where that would lose events. At anything
     else it stops, and `error` has the reason. Lengths are checked before memory is allocated for them.
@@ -85,7 +84,6 @@ class Reader:
         self._version = _ONE
         self._count = max_window  # events of the window; literal: the most in a unit
         self._texts_left = self._texts_at = 0  # of a 'data' frame that is not whole yet
-        self._used = threading.Lock()
         self._clear()
 
     def receive_data(self, data: ReadableBuffer, /) -> list[Window]:
@@ -93,8 +91,6 @@ class Reader:
         windows: list[Window] = []
         if self.error is not None:
             return windows
-        if not self._used.acquire(blocking=False):
-            raise RuntimeError("another thread uses this reader")
         try:
             self._data += data
             while self._read():
@@ -108,7 +104,6 @@ class Reader:
             del self._data[: self._base]
             self._at -= self._base
             self._base = 0
-            self._used.release()
         return windows
 
     def receive_eof(self) -> None:

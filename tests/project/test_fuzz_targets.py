@@ -123,9 +123,6 @@ REACHED = [
     (
         "lumberjack_frames",
         {
-            "_read",
-            "_inflate",
-            "_walk_pairs",
             "decode_region",
             "scan_pairs",
             "expand_region",
