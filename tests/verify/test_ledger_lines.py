@@ -73,7 +73,7 @@ def test_base64_of_each_length_is_decoded() -> None:
 LAST = (1 << 48) - 1
 small = st.integers(1, 40)
 sequences = small | st.sampled_from([0, LAST - 1, LAST, LAST + 1, 10**18 - 1, 10**18])
-times = st.integers(990, 1010) | st.sampled_from([0, -1, 10**18 - 1, -(10**18) + 1, 10**18, 1 << 60])
+times = st.integers(900, 1100) | st.sampled_from([0, -1, 10**18 - 1, -(10**18) + 1, 10**18, 1 << 60])
 reasons = st.sampled_from(["", "refused", "full", "refused twice", "not known"])
 rising = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=4).flatmap(
     lambda steps: small.map(lambda first: _ranges(first, steps))
@@ -159,7 +159,18 @@ def compare(ours: Any, theirs: oracle.LineReader) -> None:
         assert ours.first_us > ours.last_us
 
 
-bounds = st.none() | st.integers(990, 1010)
+@pytest.mark.parametrize(("end_us", "late"), [(999, True), (1000, True), (1001, False)])
+def test_an_outcome_in_the_microsecond_of_the_end_is_late(end_us: int, late: bool) -> None:
+    reader = ledger.LineReader(None, None)
+    reader.know(b"", 0)
+    reader.begin_file(0)
+    reader.end_us = end_us
+    line = b'{"t":"outcome","at_us":1000,"status":"acked","reason":"","seqs":[[1,1]]}\n'
+    assert reader.read(line, 0, len(line), np.zeros(1, np.uint64), np.zeros(1, np.int64)) == len(line)
+    assert rows_of(reader.outcomes, 5) == [[0, 1, 1, 4 + 8 * late, 0]]
+
+
+bounds = st.none() | st.integers(900, 1100)
 
 
 @examples(300)
