@@ -133,7 +133,7 @@ class TestDeviceKilled:
     ) -> None:
         """Without replies nothing was promised."""
         figures = ship_through_kills(
-            tmp_path, devices(tmp_path, scheme=scheme), event, monkeypatch, mode="async"
+            tmp_path, devices(tmp_path, scheme=scheme), event, monkeypatch, mode="async", kill_last=True
         )
         verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, max_missing=None)
         counts = verdict.counts

@@ -114,6 +114,12 @@ class Fleet:
             self.total("inflight") > 0 or self.total("handed") > handed
         )
 
+    def settle(self) -> None:
+        """Send no more, and wait until all is settled."""
+        self._done.set()
+        self._sender.join()
+        wait_for(lambda: self.settled == self.total("sent"), 2 * PATIENCE, "the last events")
+
     def stop(self, timeout: float = 2 * PATIENCE) -> int:
         """Send no more, deliver what is there; how many events were given up."""
         self._done.set()
@@ -132,6 +138,7 @@ def ship_through_kills(
     events: int = 0,
     between: int = 500,
     kills: int = KILLS,
+    kill_last: bool = False,
     meanwhile: Callable[[Fleet], object] = lambda fleet: None,
     **options: Any,
 ) -> Figures:
@@ -142,6 +149,8 @@ def ship_through_kills(
     Args:
         take_back: what a client does with what was under way.
         between: events that are settled between two kills.
+        kill_last: the only collector is killed once more when all is settled, so that no event may lie unread
+            at the end of a connection that has not broken.
         meanwhile: what else happens to them before each kill.
     """
     randomly = random.Random(SEED)
@@ -177,6 +186,12 @@ def ship_through_kills(
                 wait_for(lambda n=connects + users: fleet.total("connects") >= n, PATIENCE, "a connection")
                 if len(collectors) > 1:
                     victim.start()
+            if kill_last:
+                fleet.settle()
+                breaks = len(broken)
+                collectors[0].end(signal.SIGKILL)
+                wait_for(lambda: len(broken) >= breaks + clients, PATIENCE, "a broken connection")
+                collectors[0].start()
         finally:
             left = fleet.stop()
     assert left == 0
