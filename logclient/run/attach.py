@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial, wraps
+from functools import cache, partial, wraps
 
 from logclient.run.early import log_first
 
@@ -106,6 +106,7 @@ def uvicorn_server(module: Any) -> None:
     module.Server.serve = serve
 
 
+@cache  # Flask and Starlette ask at each request
 def _records() -> dict[str, Any]:
     """Return the logger that gets a record for each request or task, and those that have none."""
     skip = filter(None, map(str.strip, os.environ.get("LOGCLIENT_RUN_SKIP", "").split(",")))
