@@ -39,9 +39,11 @@ class Peer:
         """
         if lifecycle.must_not_block(self._sender.role.ident):
             raise ConnectFailed(f"{kind}: not from here")
+        sender = self._sender
+        sender.notice_fork()
+        # The child of a signal handler that forks from here on does not wait: its parent gets the answer.
+        engine = sender.engine
         request = self.begin_request(kind, payload)
-        sender, engine = self._sender, self._sender.engine
-        # The child of a signal handler that forks meanwhile does not wait: its parent gets the answer.
         sender.waiter.until(lambda: request.done or sender.engine is not engine, request.wait, timeout)
         return self.finish_request(request, timeout)
 

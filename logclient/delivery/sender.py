@@ -388,21 +388,21 @@ class Waiter:
             if found or left <= slice_:
                 return found
 
-    def _settled(self, target: int, timeout: float) -> bool:
-        """Wait until every event up to `target` has its outcome; return whether it has.
+    def _settled(self, engine: Engine, target: int, timeout: float) -> bool:
+        """Wait until every event of `engine` up to `target` has its outcome; return whether it has.
 
-        A child that is forked meanwhile does not wait: its parent has these events.
+        A child that was forked since then does not wait: its parent has these events.
         """
-        queue, done = self._sender.queue, self._reaches(target)
+        queue, done = self._sender.queue, self._reaches(engine, target)
 
         def wait(seconds: float) -> bool:
             return queue.wait_settled(target, seconds)
 
         return queue.settled >= target or self.until(done, threads.unless_green(done, wait), timeout)
 
-    def _reaches(self, target: int) -> Callable[[], bool]:
-        """Return a function that returns whether `target` is reached, or this is a forked child meanwhile."""
-        sender, engine = self._sender, self._sender.engine
+    def _reaches(self, engine: Engine, target: int) -> Callable[[], bool]:
+        """Return a function that returns whether `target` is reached, or this is a child forked since then."""
+        sender = self._sender
         return lambda: sender.engine is not engine or engine.aim_at(target)
 
     def flush(self, timeout: float) -> int:
@@ -411,8 +411,9 @@ class Waiter:
         sender.notice_fork()
         if sender.ending.callers_deliver:
             timeout = min(timeout, sender.ending.patience)
-        target = sender.engine.last
-        settled = self._settled(target, timeout)
+        engine = sender.engine
+        target = engine.last
+        settled = self._settled(engine, target, timeout)
         error_log.write_deferred()
         return 0 if settled else self.unsettled(target)
 
@@ -423,8 +424,9 @@ class Waiter:
         if sender.ending.callers_deliver:
             timeout = min(timeout, sender.ending.patience)
         deadline = time.monotonic() + timeout
-        target = sender.engine.last
-        while not self._settled(target, max(0.0, min(deadline - time.monotonic(), SLICE))):
+        engine = sender.engine
+        target = engine.last
+        while not self._settled(engine, target, max(0.0, min(deadline - time.monotonic(), SLICE))):
             reachable = sender.engine.lanes.may_be_reachable and not lifecycle.cannot_wait(sender.role.ident)
             if time.monotonic() >= deadline or not reachable:
                 return self.flush(0.0)
@@ -507,7 +509,8 @@ class Waiter:
         """Deliver what is queued in this call, unless it must not wait."""
         sender = self._sender
         if not sender.closed and not lifecycle.must_not_block(sender.role.ident):
-            self.drive(self._reaches(sender.engine.last), sender.ending.patience)
+            engine = sender.engine
+            self.drive(self._reaches(engine, engine.last), sender.ending.patience)
 
     def finish(self, by: float, grace: float) -> bool:
         """Wait until `by`, and `grace` seconds more, for the end of delivery; return whether it has ended.

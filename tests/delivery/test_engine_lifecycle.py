@@ -237,6 +237,28 @@ def test_a_fork_while_a_caller_waits_for_an_answer(build: Make) -> None:
 
 
 @needs_fork
+def test_a_fork_before_a_caller_waits_for_an_answer(build: Make) -> None:
+    """The request has been made when the process forks, and its caller does not wait yet."""
+    rig = build(Setup("by_id"))
+    children: list[int] = []
+    parent, start = os.getpid(), rig.sender.start
+
+    def fork_first(wait: bool = False) -> bool:
+        if not children:
+            children.append(os.fork())
+        return start(wait)
+
+    rig.sender.start = fork_first  # type: ignore[method-assign]
+    try:
+        with suppress(ConnectFailed):
+            rig.peer.request("ping", 1, 10 * PATIENCE)
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert exit_code(children[0]) == 0
+
+
+@needs_fork
 def test_two_threads_notice_a_fork(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """No hook has run, as in uwsgi's workers. Whichever thread is first begins anew, and the other waits."""
     rig = build(FIFO)
