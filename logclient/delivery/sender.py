@@ -401,7 +401,7 @@ class Waiter:
         return queue.settled >= target or self.until(done, threads.unless_green(done, wait), timeout)
 
     def _reaches(self, engine: Engine, target: int) -> Callable[[], bool]:
-        """Return a function that returns whether `target` is reached, or this is a child forked since then."""
+        """Return a function: whether `target` is reached, or this is a child that was forked since then."""
         sender = self._sender
         return lambda: sender.engine is not engine or engine.aim_at(target)
 
