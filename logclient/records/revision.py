@@ -91,9 +91,11 @@ class Revision:
                 if document is None:
                     self._queue.count_filtered(FILTER_BEFORE_SEND)
                     return None
-                if not isinstance(document, Mapping):
-                    raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
-            revised: Document = dict(document)
+                if type(document) is not dict:
+                    if not isinstance(document, Mapping):
+                        raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
+                    document = dict(document)
+            revised: Document = document
             if revised.get("@timestamp", time) is not time:
                 revised = corrected(revised)[0]
         except BaseException as error:
