@@ -133,5 +133,11 @@ def test_each_option_has_an_anchor(hits: dict[str, list[str]]) -> None:
     assert set(all_options()) <= anchors
 
 
+def test_pages_load_nothing_from_another_server(hits: dict[str, list[str]]) -> None:
+    parts = re.compile(r'<(?:script|img|iframe|link rel="stylesheet")[^>]*"(?:https?:)?//')
+    wrong = [page for page in SITE.rglob("*.html") if parts.search(page.read_text())]
+    assert wrong == []
+
+
 def _leads(found: list[str], page: str) -> bool:
     return any(one == page or one.partition("#")[0] == page for one in found)
