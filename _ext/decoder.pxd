@@ -4,7 +4,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from logclient._ext.codec cimport append_bytes, lc_span, lc_wire, trim, wire_reserve
+from logclient._ext.codec cimport ROOM_KEPT, append_bytes, lc_span, lc_wire, trim, wire_reserve
 from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.ids cimport ID_SIZE, is_ours, keep_foreign, lc_id, lc_names, lc_rows, read_id
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, lc_object
@@ -14,7 +14,6 @@ cdef enum:
     # The statuses that all decoders have; see each decoder for the others.
     STATUS_OK = 0
     STATUS_FOREIGN = 1
-    SCRATCH_KEPT = 1 << 22       # larger scratch memory is freed
     BODY_KEPT = 1 << 28          # larger bodies are not kept: no table has room for them
     SCAN_FAILED = -1             # not one JSON object
     NO_MEMORY = -2
@@ -127,7 +126,7 @@ cdef inline int keep_own_id(lc_kept *k, const uint8_t *p, size_t size) noexcept 
 # Scratch memory for `size` bytes, with SCAN_PAD zeros behind them for the scanner. NULL: out of memory.
 cdef inline uint8_t *scan_room(BatchDecoder d, size_t size) noexcept nogil:
     d.scratch.size = 0
-    trim(&d.scratch, SCRATCH_KEPT)
+    trim(&d.scratch, ROOM_KEPT)
     cdef uint8_t *room = wire_reserve(&d.scratch, size + SCAN_PAD)
     if room != NULL:
         memset(room + size, 0, SCAN_PAD)

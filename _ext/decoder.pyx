@@ -56,7 +56,10 @@ cdef class Events:
         for i in range(r.foreign.size // 24):
             hashes[2 * foreign[3 * i]] = foreign[3 * i + 1]
             hashes[2 * foreign[3 * i] + 1] = foreign[3 * i + 2]
-        self.id_hash = make_column(<void **> &hashes, 2 * r.n, 8, c'Q')
+        try:
+            self.id_hash = make_column(<void **> &hashes, 2 * r.n, 8, c'Q')
+        finally:
+            free(hashes)         # NULL once the column has it
         (self.status, self.producer, self.prefix_high, self.prefix_low, self.sequence, self.hash, self.unit,
          self.offset, self.length) = columns[:<int> C_OWN]
         self.n = r.n
@@ -88,6 +91,10 @@ cdef Py_ssize_t count_units(BorrowedBuffer offsets, BorrowedBuffer lengths, Borr
     if size % 8 or lengths.b.len != size or more is not None and more.b.len != size:
         raise ValueError(f"offsets, lengths and the like must be int64, equally many: {size}, {lengths.b.len}"
                          f"{'' if more is None else f', {more.b.len}'} bytes")
+    # The address of a column without items may be any.
+    if size and (<size_t> offsets.b.buf | <size_t> lengths.b.buf
+                 | (0 if more is None else <size_t> more.b.buf)) % 8:
+        raise ValueError("offsets, lengths and the like must begin at an address that 8 divides")
     return size // 8
 
 

@@ -71,6 +71,15 @@ ctypedef struct lc_inflater:
     lc_zstream *zstream
 
 
+cdef inline void deflater_close(lc_deflater *d) noexcept:
+    if d.zstream != NULL:
+        lc_deflate_end(d.zstream)
+        free(d.zstream)
+    free(d.istream)
+    free(d.level_room)
+    memset(d, 0, sizeof(lc_deflater))
+
+
 # Open the fastest compressor for a level of zlib's, 0..9. ISA-L's level 1 stands for 1..3: it is
 # several times faster than any of them and its output between those of 1 and 2.
 # The owner must keep the returned package, or None.
@@ -92,6 +101,7 @@ cdef inline object deflater_open(lc_deflater *d, int level):
         d.istream = <lc_istream *> calloc(1, sizeof(lc_istream))
         d.level_room = <uint8_t *> malloc(ISAL_DEF_LVL1_DEFAULT)
         if d.istream == NULL or d.level_room == NULL:
+            deflater_close(d)
             raise MemoryError()
         lc_isal_init(d.istream)
     elif LC_HAS_ZLIB and package is None:
@@ -117,15 +127,6 @@ cdef inline int zstream_refused(int done) except -1:
     if done == Z_MEM_ERROR:
         raise MemoryError()
     raise RuntimeError(f"zlib here is not the one that logclient was built with: error {done}")
-
-
-cdef inline void deflater_close(lc_deflater *d) noexcept:
-    if d.zstream != NULL:
-        lc_deflate_end(d.zstream)
-        free(d.zstream)
-    free(d.istream)
-    free(d.level_room)
-    memset(d, 0, sizeof(lc_deflater))
 
 
 # The compressor, as `stats()` shows it: "isal 1", "zlib 3"; with "python " before it, it needs the GIL.

@@ -281,6 +281,10 @@ class TestDamage:
         for offsets, lengths in ((array("q", [0]), array("q")), (b"1234567", b"1234567")):
             with pytest.raises(ValueError, match="int64, equally many"):
                 Decoder().decode(b"", offsets, lengths)
+        odd = memoryview(bytes(17))[1:9]
+        for offsets, lengths in ((odd, array("q", [0])), (array("q", [0]), odd)):
+            with pytest.raises(ValueError, match="an address that 8 divides"):
+                Decoder().decode(b"", offsets, lengths)
 
     @examples(120)
     @given(st.lists(st.integers(0, 2**32).map(random_stream) | st.binary(max_size=20), max_size=4),
