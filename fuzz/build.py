@@ -44,7 +44,6 @@ CHANGES = [
     ("_ext/ids.pxd", "capacity = r.capacity * 2 if r.capacity else 1024\n", "capacity = r.capacity + 1\n"),
     ("_ext/ledger/base64.h", "uint8_t some[3072];", "uint8_t some[96];"),
     ("_ext/codec.pxd", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
-    ("_ext/decoder.pxd", "SCRATCH_KEPT = 1 << 22 ", "SCRATCH_KEPT = 1 << 10 "),
     ("_ext/plog/reassembler.pyx", "PLACES = 1 << 16 ", "PLACES = 4 "),
     ("_ext/record/json_encode.pyx", "    STACK = 8192 ", "    STACK = 64 "),
     (

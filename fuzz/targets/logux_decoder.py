@@ -47,7 +47,7 @@ PLANTS = (
           "        memset(room + size, 0, SCAN_PAD + 1)\n", (ASAN,)),
     Plant("depth", "_ext/logux/decoder.pyx", "            if depth == MESSAGE_DEPTH:\n",
           "            if depth == MESSAGE_DEPTH and False:\n", (ASAN, "the reference says")),
-    Plant("allocation", "_ext/decoder.pxd", "    trim(&d.scratch, SCRATCH_KEPT)\n",
+    Plant("allocation", "_ext/decoder.pxd", "    trim(&d.scratch, ROOM_KEPT)\n",
           "    wire_reserve(&d.scratch, size << (size & 31))\n", (MEMORY,)),
     Plant("endless", "_ext/logux/decoder.pyx", _CLOSED,
           _CLOSED.replace("1", "depth < 9"), (TIMEOUT,)),
