@@ -32,6 +32,7 @@ from logclient._ext.record import Encoder, FastClient, FastHandler, LineEncoder
 from logclient.errors import ConfigError, EncodeError, EncodeTypeError
 from logclient.logjam import Agent
 from logclient.records import context
+from logclient.records.formats import form
 from tests.oracle import ecs
 
 EXTENSIONS = ("record",)
@@ -43,6 +44,11 @@ NAMES = (
     ecs.Names(ecs=False, carriers=()), ecs.Names(carriers=(), flat=True),
 )  # fmt: skip
 """The meaning of field names, as the protocols choose it."""
+
+SHAPES = ("", "", "", "whole", "json", "logstash", "gelf", "otel")
+"""The form of a document; whole: mappings are documents that `before_send` has seen."""
+
+SCAN = json.JSONDecoder().raw_decode
 
 ATTRIBUTES = (
     "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
@@ -471,6 +477,9 @@ def seeds() -> Iterator[bytes]:
         yield program[:5] + b"\0" + program[5:]
         if n % 3 == 0:
             yield program[:5] + bytes([n // 3 % 256]) + program[5:]
+        if n % 4 == 0:
+            shaped = program[2] % 32 + 32 * (3 + n // 4 % 5)
+            yield bytes([program[0], program[1] | ROOMY, shaped, *program[3:5], NESTED]) + program[5:]
     for names in b"%(user)s", b"%(a)s":
         arguments = bytes([DICT, 2, 16, ASCII, 1]) + b"x" + bytes([47, ASCII, 1]) + b"y"
         yield bytes([RECORD, 0, 0, 0, 2, REDACTED, 1, ASCII, len(names)]) + names + bytes([2]) + arguments
@@ -569,6 +578,9 @@ def run(data: memoryview) -> None:
         **names._asdict(),
         **_further(program, head.more),
     }
+    shape = SHAPES[head.limit // (len(LIMITS) * len(NAMES))]
+    if shape and names.ecs and not (names.flat or options["pairs"]):
+        options |= {"whole": True} if shape == "whole" else {"form": form(shape, "box")}
     if options["max_event_bytes"] < 100:
         options["fields"] = None  # they would not fit
     try:
@@ -635,13 +647,16 @@ def _mapping(program: Program, head: Head, options: dict[str, Any], names: ecs.N
     try:
         made = encoder.encode(event)
         made = encoder.encode(event) if head.more else made  # with what the first call has kept
+        read = encoder.read(event, SCAN) if head.way & ROOMY and not options["pairs"] else None
     except (EncodeError, EncodeTypeError, *ATTACKS) as error:
         _refused(error, program, head.failing)
         return
     finally:
         memory.fail_at(0)
     _valid(made[0], options["pairs"])
-    if not (program.hostile or head.more or options["truncate"] or options["text"]):
+    if not head.more & DATED:
+        _check_read(read, made[0], program, options)
+    if not (program.hostile or head.more or options["truncate"] or options["text"] or _is_shaped(options)):
         _check_document(made, ecs.of_mapping(event, names, pairs=options["pairs"]), options["pairs"])
 
 
@@ -678,13 +693,16 @@ def _record(program: Program, head: Head, options: dict[str, Any], names: ecs.Na
     try:
         made = encoder.encode_record(record)
         made = encoder.encode_record(record) if head.more else made
+        read = encoder.read_record(record, SCAN) if head.way & ROOMY and not options["pairs"] else None
     except (EncodeError, *ATTACKS) as error:
         _refused(error, program, head.failing)
         return
     finally:
         memory.fail_at(0)
     _valid(made[0], options["pairs"])
-    if not (program.hostile or head.more or odd or options["truncate"]):
+    if not odd:
+        _check_read(read, made[0], program, options)
+    if not (program.hostile or head.more or odd or options["truncate"] or _is_shaped(options)):
         vars(record).update(before)
         _check_document(made, ecs.of_record(record, names, pairs=options["pairs"]), options["pairs"])
 
@@ -763,6 +781,18 @@ class Filter(logging.Filter):
         self.program.attack()
         verdict = self.program.value(5)
         return record if verdict is True else verdict
+
+
+def _is_shaped(options: dict[str, Any]) -> bool:
+    """Return whether a document is none of the reference: see tests/client/test_formats.py for these."""
+    return "form" in options or "whole" in options
+
+
+def _check_read(
+    read: tuple[dict[str, Any], int, int] | None, body: bytes, program: Program, options: dict[str, Any]
+) -> None:
+    if read is not None and not program.hostile and "form" not in options:  # which has the time of its making
+        check(repr(read[0]) == repr(json.loads(body)), "the document that is read", read[0], body)
 
 
 def _valid(body: bytes, pairs: bool) -> None:
