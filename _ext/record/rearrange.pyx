@@ -131,8 +131,10 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
         made = _resolve_name_conflicts(encoder, doc, made, moving, reserved, record)
     _move_to_labels(encoder, doc, made, moving)
     if own:
-        made["@metadata"] = own          # last, as the id is inserted at its end
-        if encoder.sets_event_id and not encoder.pairs and not doc.flags & K_ID1_TAKEN:
+        made["@metadata"] = {**encoder.metadata, **own}      # last, as the id is inserted at its end
+        if not encoder.sets_event_id:
+            doc.flags |= <uint8_t> K_ID1_TAKEN
+        elif not encoder.pairs and not doc.flags & K_ID1_TAKEN:
             doc.flags |= <uint8_t> K_METADATA_OPEN
     if encoder.identity == "own" and doc.flags & (K_ID1_TAKEN | K_ID2_TAKEN):
         doc.flags = <uint8_t> (K_ID1_TAKEN | K_ID2_TAKEN)

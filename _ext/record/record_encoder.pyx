@@ -20,6 +20,7 @@ cdef class Encoder:
     # `own`: stay and are the event's id; `none`: stay, and events have no id.
     cdef readonly str identity
     cdef readonly bint trust_metadata        # keep the application's `@metadata`, all but its `_id`
+    cdef dict metadata               # what the writer puts into every `@metadata` but the application's
     cdef readonly bint flat          # the protocol turns mappings into text, so they are not objects
     cdef readonly str labels         # the prefix of fields that move
     # Write objects in place of names with dots, but for `log.level` and `ecs.version`; in ECS, if not flat.
@@ -65,7 +66,7 @@ cdef class Encoder:
                   correct: Callable[[dict[Any, Any], str], tuple[dict[Any, Any], int]] | None = None,
                   bint ecs=True,
                   tuple carriers: tuple[str, ...] = ("@metadata",), str identity="id",
-                  bint trust_metadata=False, bint flat=False, str labels="labels.", bint nested=False,
+                  bint trust_metadata=False, dict metadata: dict[str, str] | None = None, bint flat=False, str labels="labels.", bint nested=False,
                   Form form=None, bint whole=False,
                   bint timestamp=False, bint fingerprint=False, fields: dict[str, Any] | None = None,
                   bound: ContextVar[Any] | None = None, spans: Spans | None = None,
@@ -75,6 +76,7 @@ cdef class Encoder:
         self.carriers = carriers
         self.identity = identity
         self.trust_metadata = trust_metadata
+        self.metadata = metadata or {}
         self.flat = flat or pairs
         self.labels = labels
         self.form = form

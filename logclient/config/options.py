@@ -80,6 +80,7 @@ class Options(TypedDict, total=False):
     balance: bool | None
     proxy: Literal["env", "none"] | None
     trust: Literal["none", "metadata"] | None
+    metadata: str | Mapping[str, str] | None
     mode: Literal["request", "async"] | None
     topic: str | None
     hwm: int | None

@@ -253,15 +253,40 @@ def _fields(value: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def _shares(value: Any) -> dict[str, float]:
-    """Read shares by name: a mapping, or ``name=share`` with commas between them."""
-    found: dict[str, float] = {}
+def _pairs(value: Any, what: str) -> Mapping[Any, Any]:
+    """Read values by name: a mapping, or ``name=value`` with commas between them."""
     pairs: Any = value
     if isinstance(value, str):
         pairs = dict(part.partition("=")[::2] for part in value.split(",") if part.strip())
     if not isinstance(pairs, Mapping):
-        raise ValueError(f"must be a mapping, or name=share with commas between them, got {echo(value)}")
-    for name, share in pairs.items():
+        raise ValueError(f"must be a mapping, or name={what} with commas between them, got {echo(value)}")
+    return pairs
+
+
+def _texts(value: Any) -> dict[str, str]:
+    """Read texts by name."""
+    found: dict[str, str] = {}
+    for name, text in _pairs(value, "text").items():
+        if not (isinstance(name, str) and isinstance(text, str) and name.strip() and text.strip()):
+            raise ValueError(f"must have a text for each name, got {echo({name: text})}")
+        found[name.strip()] = text.strip()
+    return found
+
+
+def _metadata(value: Any) -> dict[str, str]:
+    """Read constant entries of ``@metadata``."""
+    found = _texts(value)
+    if "_id" in found:
+        raise ValueError("must not have _id, which is the id of each event")
+    if sum(len(name) + len(text) for name, text in found.items()) > 1024:
+        raise ValueError("must be at most 1024 characters")
+    return found
+
+
+def _shares(value: Any) -> dict[str, float]:
+    """Read shares by name."""
+    found: dict[str, float] = {}
+    for name, share in _pairs(value, "share").items():
         try:
             number = float(share)
         except (TypeError, ValueError, OverflowError):
@@ -355,6 +380,8 @@ names = Reader("names", _names)
 redacted = Reader("names", _redacted)
 fields = Reader("fields", _fields)
 shares = Reader("shares", _shares)
+texts = Reader("texts", _texts)
+metadata = Reader("texts", _metadata)
 patterns = Reader("patterns", _patterns)
 function = Reader("function", _function)
 directory = Reader("directory", _path_reader("the path of a directory"))

@@ -280,7 +280,9 @@ class Document:
             self.moved += 1
         if metadata:
             kept["@metadata"] = metadata
-            if carries and not self.flags & ID1:
+            if names.identity == "none":
+                self.flags |= ID1
+            elif carries and not self.flags & ID1:
                 self.flags |= OPEN
         if names.identity == "own" and self.flags & (ID1 | ID2):
             self.flags = ID1 | ID2
