@@ -149,7 +149,7 @@ GROUPS = {
     "Attempts and back-off": "backoff_max max_age on_doubt processing_timeout",
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
-        "format timestamp service environment tags fields enrich opentelemetry "
+        "format timestamp service environment tags fields rename extra_prefix enrich opentelemetry "
         "error_fingerprint formatter_json identity trust metadata check zone"
     ),
     "Leave out and hold back": (

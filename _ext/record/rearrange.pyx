@@ -86,10 +86,11 @@ cdef dict _merge_message_fields(Encoder encoder, Document *doc, dict attributes,
         # structlog passes these to its own formatter.
         fields.pop("_logger", None)
         fields.pop("_name", None)
+        fields = encoder._placed(fields, True)
     if "message" not in own and isinstance(own.get("event"), str):
         # structlog calls the message `event`, which is an object in ECS.
         own = {"message" if key == "event" else key: value for key, value in own.items()}
-    fields.update(own)
+    fields.update(encoder._placed(own, False))
     return fields
 
 

@@ -273,6 +273,22 @@ def _texts(value: Any) -> dict[str, str]:
     return found
 
 
+def _rename(value: Any) -> dict[str, str]:
+    """Read new names by the old ones."""
+    found = _texts(value)
+    for place in found.values():
+        if place in found or place[0] == "@" or place == "message" or [*found.values()].count(place) > 1:
+            raise ValueError(f"must give new names, each once, not message or with @, got {echo(place)}")
+    return found
+
+
+def _prefix(value: Any) -> str:
+    """Read the name of an object; empty: none."""
+    if not isinstance(value, str) or not re.fullmatch(r"([A-Za-z_][\w.-]*)?", value, re.ASCII):
+        raise ValueError(f"must be a name of letters, digits and _, got {echo(value)}")
+    return value
+
+
 def _metadata(value: Any) -> dict[str, str]:
     """Read constant entries of ``@metadata``."""
     found = _texts(value)
@@ -382,6 +398,8 @@ fields = Reader("fields", _fields)
 shares = Reader("shares", _shares)
 texts = Reader("texts", _texts)
 metadata = Reader("texts", _metadata)
+rename = Reader("texts", _rename)
+prefix = Reader("text", _prefix)
 patterns = Reader("patterns", _patterns)
 function = Reader("function", _function)
 directory = Reader("directory", _path_reader("the path of a directory"))
