@@ -62,9 +62,9 @@ class LumberjackConfig(DocumentConfig):
     metadata: dict[str, str] = option(
         metadata,
         "",
-        "Entries of @metadata in every event, by name, such as beat=shop,version=8: of them Logstash makes "
-        "the name of an index. The application's own entries (trust=metadata) win, and raw bytes with an "
-        "@metadata keep theirs. See receivers.md.",
+        "Entries of @metadata in every event, by name, such as beat=shop,version=8, of which Logstash makes "
+        "the name of an index. The application's own entries (trust=metadata) win; raw bytes keep their "
+        "@metadata. See receivers.md.",
         shown="none",
     )
 
