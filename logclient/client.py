@@ -277,10 +277,10 @@ class Client(FastClient):
             config = changed(self.config, options)
             if options and isinstance(config, DocumentConfig):
                 draft = self.encoder if self.revision is None else self.revision.draft
-                draft.set_fields(_common_fields(config)["fields"])
                 if "redact" in options:
                     for encoder in {draft, self.encoder}:
                         encoder.set_redact(config.redact)
+                draft.set_fields(_common_fields(config)["fields"])
             self._sample(config)
             self.config = config
         if number is not None:
@@ -392,6 +392,8 @@ def _common_fields(config: Config) -> dict[str, Any]:
         "spans": spans.Spans(service=config.service is None) if config.opentelemetry else None,
         "timestamp": config.timestamp,
         "correct": corrected,
+        "rename": config.rename,
+        "extra_prefix": config.extra_prefix,
     }
 
 

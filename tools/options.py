@@ -125,6 +125,7 @@ KEYWORD_TYPES = {
     "shares": "str | Mapping[str, float]",
     "size": "int | str",
     "text": "str",
+    "texts": "str | Mapping[str, str]",
     "version": "int | str",
 }
 """The type of a keyword, by the kind of its option."""
@@ -148,8 +149,8 @@ GROUPS = {
     "Attempts and back-off": "backoff_max max_age on_doubt processing_timeout",
     "Exit": "timeout atexit_timeout",
     "What is in an event": (
-        "format timestamp service environment tags fields enrich opentelemetry "
-        "error_fingerprint formatter_json identity trust check zone"
+        "format timestamp service environment tags fields rename extra_prefix enrich opentelemetry "
+        "error_fingerprint formatter_json identity trust metadata check zone"
     ),
     "Leave out and hold back": (
         "redact redact_text mask before_send sample sample_by hold_below rate_limit dedupe"

@@ -69,6 +69,8 @@ ctypedef struct lc_writer:
     lc_field in_metadata         # ... inside of objects that are open
     lc_field in_event
     uint8_t pair[PAIR_SIZE]      # ... of a pair block
+    const uint8_t *constants     # ,"@metadata":{ with the entries of all events, not closed
+    size_t constants_size        # 0: there are none, and `metadata` opens the object
 
 
 cdef inline bint has_room(lc_writer *w) noexcept nogil:
@@ -118,7 +120,8 @@ cdef inline uint8_t *put_field(uint8_t *to, const lc_field *field, lc_digits dig
     return to + field.size
 
 
-# Write one JSON body to p, checked and with its id; p has 2 * FIELD_ROOM + SCAN_PAD bytes of room behind it.
+# Write one JSON body to p, checked, with its id and the constant entries of "@metadata". Behind it p has room
+# for these, for 2 * FIELD_ROOM and SCAN_PAD bytes.
 # Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY.
 cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                 size_t size) noexcept nogil:
@@ -129,7 +132,7 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     cdef uint8_t *place
     cdef uint8_t kept
     cdef lc_object o
-    cdef bint scanned = False, empty, first, second
+    cdef bint scanned = False, empty, first, second, alone = False
     cdef lc_digits digits
     if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
         if copy_object(p, batch.body[i], size, &o) < 0:
@@ -148,39 +151,50 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
                 # for readers that no longer see "@metadata"
                 if keep_user_id(batch, i, user_id(&o)) < 0:
                     return STOP_MEMORY
+    first = w.identity and kind & K_ID1_TAKEN == 0
+    second = w.identity and kind & K_ID2_TAKEN == 0
+    if w.constants_size and not first:
+        if kind & (K_ID1_TAKEN | K_METADATA_OPEN) and not scanned:
+            if scan_object(p, end, &o) < 0:
+                return 0
+            scanned = True
+        alone = not (scanned and o.has_metadata)     # the application's own "@metadata" stays as it is
+    if w.identity and not first and not second:
+        if not scanned and scan_object(p, end, &o) < 0:
+            return 0
+        if keep_user_id(batch, i, user_id(&o)) < 0:
+            return STOP_MEMORY
+        if second_id(&o) != NULL and keep_second_id(batch, i, second_id(&o)) < 0:
+            return STOP_MEMORY
     start = <uint8_t *> o.start
     close = <uint8_t *> o.close
     empty = o.empty
-    if w.identity:
-        first = kind & K_ID1_TAKEN == 0
-        second = kind & K_ID2_TAKEN == 0
-        if first or second:
-            digits = lc_spell(batch.seq[i])
-            place = close - empty
-            kept = place[0]
-            close = place
-            if kind & K_METADATA_OPEN:   # it is closed after the id
-                (close - 1)[0] = c','
-                close = put_field(close, &w.in_metadata, digits)
-                first = False
-            elif kind & K_EVENT_OPEN and second:
-                (close - 1)[0] = c','    # likewise "event"
-                close = put_field(close, &w.in_event, digits)
-                second = False
-            if first:
-                close = put_field(close, &w.metadata, digits)
-            if second:
-                close = put_field(close, &w.event if kind & K_NESTED else &w.dotted, digits)
+    if first or second or alone:
+        digits = lc_spell(batch.seq[i])
+        place = close - empty
+        kept = place[0]
+        close = place
+        if kind & K_METADATA_OPEN and first:     # it is closed after the id
+            (close - 1)[0] = c','
+            close = put_field(close, &w.in_metadata, digits)
+            first = False
+        elif kind & K_EVENT_OPEN and second:
+            (close - 1)[0] = c','    # likewise "event"
+            close = put_field(close, &w.in_event, digits)
+            second = False
+        if w.constants_size and (first or alone):
+            memcpy(close, w.constants, w.constants_size)
+            close += w.constants_size
+        if first:
+            close = put_field(close, &w.metadata, digits)
+        elif alone:
             close[0] = c'}'
-            if empty:
-                place[0] = kept          # no comma after the opening brace
-        else:
-            if not scanned and scan_object(p, end, &o) < 0:
-                return 0
-            if keep_user_id(batch, i, user_id(&o)) < 0:
-                return STOP_MEMORY
-            if second_id(&o) != NULL and keep_second_id(batch, i, second_id(&o)) < 0:
-                return STOP_MEMORY
+            close += 1
+        if second:
+            close = put_field(close, &w.event if kind & K_NESTED else &w.dotted, digits)
+        close[0] = c'}'
+        if empty:
+            place[0] = kept          # no comma after the opening brace
     size = close + 1 - start
     if start != p:
         memmove(p, start, size)
@@ -243,7 +257,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             fail_event(batch, i, R_TOO_LARGE)
             continue
         done = STOP_MEMORY
-        p = wire_reserve(to, FRAME_HEAD + size + 2 * FIELD_ROOM + SCAN_PAD)
+        p = wire_reserve(to, FRAME_HEAD + size + w.constants_size + 2 * FIELD_ROOM + SCAN_PAD)
         if p != NULL:
             p[0] = w.version
             lc_put32(p + 2, number)
@@ -448,15 +462,17 @@ cdef class Codec(CodecBase):
             connection counts as dead.
         frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
         first: with `strict_spec`, the number of the first frame of each connection.
+        metadata: JSON members without braces, which all events have in ``@metadata``.
     """
 
     cdef lc_writer w
     cdef object package          # of the compressor
+    cdef bytes constants         # of `w`
 
     def __cinit__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
                   int inflight=2, int compression=3, bint identity=True, bint check=True,
                   double silence=30.0, str frames="", bint strict_spec=False, uint32_t first=1,
-                  bint adaptive=False, int64_t inflight_bytes=1 << 25):
+                  bint adaptive=False, int64_t inflight_bytes=1 << 25, bytes metadata=b""):
         cdef lc_writer *w = &self.w
         cdef int i, most = <int> MOST_WINDOWS if adaptive else inflight
         cdef bytes name = producer.hex().encode()
@@ -491,7 +507,14 @@ cdef class Codec(CodecBase):
         if w.compress:
             self.package = deflater_open(&w.deflater, compression)
         id_ = name + b"0" * 12
-        make_field(&w.metadata, b',"@metadata":{"_id":"', id_, b'"}')
+        assert w.json or not metadata
+        begin = b',"@metadata":{'
+        if metadata:
+            self.constants = begin + metadata
+            w.constants = self.constants
+            w.constants_size = <size_t> len(self.constants)
+            begin = b","
+        make_field(&w.metadata, begin + b'"_id":"', id_, b'"}')
         make_field(&w.dotted, b',"event.id":"', id_, b'"')
         make_field(&w.event, b',"event":{"id":"', id_, b'"}')
         make_field(&w.in_metadata, b'"_id":"', id_, b'"}')

@@ -30,6 +30,7 @@ cdef extern from "Python.h":
     dict PyDict_Copy(object o)
     object PyObject_GenericGetDict(object o, void *context)
     object PyUnicode_FromObject(object o)
+    int PyUnicode_Compare(PyObject *a, PyObject *b)
     Py_ssize_t PyUnicode_FindChar(PyObject *s, uint32_t c, Py_ssize_t start, Py_ssize_t end, int step) nogil
     object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)
 

@@ -177,10 +177,10 @@ cdef bint _is_head(Heads *heads, const uint8_t *s, size_t n) noexcept nogil:
 # Add the first part of a name with dots; return False if another name has it, or there are too many. `bits`:
 # of the names before it in `d`, between `start` and `at`.
 cdef bint _add_head(Heads *heads, const uint8_t *s, size_t n, uint64_t bit, uint64_t bits, PyObject *d,
-                    Py_ssize_t start, Py_ssize_t at) noexcept nogil:
+                    Py_ssize_t start, Py_ssize_t at, bint places) noexcept nogil:
     cdef PyObject *k
     cdef PyObject *v
-    if heads.n == MAX_HEADS or heads.bits & bit and _is_head(heads, s, n):
+    if heads.n == MAX_HEADS or heads.bits & bit and _is_head(heads, s, n) or places and bits & bit:
         return False
     if bits & bit:
         while PyDict_Next(d, &start, &k, &v) and start < at:
@@ -192,6 +192,39 @@ cdef bint _add_head(Heads *heads, const uint8_t *s, size_t n, uint64_t bit, uint
     heads.n += 1
     heads.bits |= bit
     return True
+
+
+# What names of fields are looked up in: `rename`; for records also names with the prefix.
+cdef enum:
+    PLACES = 1
+    PLACES_RECORD = 2
+
+
+# Return the name that the options give a field that has been judged.
+cdef inline PyObject *_place(Encoder e, Document *doc, PyObject *k) noexcept nogil:
+    cdef PyObject *place = NULL
+    if doc.places:
+        place = lc_find(<PyObject *> e.rename, k)
+        if place == NULL and doc.places == PLACES_RECORD:
+            place = lc_find(<PyObject *> e.below, k)
+    return k if place == NULL else place
+
+
+# Return the same for the fields in `d` from `start` on; NULL: `Encoder._placed` has to judge.
+cdef PyObject *_judge_place(Encoder e, Document *doc, PyObject *d, Py_ssize_t start, PyObject *name,
+                            PyObject *value) noexcept:
+    cdef PyObject *place = lc_find(<PyObject *> e.rename, name)
+    cdef PyObject *k
+    cdef PyObject *v
+    if place == NULL:
+        place = _place(e, doc, name)
+        return place if place != name or doc.places == PLACES else e.learn_below(name)
+    if not _is_inert(value) or doc.redacted != NULL and _covers(doc.redacted, name):
+        return NULL
+    while PyDict_Next(d, &start, &k, &v):
+        if not PyUnicode_CheckExact(k) or PyUnicode_Compare(k, place) == 0:
+            return NULL
+    return place
 
 
 # Return the bits that a name adds to `seen` with any value, SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT. Find out
@@ -286,7 +319,8 @@ cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
 
 # Return whether one name is a prefix of another up to a dot, or there are too many names to compare.
 # `standard`: NULL, or the names to skip.
-cdef bint _has_name_conflict(PyObject *d, Py_ssize_t start, PyObject *standard) noexcept nogil:
+cdef bint _has_name_conflict(Encoder e, Document *doc, PyObject *d, Py_ssize_t start,
+                             PyObject *standard) noexcept nogil:
     cdef const uint8_t *names[MAX_COMPARED_NAMES]
     cdef uint16_t sizes[MAX_COMPARED_NAMES]
     cdef const uint8_t *dot
@@ -299,6 +333,7 @@ cdef bint _has_name_conflict(PyObject *d, Py_ssize_t start, PyObject *standard) 
     while PyDict_Next(d, &at, &k, &v):
         if standard != NULL and lc_find(standard, k) != NULL:
             continue
+        k = _place(e, doc, k)
         n = <uint32_t> min(PyUnicode_GET_LENGTH(k), <Py_ssize_t> MAX_NAME_CHARS)
         if count == MAX_COMPARED_NAMES or n >= MAX_NAME_CHARS or not PyUnicode_IS_COMPACT_ASCII(k):
             return True
@@ -320,12 +355,12 @@ cdef bint _has_name_conflict(PyObject *d, Py_ssize_t start, PyObject *standard) 
 
 
 # Return whether the fields need _rearrange, now that all have been seen.
-cdef inline bint _must_rearrange(Document *doc, bint moves, PyObject *d, Py_ssize_t at,
+cdef inline bint _must_rearrange(Encoder e, Document *doc, bint moves, PyObject *d, Py_ssize_t at,
                             PyObject *standard) noexcept nogil:
     if moves and doc.seen & SEEN_LABELS:
         return True
     if doc.name_bits & doc.parent_bits or doc.seen & SEEN_BELOW and doc.seen & SEEN_MAPPING:
-        return _has_name_conflict(d, at, standard)
+        return _has_name_conflict(e, doc, d, at, standard)
     return False
 
 
@@ -349,6 +384,11 @@ cdef uint32_t _scan_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at,
             return bits
         if standard != NULL and lc_find(standard, k) != NULL:
             continue
+        if doc.places:
+            k = _judge_place(e, doc, d, start, k, v)
+            if k == NULL:
+                rearrange[0] = True
+                return bits
         cached = e.find_name(k, &uncached)
         if cached.redacted:
             v = <PyObject *> REDACTED_TEXT
@@ -364,5 +404,5 @@ cdef uint32_t _scan_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at,
         if not _is_inert(v):
             doc.seen |= SEEN_MAPPING
     if e.checks_names and not doc.rearranged:
-        rearrange[0] = _must_rearrange(doc, doc.seen & SEEN_MOVING != 0, d, start, standard)
+        rearrange[0] = _must_rearrange(e, doc, doc.seen & SEEN_MOVING != 0, d, start, standard)
     return bits

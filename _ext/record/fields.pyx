@@ -209,6 +209,11 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             return NEEDS_REARRANGING
         if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
             continue
+        if doc.places:
+            k = _place(e, doc, k) if record else _judge_place(e, doc, d, start, k, v)
+            if k == NULL:
+                return NEEDS_REARRANGING
+            cached = _place_of(e.cache, k)
         if cached.key != k:
             cached = e.learn_name(k, cached, &uncached)
         if cached.redacted:
@@ -234,7 +239,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
                         return NEEDS_NESTING
                 elif closers == NO_OBJECTS or not _add_head(
                         &heads, <const uint8_t *> PyUnicode_DATA(k), cached.head_n, cached.head_bit, names,
-                        d, start, at):
+                        d, start, at, doc.places != 0):
                     return NEEDS_NESTING
                 memcpy(p, cached.objects, 32)
                 p += cached.objects_size
@@ -298,7 +303,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     doc.dotted_heads = heads.bits
     doc.name_bits |= names
     doc.parent_bits |= above
-    return checks and not record and _must_rearrange(doc, doc.moved != moved, d, start, NULL)
+    return checks and not record and _must_rearrange(e, doc, doc.moved != moved, d, start, NULL)
 
 
 cdef int _finish_document(Document *doc) noexcept:

@@ -48,6 +48,7 @@ ctypedef struct Document:
     uint32_t[KEYS] starts    # offsets of their values
     uint64_t dotted_heads    # those of the names that were written as objects, of their first parts
     bint rearranged          # the fields are checked already
+    uint8_t places           # PLACES...: their names are not yet those that options give them; or 0
     bint unquoted            # write strings unescaped: at the top of a pair block
     Py_ssize_t dotted_from   # offset of members that have still to be arranged so, or -1: _arrange
     bint direct              # ... and are written at once, unless two names share one

@@ -86,10 +86,11 @@ cdef dict _merge_message_fields(Encoder encoder, Document *doc, dict attributes,
         # structlog passes these to its own formatter.
         fields.pop("_logger", None)
         fields.pop("_name", None)
+        fields = encoder._placed(fields, True)
     if "message" not in own and isinstance(own.get("event"), str):
         # structlog calls the message `event`, which is an object in ECS.
         own = {"message" if key == "event" else key: value for key, value in own.items()}
-    fields.update(own)
+    fields.update(encoder._placed(own, False))
     return fields
 
 
@@ -131,8 +132,10 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
         made = _resolve_name_conflicts(encoder, doc, made, moving, reserved, record)
     _move_to_labels(encoder, doc, made, moving)
     if own:
-        made["@metadata"] = own          # last, as the id is inserted at its end
-        if encoder.sets_event_id and not encoder.pairs and not doc.flags & K_ID1_TAKEN:
+        made["@metadata"] = {**encoder.metadata, **own}      # last, as the id is inserted at its end
+        if not encoder.sets_event_id:
+            doc.flags |= <uint8_t> K_ID1_TAKEN
+        elif not encoder.pairs and not doc.flags & K_ID1_TAKEN:
             doc.flags |= <uint8_t> K_METADATA_OPEN
     if encoder.identity == "own" and doc.flags & (K_ID1_TAKEN | K_ID2_TAKEN):
         doc.flags = <uint8_t> (K_ID1_TAKEN | K_ID2_TAKEN)

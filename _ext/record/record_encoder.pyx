@@ -20,8 +20,13 @@ cdef class Encoder:
     # `own`: stay and are the event's id; `none`: stay, and events have no id.
     cdef readonly str identity
     cdef readonly bint trust_metadata        # keep the application's `@metadata`, all but its `_id`
+    cdef dict metadata               # what the writer puts into every `@metadata` but the application's
     cdef readonly bint flat          # the protocol turns mappings into text, so they are not objects
     cdef readonly str labels         # the prefix of fields that move
+    cdef dict rename                 # names of fields, and those that they get; None: as they are
+    cdef str extra_prefix            # the object for the fields of records, or ""
+    cdef dict below                  # names of such fields, and those with the prefix
+    cdef list held                   # the new names, once more: `lc_lasting`
     # Write objects in place of names with dots, but for `log.level` and `ecs.version`; in ECS, if not flat.
     cdef readonly bint nested
     cdef readonly Form form          # of the documents; None: that of ECS
@@ -65,7 +70,9 @@ cdef class Encoder:
                   correct: Callable[[dict[Any, Any], str], tuple[dict[Any, Any], int]] | None = None,
                   bint ecs=True,
                   tuple carriers: tuple[str, ...] = ("@metadata",), str identity="id",
-                  bint trust_metadata=False, bint flat=False, str labels="labels.", bint nested=False,
+                  bint trust_metadata=False, dict metadata: dict[str, str] | None = None, bint flat=False,
+                  str labels="labels.", bint nested=False,
+                  dict rename: dict[str, str] | None = None, str extra_prefix="",
                   Form form=None, bint whole=False,
                   bint timestamp=False, bint fingerprint=False, fields: dict[str, Any] | None = None,
                   bound: ContextVar[Any] | None = None, spans: Spans | None = None,
@@ -75,8 +82,13 @@ cdef class Encoder:
         self.carriers = carriers
         self.identity = identity
         self.trust_metadata = trust_metadata
+        self.metadata = metadata or {}
         self.flat = flat or pairs
         self.labels = labels
+        self.rename = rename or ({} if extra_prefix else None)
+        self.extra_prefix = extra_prefix
+        self.below = {}
+        self.held = [*self.rename.values()] if rename else []
         self.form = form
         self.whole = whole
         self.nested = nested and ecs and not self.flat and form is None
@@ -119,14 +131,14 @@ cdef class Encoder:
         self.entries = <PyObject *> self.redaction.entries if redact else NULL
         self.spans = spans
         self.span_variable = None if spans is None else spans.variable
-        self.shared = _make_shared(self, dict(fields) if fields else {})
+        self.shared = _make_shared(self, self._placed(dict(fields), False) if fields else {})
 
     def set_fields(self, fields: Mapping[str, Any]):
         """Replace the fields of every document; see ``Client.reconfigure``.
 
         Other threads may encode meanwhile: each document has the old fields, or the new ones.
         """
-        cdef Shared shared = _make_shared(self, dict(fields))
+        cdef Shared shared = _make_shared(self, self._placed(dict(fields), False))
         with cython.critical_section(self):
             self.shared = shared     # under it, splices of bound fields are made anew
         self.recent = None
@@ -309,6 +321,32 @@ cdef class Encoder:
         doc.redacted = self.entries
         _start_document(doc, stack, WHOLE, 0)
 
+    cdef dict _placed(self, dict fields, bint extra):
+        """Return fields under the names of `rename`; those of a record (`extra`) may be below a prefix."""
+        cdef dict made = {}
+        cdef object place
+        if self.rename is None or fields is None:
+            return fields
+        for name, value in fields.items():
+            place = self.rename.get(name)
+            if place is None or place in fields or _is_mapping(value) and place.startswith(name + "."):
+                place = f"{self.extra_prefix}.{name}" if extra and self.extra_prefix else name
+            elif self.redaction is not None and self.redaction.covers(name):
+                value = REDACTED_TEXT
+            made[place] = value
+        return made
+
+    cdef PyObject *learn_below(self, PyObject *key) noexcept:
+        # Return the name of a record's field below `extra_prefix`; NULL: it cannot be remembered.
+        if not lc_lasting(key) or len(self.below) >= CACHE_SLOTS:
+            return NULL
+        try:
+            name = self.below.setdefault(<object> key, f"{self.extra_prefix}.{<object> key}")
+            self.held.append(name)
+            return <PyObject *> name             # held by the dict
+        except MemoryError:
+            return NULL
+
     cdef inline Shared _current_shared(self):
         # Return the fields for a document that is made now.
         cdef object fields = None if self.bound is None else get_value(self.bound)
@@ -323,7 +361,7 @@ cdef class Encoder:
         cdef Shared own = self._own_shared()
         cdef object found = made.get(own)
         if found is None:
-            found = _make_shared(self, {**own.fields, **bound.fields})
+            found = _make_shared(self, {**own.fields, **self._placed(bound.fields, False)})
             if len(made) >= MAX_SPLICES:
                 made.clear()         # of clients that are gone
             made[own] = found
@@ -443,6 +481,7 @@ cdef class Encoder:
     # Return 0, -1, NEEDS_REARRANGING or NEEDS_TIME.
     cdef int _write_mapping(self, Document *doc, dict d, Splice splice) except -2:
         cdef size_t start = <size_t> (doc.p - doc.base)
+        doc.places = 0 if self.rename is None else PLACES
         doc.direct = doc.nested and not self.whole and (splice is None or splice.objects is not None)
         cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
         if status == NEEDS_NESTING or (
@@ -466,7 +505,7 @@ cdef class Encoder:
         return _finish_document(doc) if status == 0 else status
 
     cdef int _write_rearranged(self, Document *doc, dict d, Splice splice) except -2:
-        cdef dict source = _clean_dict(doc, d, None)
+        cdef dict source = self._placed(_clean_dict(doc, d, None), False)
         doc.dotted_from = 0 if doc.nested else -1
         if splice is not None and source is not None:
             source = {**splice.fields_of(doc), **source}
@@ -656,6 +695,8 @@ cdef class Encoder:
         else:
             text = override
         cdef bint by_message = fields is not None
+        if fields is None and self.rename is not None:
+            doc.places = PLACES_RECORD if self.extra_prefix else PLACES
         if fields is not None:
             given = <PyObject *> fields
         elif s.first_extra >= 0:
@@ -668,7 +709,8 @@ cdef class Encoder:
                     self, doc, splice, given, at, skipped):
                 attributes = self._take_references(attributes, s)
                 if fields is None:
-                    fields = _clean_dict(doc, attributes, self.standard)
+                    fields = self._placed(_clean_dict(doc, attributes, self.standard), True)
+                    doc.places = 0
                 if splice is not None and fields is not None:
                     fields = {**splice.fields_of(doc), **fields}
                     splice = None

@@ -205,7 +205,8 @@ cdef uint64_t _head_bits(PyObject *name) noexcept nogil:
 
 # Return whether a field of the application has the name of a spliced one, or one name is the prefix of the
 # other up to a dot. `standard`: NULL, or the names to skip.
-cdef bint _meets_splice(Splice s, PyObject *d, Py_ssize_t at, PyObject *standard) noexcept nogil:
+cdef bint _meets_splice(Encoder e, Document *doc, Splice s, PyObject *d, Py_ssize_t at,
+                        PyObject *standard) noexcept nogil:
     cdef PyObject *names = <PyObject *> s.names
     cdef uint64_t bits = s.name_bits | s.head_bits
     cdef PyObject *k
@@ -218,6 +219,7 @@ cdef bint _meets_splice(Splice s, PyObject *d, Py_ssize_t at, PyObject *standard
             return True
         if standard != NULL and lc_find(standard, k) != NULL:
             continue
+        k = _place(e, doc, k)
         one = <const char *> PyUnicode_DATA(k)
         n = PyUnicode_GET_LENGTH(k)
         if not bits & _name_bit(<const uint8_t *> one, <size_t> n) and memchr(one, c'.', <size_t> n) == NULL:
@@ -240,7 +242,7 @@ cdef bint _conflicts_with_splice(Encoder e, Document *doc, Splice s, PyObject *d
         return True
     if (not e.ecs or doc.name_bits & (s.name_bits | s.parent_bits) or doc.parent_bits & s.name_bits
             or seen & SEEN_BELOW and seen & SEEN_MAPPING):
-        return _meets_splice(s, d, at, standard)
+        return _meets_splice(e, doc, s, d, at, standard)
     return False
 
 

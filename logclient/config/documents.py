@@ -56,6 +56,19 @@ class DocumentConfig(Config):
     tags: tuple[str, ...] = option(
         readers.names, "", "Words to find the events by: the field tags, a list.", shown="none"
     )
+    rename: dict[str, str] = option(
+        readers.rename,
+        "",
+        "Names of fields, and the names that they get, such as user=user.name,host=host.name. See fields.md.",
+        shown="none",
+    )
+    extra_prefix: str = option(
+        readers.prefix,
+        "",
+        "The object for the fields of extra, but for those of rename; empty: they are at the top. See "
+        "fields.md.",
+        shown="empty",
+    )
     redact: tuple[str, ...] = option(
         readers.redacted,
         "",
@@ -101,6 +114,9 @@ class DocumentConfig(Config):
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
         """Check that the documents' form fits the other options."""
         super().complete(scheme, values, given)
+        prefix = values["extra_prefix"]
+        if prefix and any(place.startswith(f"{prefix}.") for place in values["rename"].values()):
+            raise ConfigError("rename: must not give a name below extra_prefix")
         if values["format"] in ("ecs", "ecs_dotted"):
             return
         for name, value in (("identity", "own"), ("trust", "metadata"), ("frames", "data")):

@@ -64,6 +64,8 @@ class Options(TypedDict, total=False):
     service: str | None
     environment: str | None
     tags: str | list[str] | tuple[str, ...] | str | None
+    rename: str | Mapping[str, str] | None
+    extra_prefix: str | None
     redact: str | list[str] | tuple[str, ...] | None
     redact_text: str | list[str] | tuple[str, ...] | None
     before_send: Callable[..., Any] | None
@@ -80,6 +82,7 @@ class Options(TypedDict, total=False):
     balance: bool | None
     proxy: Literal["env", "none"] | None
     trust: Literal["none", "metadata"] | None
+    metadata: str | Mapping[str, str] | None
     mode: Literal["request", "async"] | None
     topic: str | None
     hwm: int | None

@@ -253,15 +253,56 @@ def _fields(value: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def _shares(value: Any) -> dict[str, float]:
-    """Read shares by name: a mapping, or ``name=share`` with commas between them."""
-    found: dict[str, float] = {}
+def _pairs(value: Any, what: str) -> Mapping[Any, Any]:
+    """Read values by name: a mapping, or ``name=value`` with commas between them."""
     pairs: Any = value
     if isinstance(value, str):
         pairs = dict(part.partition("=")[::2] for part in value.split(",") if part.strip())
     if not isinstance(pairs, Mapping):
-        raise ValueError(f"must be a mapping, or name=share with commas between them, got {echo(value)}")
-    for name, share in pairs.items():
+        raise ValueError(f"must be a mapping, or name={what} with commas between them, got {echo(value)}")
+    return pairs
+
+
+def _texts(value: Any) -> dict[str, str]:
+    """Read texts by name."""
+    found: dict[str, str] = {}
+    for name, text in _pairs(value, "text").items():
+        if not (isinstance(name, str) and isinstance(text, str) and name.strip() and text.strip()):
+            raise ValueError(f"must have a text for each name, got {echo({name: text})}")
+        found[name.strip()] = text.strip()
+    return found
+
+
+def _rename(value: Any) -> dict[str, str]:
+    """Read new names by the old ones."""
+    found = _texts(value)
+    for place in found.values():
+        if place in found or place[0] == "@" or place == "message" or [*found.values()].count(place) > 1:
+            raise ValueError(f"must give new names, each once, not message or with @, got {echo(place)}")
+    return found
+
+
+def _prefix(value: Any) -> str:
+    """Read the name of an object; empty: none."""
+    if not isinstance(value, str) or not re.fullmatch(r"([A-Za-z_][\w.-]*)?", value, re.ASCII):
+        raise ValueError(f"must be a name of letters, digits and _, got {echo(value)}")
+    return value
+
+
+def _metadata(value: Any) -> dict[str, str]:
+    """Read constant entries of ``@metadata``."""
+    found = _texts(value)
+    if "_id" in found:
+        raise ValueError("must not have _id, which is the id of each event")
+    if sum(len(name) + len(text) for name, text in found.items()) > 1024:
+        raise ValueError("must be at most 1024 characters")
+    return found
+
+
+def _shares(value: Any) -> dict[str, float]:
+    """Read shares by name."""
+    found: dict[str, float] = {}
+    for name, share in _pairs(value, "share").items():
         try:
             number = float(share)
         except (TypeError, ValueError, OverflowError):
@@ -355,6 +396,10 @@ names = Reader("names", _names)
 redacted = Reader("names", _redacted)
 fields = Reader("fields", _fields)
 shares = Reader("shares", _shares)
+texts = Reader("texts", _texts)
+metadata = Reader("texts", _metadata)
+rename = Reader("texts", _rename)
+prefix = Reader("text", _prefix)
 patterns = Reader("patterns", _patterns)
 function = Reader("function", _function)
 directory = Reader("directory", _path_reader("the path of a directory"))

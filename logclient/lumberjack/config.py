@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from logclient.config.documents import DocumentConfig, proxy_option
 from logclient.config.option import option
-from logclient.config.readers import boolean, choice, integer
+from logclient.config.readers import boolean, choice, integer, metadata
 from logclient.errors import ConfigError
 
 
@@ -59,6 +59,14 @@ class LumberjackConfig(DocumentConfig):
         "metadata: send the application's @metadata, except its _id; none: leave it out. Raw bytes are not "
         "changed.",
     )
+    metadata: dict[str, str] = option(
+        metadata,
+        "",
+        "Entries of @metadata in every event, by name, such as beat=shop,version=8, of which Logstash makes "
+        "the name of an index. The application's own entries (trust=metadata) win; raw bytes keep their "
+        "@metadata. See receivers.md.",
+        shown="none",
+    )
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
@@ -76,13 +84,25 @@ class LumberjackConfig(DocumentConfig):
         if values["frames"] != frames and not strict:
             version = values["version"]
             raise ConfigError(f"frames: version {version} has {frames} alone; strict_spec=true has both")
+        if values["metadata"] and values["frames"] == "data":
+            raise ConfigError("metadata: needs frames=json, as pairs of strings have no objects")
         super().complete(scheme, values, given)
 
     @property
     def encoder_options(self) -> dict[str, Any]:
         """See `Config`."""
         pairs, trust = self.frames == "data", self.trust == "metadata"
-        return {**super().encoder_options, "pairs": pairs, "trust_metadata": trust}
+        own = {"pairs": pairs, "trust_metadata": trust, "metadata": self.metadata}
+        return {**super().encoder_options, **own}
+
+    @property
+    def metadata_members(self) -> bytes:
+        """The entries of ``@metadata`` as members of a JSON object; empty: there are none."""
+        if not self.metadata:
+            return b""
+        from json import dumps
+
+        return dumps(self.metadata, separators=(",", ":"))[1:-1].encode()
 
     @property
     def batch_limits(self) -> tuple[int, int]:

@@ -59,5 +59,6 @@ class Lumberjack(Core):
             strict_spec=config.strict_spec,
             adaptive="inflight" not in config.given and not config.strict_spec,
             inflight_bytes=config.max_bytes // 2,
+            metadata=config.metadata_members,
         )
         super().__init__(codec)

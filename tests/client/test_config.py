@@ -217,6 +217,7 @@ class TestOptions:
             ("ledger", Path("/tmp/x"), "/tmp/x"),
             ("tags", "a,, b ,", ("a", "b")),
             ("sample", "DEBUG=0.5, shop = 1", {"DEBUG": 0.5, "shop": 1.0}),
+            ("metadata", "beat=shop, version = 8", {"beat": "shop", "version": "8"}),
         ],
     )
     def test_valid_options_are_read(self, name: str, value: Any, expected: Any) -> None:
@@ -270,6 +271,18 @@ class TestOptions:
             ("ledger", "a\0b", "must be the path of a directory"),
             ("fields", "[" * 100_000, "must be a mapping, or a JSON object"),
             ("sample", {"DEBUG": 10**400}, "must have a share from 0 to 1 for each name"),
+            ("rename", "user", "must have a text for each name, got {'user': ''}"),
+            ("rename", "a=b,b=c", "must give new names, each once, not message or with @, got 'b'"),
+            ("rename", "a=c,b=c", "must give new names, each once, not message or with @, got 'c'"),
+            ("rename", "a=@timestamp", "must give new names, each once, not message or with @, got "),
+            ("rename", {"a": "message"}, "must give new names, each once, not message or with @, got"),
+            ("extra_prefix", "@metadata", "must be a name of letters, digits and _, got "),
+            ("extra_prefix", 7, "must be a name of letters, digits and _, got 7"),
+            ("metadata", "_id=7", "must not have _id, which is the id of each event"),
+            ("metadata", {"version": 8}, "must have a text for each name, got {'version': 8}"),
+            ("metadata", "beat", "must have a text for each name, got {'beat': ''}"),
+            ("metadata", 8, "must be a mapping, or name=text with commas between them, got 8"),
+            ("metadata", {"beat": "b" * 1021}, "must be at most 1024 characters"),
             ("sample", {"Debug ": 0}, "must have the names of levels in capitals, got 'Debug '"),
             ("sample", "warn=0", "must have the names of levels in capitals, got 'warn'"),
         ],
@@ -486,6 +499,16 @@ class TestLogux:
         for version in ("2.0.0", "1.2.3-rc.1", "1.2.3+build.5"):
             assert parse(self.URL, strict_spec=True, subprotocol=version).subprotocol == version
         assert "goes with strict_spec" in error_message(self.URL, strict_spec=True, subprotocol=2)
+
+    def test_no_new_name_is_below_the_prefix(self) -> None:
+        says = "rename: must not give a name below extra_prefix"
+        assert error_message(URL, rename="a=extra.b", extra_prefix="extra") == says
+        assert parse(URL, rename="a=my.extra.b", extra_prefix="extra").extra_prefix == "extra"
+
+    def test_pairs_of_strings_hold_no_metadata(self) -> None:
+        says = "metadata: needs frames=json, as pairs of strings have no objects"
+        assert error_message("lumberjack://h?version=1", metadata="beat=shop") == says
+        assert parse("lumberjack://h?strict_spec=true", metadata="beat=shop").metadata == {"beat": "shop"}
 
     def test_options_of_other_protocols_are_refused(self) -> None:
         assert error_message(self.URL, mtu=1400) == "mtu: not an option of logux"

@@ -203,6 +203,42 @@ def test_trusted_metadata_keeps_its_id(tmp_path: Path) -> None:
     assert segment.read_bytes().count(b'"_id"') == 2  # never two in one document
 
 
+@pytest.mark.parametrize("identity", ["id", "own", "none"])
+@pytest.mark.parametrize("trust", ["none", "metadata"])
+def test_constant_metadata_is_in_every_event(tmp_path: Path, identity: str, trust: str) -> None:
+    """With it the ids are found as without it, also after the frames were sent twice."""
+    constant = {"beat": 'shop "\u00e4"', "version": "8"}
+    own = {"@metadata": {"version": "9", "pipeline": "p"}}
+    given: list[Any] = [
+        {"n": 1}, own, {"event.id": "mine"}, {"@metadata": {"_id": "m"}},
+        b'{"n":2}', b'{"@metadata":{"x":1}}',
+    ]  # fmt: skip
+    ledger, capture = str(tmp_path / "ledger"), str(tmp_path / "capture")
+    options: dict[str, Any] = {"identity": identity, "trust": trust, "metadata": constant}
+    with lumberjack.Collector(capture=capture, keep=True, faults="cut-before-ack=every:1:max:1") as server:
+        client = logclient.connect(server.url, ledger=ledger, timestamp=False, **options)
+        for event in given:
+            client.send(event)
+        assert client.flush(PATIENCE) == 0
+        client.close()
+        once = {json.dumps(document): document for document in server.events()}
+        found = [document.get("@metadata") for document in once.values()]
+    ids = [None if one is None else one.pop("_id", None) for one in found]
+    merged = {**constant, **own["@metadata"]} if trust == "metadata" else constant
+    assert found == [constant, merged, constant, constant, constant, {"x": 1}]
+    ours = [client.event_id(n) for n in range(1, 7)]
+    expected = {
+        "id": [*ours[:5], None],
+        "own": [*ours[:2], None, "m", ours[4], None],
+        "none": [None, None, None, "m", None, None],
+    }
+    assert ids == expected[identity]
+    if identity != "none":
+        verdict = inprocess.run(tmp_path / "ledger", tmp_path / "capture", out=tmp_path / "out")
+        assert verdict.ok
+        assert verdict.counts.ok == 6
+
+
 def test_raw_bytes_with_ids_are_unchanged_and_listed(tmp_path: Path) -> None:
     with lumberjack.Collector(keep=True) as server:
         client = logclient.connect(server.url, ledger=str(tmp_path / "ledger"), timestamp=False)

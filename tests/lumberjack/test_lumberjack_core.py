@@ -50,7 +50,7 @@ class TestOptions:
         default = {
             "version": 2, "window": 2048, "window_bytes": 1 << 20, "inflight": 2, "compression": 3,
             "identity": True, "check": True, "silence": 30.0, "frames": "json", "strict_spec": False,
-            "adaptive": True, "inflight_bytes": 1 << 25,
+            "adaptive": True, "inflight_bytes": 1 << 25, "metadata": b"",
         }  # fmt: skip
         changed = {"window": 7, "compression": 0, "inflight": 1, "identity": False, "adaptive": False}
         assert given == [(PRODUCER, default), (PRODUCER, default | changed)]

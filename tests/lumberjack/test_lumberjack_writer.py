@@ -30,6 +30,7 @@ pytestmark = pytest.mark.unit
 PRODUCER = bytes.fromhex("00ff10203040506070a0")
 ID1, ID2, OPEN = oracle.ID1_TAKEN, oracle.ID2_TAKEN, oracle.METADATA_OPEN
 NESTED, EVENT = oracle.NESTED, oracle.EVENT_OPEN
+METADATA = b'"beat":"shop","version":"8"'
 
 
 def connected_codec(**options: object) -> Codec:
@@ -198,6 +199,38 @@ class TestId:
         assert carried_body(body, kind) == want
         json.loads(want)
 
+    @pytest.mark.parametrize(("body", "kind", "carried"), [
+        (b'{"a":1}', DOCUMENT, '{"a":1,"@metadata":{M,"_id":"%s"},"event.id":"%s"}'),
+        (b"{}", RAW, '{"@metadata":{M,"_id":"%s"},"event.id":"%s"}'),
+        (b'{"a":1}', DOCUMENT | NESTED, '{"a":1,"@metadata":{M,"_id":"%s"},"event":{"id":"%s"}}'),
+        (b'{"event":{"a":1}}', DOCUMENT | EVENT, '{"event":{"a":1,"id":"%s"},"@metadata":{M,"_id":"%s"}}'),
+        # Its formatter has put them into an object of the application.
+        (b'{"@metadata":{"x":1}}', DOCUMENT | OPEN, '{"@metadata":{"x":1,"_id":"%s"},"event.id":"%s"}'),
+        (b'{"event":"login"}', RAW, '{"event":"login","@metadata":{M,"_id":"%s"}}'),
+        # An id of the application, and none of ours:
+        (b'{"event.id":"n"}', RAW, '{"event.id":"n","@metadata":{M}}'),
+        (b'{"event":{"id":7}}', DOCUMENT | ID1 | ID2, '{"event":{"id":7},"@metadata":{M}}'),
+        # Raw bytes keep an `@metadata`, whatever it is.
+        (b'{"@metadata":{"_id":"m"}}', RAW, '{"@metadata":{"_id":"m"}}'),
+        (b'{"@metadata":{"x":1}}', RAW, '{"@metadata":{"x":1},"event.id":"%s"}'),
+        (b'{"@metadata":7}', RAW, '{"@metadata":7,"event.id":"%s"}'),
+    ])  # fmt: skip
+    def test_constant_metadata_stands_before_the_id(self, body: bytes, kind: int, carried: str) -> None:
+        want = carried.replace("%s", self.ID).replace("M", METADATA.decode()).encode()
+        assert carried_body(body, kind, metadata=METADATA) == want
+        json.loads(want)
+
+    @pytest.mark.parametrize(("body", "kind", "carried"), [
+        (b' {"a":1}\n', RAW, '{"a":1,"@metadata":{M}}'),
+        (b"{ }", DOCUMENT, '{ "@metadata":{M}}'),
+        (b'{"@metadata":{"x":1}}', RAW, '{"@metadata":{"x":1}}'),
+        (b'{"@metadata":{"x":1}}', DOCUMENT | ID1, '{"@metadata":{"x":1}}'),
+        (b'{"@metadata":{"x":1}}', DOCUMENT | OPEN, '{"@metadata":{"x":1}}'),
+    ])  # fmt: skip
+    def test_constant_metadata_needs_no_identity(self, body: bytes, kind: int, carried: str) -> None:
+        want = carried.replace("M", METADATA.decode()).encode()
+        assert carried_body(body, kind, identity=False, metadata=METADATA) == want
+
     @pytest.mark.parametrize("kind", [DOCUMENT, RAW])
     def test_id_becomes_a_pair_in_version_1(self, kind: int) -> None:
         body = pair_block({"line": "hello", "host": ""})
@@ -292,9 +325,9 @@ pair_bodies = st.lists(
 
 class TestReference:
     @pytest.mark.slow
-    @given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.booleans())
+    @given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.booleans(), st.booleans())
     def test_encoding_equals_the_reference(
-        self, data: st.DataObject, version: int, identity: bool, check: bool, compress: bool
+        self, data: st.DataObject, version: int, identity: bool, check: bool, compress: bool, constant: bool
     ) -> None:
         bodies = near_objects if version == 2 else pair_bodies
         events = data.draw(st.lists(st.tuples(bodies, kinds, flags), min_size=1, max_size=8))
@@ -310,11 +343,12 @@ class TestReference:
         in_flight, batch = inflight_of([(body, kind | flag) for body, kind, flag in events])
         codec = connected_codec(
             version=version, identity=identity, check=check, window=limit, window_bytes=size,
-            compression=3 if compress else 0,
+            compression=3 if compress else 0, metadata=METADATA if constant and version == 2 else b"",
         )  # fmt: skip
         want = oracle.encode_window(
             [(i, kind | flag, body) for i, (body, kind, flag) in enumerate(events, 1)],
             PRODUCER, version=version, window=limit, window_bytes=size, identity=identity, check=check,
+            metadata=METADATA.decode() if constant and version == 2 else "",
         )  # fmt: skip
         assert codec.encode(batch.capsule, 100, 0.0) == len(want.sequences)
         lines = in_flight.encoded(batch)

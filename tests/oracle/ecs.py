@@ -62,6 +62,18 @@ class Names(NamedTuple):
 LUMBERJACK = Names()
 
 
+def placed(fields: dict[str, Any], rename: dict[str, str], prefix: str = "") -> dict[str, Any]:
+    """Return fields under their new names, and those without one below the prefix."""
+    made = {}
+    for name, value in fields.items():
+        place = rename.get(name, "")
+        inside = isinstance(value, dict) and place.startswith(f"{name}.")
+        if not place or place in fields or inside:
+            place = f"{prefix}.{name}" if prefix else name
+        made[place] = value
+    return made
+
+
 class Document:
     """One document: its ``fields`` in order with JSON values, and ``sanitized``, ``moved``, ``flags``."""
 
@@ -280,7 +292,9 @@ class Document:
             self.moved += 1
         if metadata:
             kept["@metadata"] = metadata
-            if carries and not self.flags & ID1:
+            if names.identity == "none":
+                self.flags |= ID1
+            elif carries and not self.flags & ID1:
                 self.flags |= OPEN
         if names.identity == "own" and self.flags & (ID1 | ID2):
             self.flags = ID1 | ID2

@@ -180,7 +180,8 @@ def the_id(producer: bytes, sequence: int) -> str:
 
 
 def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: int = 2,
-           identity: bool = True, check: bool = True) -> tuple[bytes, tuple[int, int]] | int:  # fmt: skip
+           identity: bool = True, check: bool = True,
+           metadata: str = "") -> tuple[bytes, tuple[int, int]] | int:  # fmt: skip
     """Return the body as carried and the hash words of the user's id (or 0, 0), or the reason it fails."""
     checked = check and kind & 0x03 in (K_RAW, K_BYTES)
     own: bytes | None = None
@@ -206,6 +207,11 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
         own = looked.user_id
     elif not (len(stripped) > 1 and stripped.startswith(b"{") and stripped.endswith(b"}")):
         return NOT_JSON
+    if metadata and (not identity or kind & ID1_TAKEN):
+        looked = check_json(body) if checked or kind & (ID1_TAKEN | METADATA_OPEN) else None
+        there = None if looked is None else places(body)
+        if there is None or not there[2]:
+            stripped = with_members(stripped, [f'"@metadata":{{{metadata}}}'])
     if not identity:
         return stripped, (0, 0)
     beside = (0, 0)
@@ -222,7 +228,8 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
         if kind & ID2_TAKEN:
             return stripped, beside
     elif not kind & ID1_TAKEN:
-        extra.append(f'"@metadata":{{"_id":"{text}"}}')
+        comma = "," if metadata else ""
+        extra.append(f'"@metadata":{{{metadata}{comma}"_id":"{text}"}}')
     if not kind & ID2_TAKEN and kind & EVENT_OPEN:
         stripped = stripped[:-2] + f',"id":"{text}"}}}}'.encode()
     elif not kind & ID2_TAKEN:
@@ -234,8 +241,13 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
         return stripped, words(looked.user_id or b"")
     if not extra:
         return stripped, beside
-    comma = "" if stripped[1:-1].strip(SPACE.encode()) == b"" else ","
-    return stripped[:-1] + (comma + ",".join(extra) + "}").encode(), beside
+    return with_members(stripped, extra), beside
+
+
+def with_members(body: bytes, members: list[str]) -> bytes:
+    """Return an object with further members at its end."""
+    comma = "" if body[1:-1].strip(SPACE.encode()) == b"" else ","
+    return body[:-1] + (comma + ",".join(members) + "}").encode()
 
 
 def frame(version: int, number: int, body: bytes, json: bool) -> bytes:
@@ -280,7 +292,7 @@ def after(number: int) -> int:
 def encode_window(
     events: list[tuple[int, int, bytes]], producer: bytes, *, version: int = 2, window: int = 2048,
     window_bytes: int = 1 << 20, identity: bool = True, check: bool = True, compress: bool = False,
-    literal: Literal | None = None,
+    literal: Literal | None = None, metadata: str = "",
 ) -> Encoded:  # fmt: skip
     """Encode the first window of (sequence, kind, body), with frames compressed by the standard zlib."""
     frames: list[bytes] = []
@@ -292,7 +304,9 @@ def encode_window(
         room = 24 + (len(body) + 7) // 8 * 8  # as the queue counts
         if len(frames) == window or (frames and used + room > window_bytes):
             break
-        done = finish(body, kind, sequence, producer, version=form, identity=identity, check=check)
+        done = finish(
+            body, kind, sequence, producer, version=form, identity=identity, check=check, metadata=metadata
+        )
         if isinstance(done, int):
             out.failed[sequence] = done
             continue
