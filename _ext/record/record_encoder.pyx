@@ -338,7 +338,7 @@ cdef class Encoder:
 
     cdef PyObject *learn_below(self, PyObject *key) noexcept:
         # Return the name of a record's field below `extra_prefix`; NULL: it cannot be remembered.
-        if not lc_lasting(key) or len(self.below) >= CACHE_SLOTS:
+        if LC_SHARED or not lc_lasting(key) or len(self.below) >= CACHE_SLOTS:
             return NULL
         try:
             name = self.below.setdefault(<object> key, f"{self.extra_prefix}.{<object> key}")
