@@ -801,6 +801,7 @@ cdef object _object_of(const Value *v, object scan):
     return -number if negative else number
 
 
+# Return a document as a dict. SCAN_PAD bytes behind it can be read.
 cdef dict _read_document(Document *doc, object scan):
     cdef dict made = {}
     cdef const uint8_t *p
@@ -809,8 +810,6 @@ cdef dict _read_document(Document *doc, object scan):
     cdef Member m
     cdef Value name
     cdef int key = 0
-    if _reserve(doc, SCAN_PAD) < 0:
-        raise MemoryError()
     p = block.at = doc.base
     end = doc.p - 1
     block.special = lc_special(p)

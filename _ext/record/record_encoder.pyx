@@ -300,7 +300,7 @@ cdef class Encoder:
                                         &level)
             else:
                 status = self._encode_mapping(&doc, stack, thread, obj)
-            if status < 0:
+            if status < 0 or scan is not None and _reserve(&doc, SCAN_PAD) < 0:
                 raise _error(doc.reason, obj, self.max_event_bytes)
             if scan is not None:
                 return _read_document(&doc, scan), doc.sanitized, doc.moved
