@@ -73,6 +73,8 @@ INSTEAD = {
     "needs a program: tests/cli/test_cli_loggers.py::test_a_console_handler_makes_all_loggers_slow",
     "logclient run gunicorn shop:app": ""
     "needs a program: tests/run/test_run_servers.py::test_records_of_requests_arrive_with_one_id",
+    "logclient run python nightly.py": ""
+    "needs a program: tests/run/test_run_programs.py::test_a_program_that_configures_nothing",
     "logclient verify --ledger evidence --capture evidence --since 2026-05-01T12:00:00Z"
     " --until 2026-05-01T13:00:00Z": ""
     "needs evidence of that hour: tests/verify/test_verify_selection.py::"
