@@ -555,6 +555,10 @@ def test_documents_may_differ_in_all_that_is_not_asked_for(scene: Scene, tmp_pat
             ConfigError, match=rf"^columns: table .* has no column {name} \(labels, event, at,"
         ):
             job.run(scene.ledger, table=str(path), columns={"id": name}, match="id", runner="local")
+    with pytest.raises(
+        ConfigError, match=r"column value; name one as body, or as id with match=id \(labels, event, at,"
+    ):
+        job.run(scene.ledger, table=str(path), match="id", runner="local")
 
 
 def test_what_cannot_be_read_here_is_named(scene: Scene, tmp_path: Path) -> None:
