@@ -515,10 +515,11 @@ def test_each_example_documents_its_command(example: str) -> None:
 def test_every_example_is_run() -> None:
     """multiprocessing takes arguments, so tests/lifecycle/test_prefork_multiprocessing.py runs it.
 
-    dataframes is a notebook: see `test_the_notebook_runs`.
+    dataframes is a notebook: see `test_the_notebook_runs`. protocol is a package:
+    tests/project/test_fifth_protocol.py installs it.
     """
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {*PROGRAMS, "dataframes", "multiprocessing"}
+    assert folders == {*PROGRAMS, "dataframes", "multiprocessing", "protocol"}
 
 
 @pytest.mark.parametrize(
