@@ -55,14 +55,15 @@ The options stand by task. Where protocols are named, only these have the option
 
 ## Turn it off, or disable it in tests
 
-To disable logclient in tests or on a laptop, set `LOGCLIENT_URL=none`, or leave it empty; or give the URL
-`none:`, or `none` in place of the scheme of any URL. Such a Handler or client opens nothing, starts nothing
-and writes no file. A log call through it costs about as much as one whose level is off, if
-`logclient.Logger` makes it, and as much as with a `NullHandler` otherwise. Options beside it are checked as
-ever; secrets are not read. Events given to `send` and `submit` count as `dropped`, `disabled`; records do
-not count. One line of level INFO in the error log says it, once in a process. Requests of Logjam can be
-made; methods that only plog or Logux has are missing, and a Lumberjack `Writer` and commands refuse the URL.
-If `LOGCLIENT_URL` is not set at all, that is an error as before.
+To disable logclient in tests or on a laptop, set `LOGCLIENT_URL=none`, or leave it empty. A URL in the code
+wins over the variable: leave it out (`logclient.Handler()`, a `dictConfig` without `url`), and set the
+variable everywhere. Or give the URL `none:`, or `none` in place of the scheme of any URL. Such a Handler or
+client opens nothing, starts nothing and writes no file. A log call through it costs about as much as one
+whose level is off, if `logclient.Logger` makes it, and as much as with a `NullHandler` otherwise. Options
+beside it are checked as ever; secrets are not read. Events given to `send` and `submit` count as `dropped`,
+`disabled`; records do not count. One line of level INFO in the error log says it, once in a process. Requests
+of Logjam can be made; methods that only plog or Logux has are missing, and a Lumberjack `Writer` and commands
+refuse the URL. If `LOGCLIENT_URL` is not set at all, that is an error as before.
 """
 
 PAGE_TAIL = """\

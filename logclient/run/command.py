@@ -42,7 +42,9 @@ def execute(command: Sequence[str]) -> int:
     try:
         os.execvpe(command[0], list(command), environ)
     except (OSError, ValueError) as error:
-        _say(f"{command[0]}: {getattr(error, 'strerror', None) or error}")
+        hint = f"; a script needs its Python: logclient run python {command[0]}"
+        script = command[0].endswith(".py")
+        _say(f"{command[0]}: {getattr(error, 'strerror', None) or error}{hint if script else ''}")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 

@@ -93,7 +93,8 @@ class Source(ABC):
         """Fetch records by listener and number, in one more pass over all; of equal bodies one."""
 
     def _missing(self, name: str, known: Iterable[str]) -> ConfigError:
-        return ConfigError(f"columns: {self.title} has no column {name} ({', '.join(known)})"[:400])
+        hint = "; name one as body, or as id with match=id" if name == "value" else ""
+        return ConfigError(f"columns: {self.title} has no column {name}{hint} ({', '.join(known)})"[:400])
 
     def _survey(self) -> None:
         """Find the listeners, and check times and numbers, before any row is decoded."""

@@ -140,6 +140,8 @@ def _json_lines(title: str, system: Any, files: list[str], columns: Iterable[str
                 branch = branch.setdefault(part, {})
             branch[last] = _type_of(values)
     names = dict.fromkeys(itertools.chain(*documents))
+    if not names:
+        raise LedgerError(f"{title}: no object in its first lines: each must be one, as jq -c '.[]' writes")
     schema = pa.schema([(name, _as_type(tree.get(name, pa.null()))) for name in names])
     wanted_only = pa.schema([field for field in schema if field.name in tree])
     read = arrow_json.ReadOptions(block_size=BLOCK_BYTES)

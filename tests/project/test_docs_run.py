@@ -73,6 +73,8 @@ INSTEAD = {
     "needs a program: tests/cli/test_cli_loggers.py::test_a_console_handler_makes_all_loggers_slow",
     "logclient run gunicorn shop:app": ""
     "needs a program: tests/run/test_run_servers.py::test_records_of_requests_arrive_with_one_id",
+    "logclient run python nightly.py": ""
+    "needs a program: tests/run/test_run_programs.py::test_a_program_that_configures_nothing",
     "logclient verify --ledger evidence --capture evidence --since 2026-05-01T12:00:00Z"
     " --until 2026-05-01T13:00:00Z": ""
     "needs evidence of that hour: tests/verify/test_verify_selection.py::"
@@ -513,10 +515,11 @@ def test_each_example_documents_its_command(example: str) -> None:
 def test_every_example_is_run() -> None:
     """multiprocessing takes arguments, so tests/lifecycle/test_prefork_multiprocessing.py runs it.
 
-    dataframes is a notebook: see `test_the_notebook_runs`.
+    dataframes is a notebook: see `test_the_notebook_runs`. protocol is a package:
+    tests/project/test_fifth_protocol.py installs it.
     """
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {*PROGRAMS, "dataframes", "multiprocessing"}
+    assert folders == {*PROGRAMS, "dataframes", "multiprocessing", "protocol"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A new protocol costs one package, here or elsewhere, as a toy protocol and the sources show."""
+"""A new protocol costs one package, here or elsewhere, as a sample and the sources show."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import io
 import json
 import logging
 import re
+import shutil
 import socket
 import sys
 import threading
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,86 +23,13 @@ from logclient import cli
 from logclient.client import Outcome
 from logclient.codec import Connection, Settled
 from logclient.delivery.contract import Fatal
+from tests.support import ROOT
 from tests.support.package import PACKAGE, PROTOCOLS, modules
 from tests.support.patience import PATIENCE
 
-CORE = '''
-"""Toy protocol: each event is a line with its sequence and body; the server answers the sequence."""
+pytestmark = pytest.mark.tree
 
-from logclient._ext.constants import ACKED, INFLIGHT, STOP_PROTOCOL
-from logclient._ext.hash import xxh64
-from logclient._ext.pump import PythonCodec
-from logclient.delivery.contract import Core
-
-
-class Codec:
-    def __init__(self, inflight):
-        self.inflight = inflight
-
-    def connected(self, now):
-        self.waiting, self.buffer, self.error = [], b"", None
-
-    def connection_lost(self):
-        self.waiting = []
-
-    def credit(self, now):
-        return self.inflight - len(self.waiting), 1 << 20
-
-    def encode(self, batch, events, now, wire, out):
-        taken = batch.pending(events)
-        for event in taken:
-            batch.mark(event.seq, INFLIGHT, 0, xxh64(event.body))
-            self.waiting.append(event.seq)
-            wire += b"%d %s\\n" % (event.seq, event.body)
-        return len(taken)
-
-    def receive(self, data, now, out):
-        *lines, self.buffer = (self.buffer + data).split(b"\\n")
-        for line in lines:
-            if not self.waiting or line != b"%d" % self.waiting[0]:
-                self.error = "an answer to nothing"
-                return STOP_PROTOCOL
-            seq = self.waiting.pop(0)
-            out.items.append((seq, seq, ACKED, 0))
-            out.progress += 1
-
-    def deadline(self):
-        return 0.0
-
-
-class Toy(Core):
-    def __init__(self, config, producer):
-        super().__init__(PythonCodec(Codec(config.inflight)))
-'''
-
-CONFIG = '''
-"""Options of the toy protocol."""
-
-from logclient.config.common import Config
-from logclient.config.option import option
-from logclient.config.readers import integer
-
-
-class ToyConfig(Config):
-    """The configuration of a client of the toy protocol."""
-
-    title = "Toy"
-
-    inflight: int = option(integer(1, 1000), "10", "Most events sent and not yet acknowledged.")
-'''
-
-ROW = """
-from logclient.config.registry import Scheme
-
-SCHEME = Scheme(
-    protocol="toy",
-    config="toy_protocol.config:ToyConfig",
-    core="toy_protocol.core:Toy",
-    transport="logclient.transports.tcp:Tcp",
-    client="logclient.client:Client",
-    port=4242,
-)
-"""
+EXAMPLE = ROOT / "docs" / "examples" / "protocol"
 
 # Modules outside the protocols' own packages that name a protocol in their code, and why. A fifth protocol
 # is added to the tables among them only if it wants that service: a collector, faults, a verdict, a command.
@@ -156,15 +85,16 @@ class LineServer:
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install a package of the toy protocol; nothing of logclient knows of it."""
-    package, metadata = tmp_path / "toy_protocol", tmp_path / "toy_protocol-1.0.dist-info"
-    package.mkdir()
-    (package / "__init__.py").write_text(ROW)
-    (package / "core.py").write_text(CORE)
-    (package / "config.py").write_text(CONFIG)
+    """Install the sample of a protocol; nothing of logclient knows of it."""
+    metadata = tmp_path / "toy_protocol-1.0.dist-info"
     metadata.mkdir()
+    shutil.copytree(EXAMPLE / "toy_protocol", tmp_path / "toy_protocol")
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (group, rows), *others = project["entry-points"].items()
+    assert not others
+    points = "".join(f"{name} = {row}\n" for name, row in rows.items())
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-protocol\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[logclient.schemes]\ntoy = toy_protocol:SCHEME\n")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{points}")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     for name in [name for name in sys.modules if name.split(".")[0] == "toy_protocol"]:
@@ -256,7 +186,6 @@ def names_a_protocol(path: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.tree
 def test_only_listed_modules_name_a_protocol() -> None:
     outside = [path.relative_to(PACKAGE) for path in modules()]
     outside = [path for path in outside if path.parts[0] not in PROTOCOLS]

@@ -253,7 +253,12 @@ def test_the_command_keeps_exit_code_pid_and_signals() -> None:
 
 @pytest.mark.parametrize(
     ("command", "code", "said"),
-    [(["nonesuch"], 127, "nonesuch: No such file"), (["/"], 126, "/: Permission denied"), ([], 2, "COMMAND")],
+    [
+        (["nonesuch"], 127, "nonesuch: No such file"),
+        (["a.py"], 127, "; a script needs its Python: logclient run python a.py"),
+        (["/"], 126, "/: Permission denied"),
+        ([], 2, "COMMAND"),
+    ],
 )
 def test_a_command_that_cannot_run_is_one_line(command: list[str], code: int, said: str) -> None:
     for run in (RUN, [sys.executable, "-m", "logclient", "run"]):

@@ -555,15 +555,19 @@ def test_documents_may_differ_in_all_that_is_not_asked_for(scene: Scene, tmp_pat
             ConfigError, match=rf"^columns: table .* has no column {name} \(labels, event, at,"
         ):
             job.run(scene.ledger, table=str(path), columns={"id": name}, match="id", runner="local")
+    with pytest.raises(ConfigError, match=r"column value; name one as body, or as id with match=id \("):
+        job.run(scene.ledger, table=str(path), match="id", runner="local")
 
 
 def test_what_cannot_be_read_here_is_named(scene: Scene, tmp_path: Path) -> None:
     scene.write_ledger()
     (tmp_path / "broken.parquet").write_bytes(b"no")
+    (tmp_path / "array.json").write_text('[{"value": "{}"}]\n')
     (tmp_path / "empty").mkdir()
     for given, words in (
         ({"table": "/no/where"}, r"^table: /no/where: there is no such file or folder$"),
         ({"table": f"{tmp_path}/empty"}, r"^table: .*empty has no file$"),
+        ({"table": f"{tmp_path}/array.json"}, r"^table .*array.json: no object in its first lines: each "),
         ({"table": f"{tmp_path}/broken.parquet"}, r"^table: .*broken.parquet: .*Parquet"),
         (
             {"table": "delta:/data"},
