@@ -208,7 +208,10 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
     elif not (len(stripped) > 1 and stripped.startswith(b"{") and stripped.endswith(b"}")):
         return NOT_JSON
     if metadata and (not identity or kind & ID1_TAKEN):
-        looked = check_json(body) if checked or kind & (ID1_TAKEN | METADATA_OPEN) else None
+        looks = checked or kind & (ID1_TAKEN | METADATA_OPEN)
+        looked = check_json(body) if looks else None
+        if looks and looked is None:
+            return NOT_JSON
         there = None if looked is None else places(body)
         if there is None or not there[2]:
             stripped = with_members(stripped, [f'"@metadata":{{{metadata}}}'])

@@ -1226,7 +1226,7 @@ OTHERS = {
     *("docs/verify-spark.md", "docs/verify-spark.md sql"),
     *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json", "docs/receivers.md yaml"),
     *("docs/fields.md yaml", "docs/metrics.md yaml", "docs/kubernetes.md yaml", "docs/coming-from.md py"),
-    *("docs/kubernetes.md dockerfile", "docs/programs.md py"),
+    *("docs/kubernetes.md dockerfile", "docs/programs.md py", "docs/codec.md toml"),
 }
 
 
