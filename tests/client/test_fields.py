@@ -153,6 +153,19 @@ def test_pair_blocks_have_the_fields() -> None:
     assert body == (b"\0\0\0\2\0\0\0\7message\0\0\0\1m\0\0\0\x0cservice.name\0\0\0\4shop")
 
 
+@pytest.mark.parametrize("size", [8_000, 9_000, 70_000])
+@pytest.mark.parametrize("nested", [False, True])
+def test_large_fields_arrive_whole(size: int, nested: bool) -> None:
+    text = "a" * size
+    encoder = Encoder(fields={"shop.text": text}, bound=context.current, nested=nested)
+    with context.bind({"shop.more": text}):
+        for made in (encoder.encode({"a": 1}), encoder.encode_record(record_of({}))):
+            document = json.loads(made[0])
+            shop = document["shop"] if nested else dotted(document)
+            found = (shop["text"], shop["more"]) if nested else (shop["shop.text"], shop["shop.more"])
+            assert found == (text, text)
+
+
 class TestBind:
     def test_blocks_nest_and_end(self) -> None:
         assert context.bound() == {}
