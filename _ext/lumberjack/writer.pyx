@@ -71,6 +71,7 @@ ctypedef struct lc_writer:
     uint8_t pair[PAIR_SIZE]      # ... of a pair block
     const uint8_t *constants     # ,"@metadata":{ with the entries of all events, not closed
     size_t constants_size        # 0: there are none, and `metadata` opens the object
+    uint8_t scanned_kinds        # flags of documents whose ids, or "@metadata", are looked for
 
 
 cdef inline bint has_room(lc_writer *w) noexcept nogil:
@@ -132,36 +133,28 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     cdef uint8_t *place
     cdef uint8_t kept
     cdef lc_object o
-    cdef bint scanned = False, empty, first, second, alone = False
+    cdef bint scanned = True, empty, first, second, alone
     cdef lc_digits digits
     if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
         if copy_object(p, batch.body[i], size, &o) < 0:
             return 0
-        scanned = True
         kind |= carriers_taken(&o)
     else:
         memcpy(p, batch.body[i], size)
         if find_braces(p, size, &o) < 0:
             return 0
-        if w.identity and kind & (K_ID1_TAKEN | K_ID2_TAKEN):
-            if scan_object(p, end, &o) < 0:
-                return 0
-            scanned = True
-            if kind & K_ID1_TAKEN == 0 and user_id(&o).at != NULL:
-                # for readers that no longer see "@metadata"
-                if keep_user_id(batch, i, user_id(&o)) < 0:
-                    return STOP_MEMORY
+        scanned = kind & w.scanned_kinds != 0
+        if scanned and scan_object(p, end, &o) < 0:
+            return 0
+        if w.identity and scanned and kind & K_ID1_TAKEN == 0 and user_id(&o).at != NULL:
+            # for readers that no longer see "@metadata"
+            if keep_user_id(batch, i, user_id(&o)) < 0:
+                return STOP_MEMORY
     first = w.identity and kind & K_ID1_TAKEN == 0
     second = w.identity and kind & K_ID2_TAKEN == 0
-    if w.constants_size and not first:
-        if kind & (K_ID1_TAKEN | K_METADATA_OPEN) and not scanned:
-            if scan_object(p, end, &o) < 0:
-                return 0
-            scanned = True
-        alone = not (scanned and o.has_metadata)     # the application's own "@metadata" stays as it is
-    if w.identity and not first and not second:
-        if not scanned and scan_object(p, end, &o) < 0:
-            return 0
+    # The application's own "@metadata" stays as it is.
+    alone = w.constants_size and not first and not (scanned and o.has_metadata)
+    if w.identity and not first and not second:      # it is scanned
         if keep_user_id(batch, i, user_id(&o)) < 0:
             return STOP_MEMORY
         if second_id(&o) != NULL and keep_second_id(batch, i, second_id(&o)) < 0:
@@ -514,6 +507,10 @@ cdef class Codec(CodecBase):
             w.constants = self.constants
             w.constants_size = <size_t> len(self.constants)
             begin = b","
+        if identity:
+            w.scanned_kinds = <uint8_t> (K_ID1_TAKEN | K_ID2_TAKEN)
+        elif metadata:
+            w.scanned_kinds = <uint8_t> (K_ID1_TAKEN | K_METADATA_OPEN)
         make_field(&w.metadata, begin + b'"_id":"', id_, b'"}')
         make_field(&w.dotted, b',"event.id":"', id_, b'"')
         make_field(&w.event, b',"event":{"id":"', id_, b'"}')

@@ -90,7 +90,7 @@ cdef int _grow(Document *doc, size_t more) noexcept nogil:
     cdef size_t want = 2 * <size_t> (doc.end - doc.base)
     cdef uint8_t *heap
     # _arrange may make the document shorter; our own names are less than a segment. _finish_document decides.
-    if used > doc.limit + doc.names + SEGMENT:
+    if used > doc.limit and used - doc.limit > doc.names + SEGMENT:
         doc.reason = <uint8_t> R_TOO_LARGE
         return -1
     if want < used + more:

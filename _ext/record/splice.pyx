@@ -163,7 +163,7 @@ cdef int _nest_splice(Splice s) except -1:
     cdef bytes made
     try:
         memset(&doc, 0, sizeof(Document))
-        doc.limit = (<size_t> -1) >> 1       # `_grow` adds to it
+        doc.limit = <size_t> -1
         doc.nested = True
         _start_document(&doc, stack, WHOLE, 0)
         doc.dotted_from = 0

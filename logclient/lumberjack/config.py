@@ -100,9 +100,9 @@ class LumberjackConfig(DocumentConfig):
         """The entries of ``@metadata`` as members of a JSON object; empty: there are none."""
         if not self.metadata:
             return b""
-        from json import dumps
+        from logclient.standard import json
 
-        return dumps(self.metadata, separators=(",", ":"))[1:-1].encode()
+        return json.dumps(self.metadata, separators=(",", ":"))[1:-1].encode()
 
     @property
     def batch_limits(self) -> tuple[int, int]:

@@ -1,8 +1,4 @@
-"""A protocol of another package. Install it, and open its client::
-
-pip install .
-python -c 'import logclient; logclient.connect("toy://127.0.0.1:4242").send({"n": 1})'
-"""
+"""A protocol of another package: after ``pip install .``, logclient knows the URL ``toy://``."""
 
 from logclient.config.registry import Scheme
 
