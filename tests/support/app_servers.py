@@ -234,7 +234,9 @@ class Server:
             self._process = subprocess.Popen(
                 command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 start_new_session=True,
-                env=clean_environment(PYTHONPATH=python, PYTHONDONTWRITEBYTECODE="1", **environment),
+                env=clean_environment(
+                    PYTHONPATH=python, PYTHONDONTWRITEBYTECODE="1", PYTHONFAULTHANDLER="1", **environment
+                ),
             )  # fmt: skip
         self.pid = self._process.pid
 
@@ -258,7 +260,14 @@ class Server:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send the signal and wait for the end; the exit code."""
         self._process.send_signal(number)
-        return self._process.wait(LIMIT_S)
+        try:
+            return self._process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            # faulthandler shows where it hangs, and its children too.
+            said = len(self.text)
+            os.killpg(self.pid, signal.SIGABRT)
+            self._process.wait(LIMIT_S)
+            raise AssertionError(f"{self._process.args} hangs\n{self.text[said:]}") from None
 
     def wait(self) -> int:
         return self._process.wait(LIMIT_S)
