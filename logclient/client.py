@@ -163,7 +163,7 @@ class Client(FastClient):
 
             # The steps see names with dots, whatever is made of them afterwards.
             draft = Encoder(**_common_fields(config), **{**options, "nested": False, "pairs": False})
-            encoder = Encoder(queue, form=form, whole=True, **options)
+            encoder = Encoder(queue, form=form, **options)
             self.revision = Revision(draft, encoder, steps, self.sink)
         self.sink.bind(encoder, self.revision)
         self._bind(encoder, self.sink, revises=self.revision is not None)

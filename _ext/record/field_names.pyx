@@ -26,7 +26,7 @@ cdef enum:
     MAX_NAME_CHARS = 256     # ... of up to so many characters
     MAX_MERGE_LEVELS = 4     # levels of a mapping that are merged with fields of the same prefix
     NO_OBJECTS = 255
-    MAX_HEADS = 16           # names that are compared while their objects are written
+    MAX_OBJECT_NAMES = 32    # names that are compared while their objects are written
     MAX_SPLICES = 16         # encoders for which the fields of a context are kept encoded
 
 
@@ -83,15 +83,12 @@ ctypedef struct CachedName:
     bint redacted            # the value is left out
     char text[32]            # ,"key":
     char objects[32]         # the same with objects in place of dots: ,"a":{"b":
-    uint8_t objects_size     # 0: too long
+    uint8_t objects_size     # 0: too long for it
     uint8_t head_n           # characters before the first dot
-    uint8_t closers          # braces behind the value; NO_OBJECTS: `objects` is not to be used
+    uint8_t objects_around   # how many these are; NO_OBJECTS: `objects` is not to be used
     uint64_t head_bit        # of these characters
     uint64_t own_bit         # one of 64 bits, by a hash of the name
     uint64_t parent_bits     # those of the names it conflicts with: `a` and `a.b` for `a.b.c`
-
-
-cdef class Encoder
 
 
 # Return the place of a name, or, where it has none, the first place that it may get. Names in programs are
@@ -136,62 +133,114 @@ cdef uint8_t *_put_name(uint8_t *to, const uint8_t *name, size_t n, bint objects
 # Find out how a name is written with objects in place of its dots.
 cdef void _learn_objects(Encoder e, CachedName *cached, const uint8_t *name, size_t n) noexcept nogil:
     cdef size_t i
-    cached.closers = 0
+    cached.objects_around = 0
     cached.head_n = <uint8_t> n
     cached.objects_size = cached.size
     memcpy(cached.objects, cached.text, 32)
     if not e.nested or not _makes_objects(cached.what):
         return
-    cached.closers = NO_OBJECTS
+    cached.objects_around = NO_OBJECTS
     if (_keeps_dots(name, n) or cached.what == KEY_EVENTS
             or n > 6 and memcmp(name, b"event.", 6) == 0):
         return
-    cached.closers = 0
+    cached.objects_around = 0
     for i in range(n):
         if name[i] == c'.':
-            cached.closers += 1
+            cached.objects_around += 1
             cached.head_n = min(cached.head_n, <uint8_t> i)
     cached.head_bit = _name_bit(name, cached.head_n)
     cached.objects_size = 0
-    if n + 3 * cached.closers + 4 <= sizeof(cached.objects):
+    if n + 3 * cached.objects_around + 4 <= sizeof(cached.objects):
         cached.objects_size = <uint8_t> (
             _put_name(<uint8_t *> cached.objects, name, n, True) - <uint8_t *> cached.objects)
 
 
-# The names with dots that a document has so far, up to their first dots.
-ctypedef struct Heads:
-    const uint8_t *at[MAX_HEADS]
-    uint8_t sizes[MAX_HEADS]
-    uint64_t bits
+# The names with dots that a document has so far. Those from `first` on are below the same name, and the
+# objects around the last one are open.
+ctypedef struct Objects:
+    const uint8_t *names[MAX_OBJECT_NAMES]   # each ends with a zero
+    uint8_t head_sizes[MAX_OBJECT_NAMES]     # characters before the first dot
+    uint64_t bits                # of these characters
     uint32_t n
+    uint32_t first
+    uint8_t open                 # how many objects
 
 
-cdef bint _is_head(Heads *heads, const uint8_t *s, size_t n) noexcept nogil:
+cdef bint _is_head(Objects *o, const uint8_t *s, size_t n) noexcept nogil:
     cdef uint32_t i
-    for i in range(heads.n):
-        if heads.sizes[i] == n and memcmp(heads.at[i], s, n) == 0:
+    for i in range(o.n):
+        if o.head_sizes[i] == n and memcmp(o.names[i], s, n) == 0:
             return True
     return False
 
 
-# Add the first part of a name with dots; return False if another name has it, or there are too many. `bits`:
-# of the names before it in `d`, between `start` and `at`.
-cdef bint _add_head(Heads *heads, const uint8_t *s, size_t n, uint64_t bit, uint64_t bits, PyObject *d,
-                    Py_ssize_t start, Py_ssize_t at, bint places) noexcept nogil:
+# Close the objects around the last name that the name `key` is not in, and write this up to its value, with
+# objects in place of its dots in a document that has them. There is room for LC_SLACK bytes more.
+# Return where the value goes; NULL: an object would have to be opened again, or there are too many names.
+# `bits`: of the names before it in `d`, between `start` and `at`.
+cdef uint8_t *_open_objects(Objects *o, Document *doc, CachedName *cached, PyObject *key, uint64_t bits,
+                            PyObject *d, Py_ssize_t start, Py_ssize_t at) noexcept nogil:
     cdef PyObject *k
     cdef PyObject *v
-    if heads.n == MAX_HEADS or heads.bits & bit and _is_head(heads, s, n) or places and bits & bit:
-        return False
-    if bits & bit:
-        while PyDict_Next(d, &start, &k, &v) and start < at:
-            if (<size_t> PyUnicode_GET_LENGTH(k) == n and PyUnicode_IS_COMPACT_ASCII(k)
-                    and memcmp(PyUnicode_DATA(k), s, n) == 0):
-                return False
-    heads.at[heads.n] = s
-    heads.sizes[heads.n] = <uint8_t> n
-    heads.n += 1
-    heads.bits |= bit
-    return True
+    cdef const uint8_t *s = <const uint8_t *> PyUnicode_DATA(key)
+    cdef const uint8_t *last
+    cdef size_t i, n = <size_t> PyUnicode_GET_LENGTH(key)
+    cdef size_t shared = 0               # characters of the part that it shares with the last one
+    cdef uint32_t j
+    cdef uint8_t objects = 0             # and dots
+    cdef uint8_t *p
+    if not doc.direct:
+        doc.names += n + BRACES
+        return _put_name(doc.p, s, n, False)
+    if cached.objects_around == 0:
+        if o.bits & cached.own_bit and _is_head(o, s, cached.head_n):
+            return NULL
+    elif cached.objects_around == NO_OBJECTS or o.n == MAX_OBJECT_NAMES:
+        return NULL
+    elif o.open and o.head_sizes[o.first] == cached.head_n and memcmp(o.names[o.first], s,
+                                                                      cached.head_n) == 0:
+        last = o.names[o.n - 1]
+        for i in range(n):
+            if s[i] != last[i]:
+                break
+            if s[i] == c'.':
+                objects += 1
+                shared = i + 1
+        for i in range(shared, n):
+            if s[i] == c'.':             # it opens an object, which none but the last may have opened
+                for j in range(o.first, o.n):
+                    if strncmp(<const char *> o.names[j], <const char *> s, i + 1) == 0:
+                        return NULL
+                break
+    else:
+        if doc.places and bits & cached.head_bit:
+            return NULL
+        if o.bits & cached.head_bit and _is_head(o, s, cached.head_n):
+            return NULL
+        while bits & cached.head_bit and PyDict_Next(d, &start, &k, &v) and start < at:
+            if (<size_t> PyUnicode_GET_LENGTH(k) == cached.head_n and PyUnicode_IS_COMPACT_ASCII(k)
+                    and memcmp(PyUnicode_DATA(k), s, cached.head_n) == 0):
+                return NULL
+        o.first = o.n
+    p = _close_objects(o, doc.p, objects)
+    if cached.objects_around:
+        o.names[o.n] = s
+        o.head_sizes[o.n] = cached.head_n
+        o.n += 1
+        o.bits |= cached.head_bit
+        o.open = cached.objects_around
+    if shared == 0 and cached.objects_size:
+        memcpy(p, cached.objects, 32)
+        return p + cached.objects_size
+    return _put_name(p, s + shared, n - shared, True)
+
+
+# Close open objects but for the outermost ones.
+cdef inline uint8_t *_close_objects(Objects *o, uint8_t *p, uint8_t outermost) noexcept nogil:
+    memset(p, c'}', MAX_DOTS)
+    p += o.open - outermost
+    o.open = outermost
+    return p
 
 
 # What names of fields are looked up in: `rename`; for records also names with the prefix.

@@ -193,14 +193,13 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     cdef uint64_t names = 0, above = 0
     cdef CachedName uncached
     cdef int place, status
-    cdef Heads heads
+    cdef Objects objects
     cdef uint8_t *p
     cdef size_t n
-    cdef uint8_t closers = 0
     cdef Py_ssize_t count = 0
     cdef const lc_entry *entries = NULL
-    heads.n = 0
-    heads.bits = 0
+    objects.n = objects.open = 0
+    objects.bits = 0
     if doc.no_python and e.reads_entries:        # nothing changes the dict
         entries = lc_entries(d, &count)
     while lc_next(d, entries, count, &at, &k, &v):
@@ -227,30 +226,18 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             n = <size_t> -1
             if PyUnicode_CheckExact(v) and PyUnicode_IS_COMPACT_ASCII(v):
                 n = <size_t> PyUnicode_GET_LENGTH(v)
-            if _reserve(doc, 5 * LC_SLACK + (LC_WORST * n if n <= SEGMENT else 0)
+            if _reserve(doc, 6 * LC_SLACK + (LC_WORST * n if n <= SEGMENT else 0)
                         + (0 if cached.size else 4 * <size_t> PyUnicode_GET_LENGTH(k))) < 0:
                 return -1
             p = doc.p
-            if doc.direct:
-                closers = cached.closers
-                if closers == 0:
-                    if heads.bits & cached.own_bit and _is_head(&heads, <const uint8_t *> PyUnicode_DATA(k),
-                                                                cached.head_n):
-                        return NEEDS_NESTING
-                elif closers == NO_OBJECTS or not _add_head(
-                        &heads, <const uint8_t *> PyUnicode_DATA(k), cached.head_n, cached.head_bit, names,
-                        d, start, at, doc.places != 0):
-                    return NEEDS_NESTING
-                memcpy(p, cached.objects, 32)
-                p += cached.objects_size
-            else:
+            if cached.size and not (doc.direct and (cached.objects_around or objects.n)):
+                doc.names += <size_t> PyUnicode_GET_LENGTH(k) + BRACES
                 memcpy(p, cached.text, 32)
                 p += cached.size
-                if doc.nested or doc.rules != NULL:
-                    doc.names += <size_t> PyUnicode_GET_LENGTH(k) + BRACES
-            if p == doc.p:
-                p = _put_name(p, <const uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k),
-                              closers != 0)
+            else:
+                p = _open_objects(&objects, doc, cached, k, names, d, start, at)
+                if p == NULL:
+                    return NEEDS_NESTING
             seen |= cached.traits
             names |= cached.own_bit
             above |= cached.parent_bits
@@ -265,10 +252,6 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
                 status = _write_field_value(doc, v)
                 if status < 0 or _reserve(doc, LC_SLACK) < 0:
                     return status if status < 0 else -1
-            if closers:
-                memset(doc.p, c'}', MAX_DOTS)
-                doc.p += closers
-                closers = 0
             continue
         moves = False
         if checks:
@@ -278,9 +261,12 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             moves = place == MOVE
             doc.moved += moves
         if doc.direct:
-            if moves or _makes_objects(cached.what) or heads.bits & cached.own_bit:
+            if moves or _makes_objects(cached.what) or objects.bits & cached.own_bit:
                 return NEEDS_NESTING
             names |= cached.own_bit
+            if _reserve(doc, LC_SLACK) < 0:
+                return -1
+            doc.p = _close_objects(&objects, doc.p, 0)
         status = _write_key(doc, k, moves)
         if status:
             return status
@@ -299,8 +285,12 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             return status
         if doc.pair_block:
             _end_pair(doc)
+    if objects.open:
+        if _reserve(doc, LC_SLACK) < 0:
+            return -1
+        doc.p = _close_objects(&objects, doc.p, 0)
     doc.seen |= seen
-    doc.dotted_heads = heads.bits
+    doc.dotted_heads = objects.bits
     doc.name_bits |= names
     doc.parent_bits |= above
     return checks and not record and _must_rearrange(e, doc, doc.moved != moved, d, start, NULL)

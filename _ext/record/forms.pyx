@@ -9,6 +9,7 @@ cdef enum:
     MAX_DOTS = 32            # a name with more stays as it is
     MAX_RULES = 64           # rules of a form, names that it knows, and levels
     NAME_SLOTS = 256         # places in which a name of a form is looked up
+    MAX_KEPT_TEXT = 64       # bytes of a text that is kept when a document is read
     NODES = 64               # ... and an object of a document, on the stack
     OTHER = 0                # the source of a name without a rule
     OURS = 255               # ... of one that a rule gives to another field
@@ -266,29 +267,39 @@ cdef bint _may_be_taken(const Rules *r, const Value *name) noexcept nogil:
     return _is(name, b"id", 2) or _source_of(r, name.at, name.n) == OURS
 
 
+# Find the values of our own fields, which a record begins with. They are not read: where they begin is known.
+cdef inline void _find_own(const Document *doc, Value *own) noexcept nogil:
+    cdef const uint8_t *end = doc.base + doc.own_end
+    cdef int key
+    for key in range(<int> KEY_METADATA - 1, -1, -1):
+        own[key].at = NULL
+        if doc.starts[key]:
+            own[key] = Value(doc.base + doc.starts[key], 0)
+            own[key].n = <size_t> (end - own[key].at)
+            end = own[key].at - lc_keys[key].n - 4
+
+
 # Find the members from `start` on. The document is our own: well-formed, and without spaces.
 cdef int _find_members(Document *doc, Arranger *a, size_t start) noexcept nogil:
     cdef const Rules *r = a.rules
     cdef const uint8_t *p
     cdef const uint8_t *end = doc.p - 1
-    cdef const uint8_t *behind = doc.base + doc.own_end
     cdef Member *m
     cdef Member *more
+    cdef Value own[KEY_METADATA]
     cdef lc_block block
     cdef uint8_t source
     cdef int key
     if r != NULL and doc.own_end:
         start = doc.own_end
-        for key in range(<int> KEY_FLAGS, -1, -1):
-            if doc.starts[key]:
-                p = doc.base + doc.starts[key]
-                if r.keys[key] == OTHER:
-                    a.members[a.n].name = Value(p - lc_keys[key].n - 2, lc_keys[key].n)
-                    a.members[a.n].value = Value(p, <size_t> (behind - p))
-                    a.n += 1
-                else:
-                    a.values[r.keys[key]] = Value(p, <size_t> (behind - p))
-                behind = p - lc_keys[key].n - 4
+        _find_own(doc, own)
+        for key in range(<int> KEY_METADATA - 1, -1, -1):
+            if own[key].at != NULL and r.keys[key] == OTHER:
+                a.members[a.n].name = Value(own[key].at - lc_keys[key].n - 2, lc_keys[key].n)
+                a.members[a.n].value = own[key]
+                a.n += 1
+            elif own[key].at != NULL:
+                a.values[r.keys[key]] = own[key]
     p = doc.base + start
     block.at = p
     block.special = lc_special(p)
@@ -751,8 +762,8 @@ cdef int _arrange(Document *doc) noexcept:
     a.out.limit = doc.limit
     a.out.pair_block = False
     _start_document(&a.out, stack, WHOLE, 0)
-    if a.rules != NULL:
-        memset(a.values, 0, (a.rules.source_count + 1) * sizeof(Value))
+    for i in range(0 if a.rules == NULL else a.rules.source_count + 1):
+        a.values[i].at = NULL
     status = _find_members(doc, &a, start)
     if a.rules != NULL:
         a.level = _level_of(a.rules, &a.values[a.rules.level])
@@ -788,12 +799,30 @@ cdef int _arrange(Document *doc) noexcept:
 
 # Documents as dicts.
 
-cdef object _object_of(const Value *v, object scan):
-    """Return the object that JSON stands for; `scan` reads what is neither plain text nor a short integer."""
+cdef class Encoder
+
+
+# Return a text without escapes. Short ones come again, names above all: an encoder keeps those it has read.
+cdef str _kept_text(Encoder e, const uint8_t *s, size_t n):
+    cdef PyObject **place
+    if LC_SHARED or n == 0 or n > MAX_KEPT_TEXT:
+        return PyUnicode_DecodeUTF8(<const char *> s, <Py_ssize_t> n, NULL)
+    place = &e.texts[_slot_of(s, n)]
+    if (place[0] != NULL and <size_t> PyUnicode_GET_LENGTH(place[0]) == n
+            and memcmp(PyUnicode_DATA(place[0]), s, n) == 0):
+        return <str> place[0]
+    cdef str text = PyUnicode_DecodeUTF8(<const char *> s, <Py_ssize_t> n, NULL)
+    if PyUnicode_IS_COMPACT_ASCII(<PyObject *> text):
+        lc_keep(place, <PyObject *> text)
+    return text
+
+
+# Return the object that JSON stands for; `scan` reads what is neither plain text nor a short integer.
+cdef object _object_of(Encoder e, const Value *v, object scan):
     cdef size_t i, negative = v.at[0] == c'-'
     cdef int64_t number = 0
     if v.at[0] == c'"' and memchr(v.at, c'\\', v.n) == NULL:
-        return PyUnicode_DecodeUTF8(<const char *> v.at + 1, <Py_ssize_t> v.n - 2, NULL)
+        return _kept_text(e, v.at + 1, v.n - 2)
     for i in range(negative, v.n):
         if not c'0' <= v.at[i] <= c'9' or i > 17:
             return scan(_text(v), 0)[0]
@@ -802,25 +831,25 @@ cdef object _object_of(const Value *v, object scan):
 
 
 # Return a document as a dict. SCAN_PAD bytes behind it can be read.
-cdef dict _read_document(Document *doc, object scan):
-    cdef dict made = {}
-    cdef const uint8_t *p
-    cdef const uint8_t *end
+cdef dict _read_document(Encoder e, Document *doc, object scan):
+    cdef dict made = __Pyx_PyDict_NewPresized(KEY_METADATA)
+    cdef const uint8_t *p = doc.base
+    cdef const uint8_t *end = doc.p - 1
+    cdef Value own[KEY_METADATA]
+    cdef Value name
     cdef lc_block block
     cdef Member m
-    cdef Value name
-    cdef int key = 0
-    p = block.at = doc.base
-    end = doc.p - 1
+    cdef int key
+    if doc.own_end:
+        _find_own(doc, own)
+        for key in range(<int> KEY_METADATA):
+            if own[key].at != NULL:
+                made[RECORD_NAMES[key]] = _object_of(e, &own[key], scan)
+        p += doc.own_end
+    block.at = p
     block.special = lc_special(p)
     while p + 1 < end:
         p = _read_member(&block, p, end, &m)
-        # Most are fields of ours, in their order.
-        while key < KEY_METADATA and not _is(&m.name, lc_keys[key].text + 2, lc_keys[key].n):
-            key += 1
-        if key < KEY_METADATA:
-            made[RECORD_NAMES[key]] = _object_of(&m.value, scan)
-        else:
-            name = Value(m.name.at - 1, m.name.n + 2)
-            made[_object_of(&name, scan)] = _object_of(&m.value, scan)
+        name = Value(m.name.at - 1, m.name.n + 2)
+        made[_object_of(e, &name, scan)] = _object_of(e, &m.value, scan)
     return made

@@ -31,7 +31,6 @@ cdef class Encoder:
     cdef readonly bint nested
     cdef readonly Form form          # of the documents; None: that of ECS
     form: Form | None
-    cdef readonly bint whole         # mappings are whole documents, in which names share their first parts
     cdef readonly bint timestamp     # give mappings an `@timestamp`, unless they have it
     cdef readonly bint fingerprint   # give records with an exception an `error.fingerprint`
     cdef bint checks_names           # some names need a check
@@ -51,6 +50,7 @@ cdef class Encoder:
     cdef void *keys                  # these keys, while names[i] is that of value i in them; or NULL
     cdef str message                 # "message", as formatters write it
     cdef bint reads_entries          # `lc_entries` has the layout of this Python
+    cdef PyObject *texts[NAME_SLOTS]     # that were read last, by `read` and `read_record`; or NULL
     cdef object record_type
     cdef object get_message
     cdef readonly object exceptions  # ExceptionFormatter
@@ -73,11 +73,12 @@ cdef class Encoder:
                   bint trust_metadata=False, dict metadata: dict[str, str] | None = None, bint flat=False,
                   str labels="labels.", bint nested=False,
                   dict rename: dict[str, str] | None = None, str extra_prefix="",
-                  Form form=None, bint whole=False,
+                  Form form=None,
                   bint timestamp=False, bint fingerprint=False, fields: dict[str, Any] | None = None,
                   bound: ContextVar[Any] | None = None, spans: Spans | None = None,
                   tuple redact: tuple[str, ...] = ()):
         memset(self.cache, 0, sizeof(self.cache))
+        memset(self.texts, 0, sizeof(self.texts))
         self.ecs = ecs
         self.carriers = carriers
         self.identity = identity
@@ -90,7 +91,6 @@ cdef class Encoder:
         self.below = {}
         self.held = [*self.rename.values()] if rename else []
         self.form = form
-        self.whole = whole
         self.nested = nested and ecs and not self.flat and form is None
         self.timestamp = timestamp
         self.fingerprint = fingerprint
@@ -170,6 +170,8 @@ cdef class Encoder:
         cdef int i
         for i in range(<int> CACHE_SLOTS + <int> CACHE_PLACES - 1):
             Py_XDECREF(self.cache[i].key)
+        for i in range(<int> NAME_SLOTS):
+            Py_XDECREF(self.texts[i])
 
     # Return the properties of an exact str, cached or in `uncached`.
     cdef inline CachedName *find_name(self, PyObject *key, CachedName *uncached) noexcept:
@@ -303,7 +305,7 @@ cdef class Encoder:
             if status < 0 or scan is not None and _reserve(&doc, SCAN_PAD) < 0:
                 raise _error(doc.reason, obj, self.max_event_bytes)
             if scan is not None:
-                return _read_document(&doc, scan), doc.sanitized, doc.moved
+                return _read_document(self, &doc, scan), doc.sanitized, doc.moved
             return (PyBytes_FromStringAndSize(<char *> doc.base, doc.p - doc.base),
                     <int> K_DOCUMENT | doc.flags, doc.sanitized, doc.moved)
         finally:
@@ -482,7 +484,7 @@ cdef class Encoder:
     cdef int _write_mapping(self, Document *doc, dict d, Splice splice) except -2:
         cdef size_t start = <size_t> (doc.p - doc.base)
         doc.places = 0 if self.rename is None else PLACES
-        doc.direct = doc.nested and not self.whole and (splice is None or splice.objects is not None)
+        doc.direct = doc.nested and (splice is None or splice.objects is not None)
         cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
         if status == NEEDS_NESTING or (
                 status == 0 and splice is not None and doc.dotted_heads & splice.head_bits):

@@ -148,6 +148,21 @@ def test_many_members_and_deep_names_are_arranged() -> None:
     assert json.dumps(made["d"]).count("{") == 32
 
 
+PLACES = st.lists(st.sampled_from(("a", "b", "a-part-of-a-long-name")), max_size=4)
+
+
+@examples(400)
+@given(st.lists(PLACES, max_size=40))
+@example([["a", "b"], ["a"], ["a", "b"]])
+@example([["a"], ["b"], ["a"]])
+@example([["a"], [], ["a"]])
+@example([["a", "b", "b"], ["a", "b"], ["a", "a"], ["a"]])
+def test_names_that_share_objects(places: list[list[str]]) -> None:
+    """In any order: an object is open as long as the next name is in it."""
+    fields = {".".join([*place, f"n{n}"]): n for n, place in enumerate(places)}
+    _assert_arranged(Encoder(nested=True).encode(fields), Encoder().encode(fields))
+
+
 def test_any_number_of_members_is_arranged() -> None:
     fields = {f"a{n}.b": n for n in range(40_000)}
     nested, dotted = Encoder(nested=True).encode(fields), Encoder().encode(fields)
