@@ -279,13 +279,15 @@ def _rename(value: Any) -> dict[str, str]:
     for place in found.values():
         if place in found or place[0] == "@" or place == "message" or [*found.values()].count(place) > 1:
             raise ValueError(f"must give new names, each once, not message or with @, got {echo(place)}")
+        if not all(place.split(".")):
+            raise ValueError(f"must have no empty part between dots in a new name, got {echo(place)}")
     return found
 
 
 def _prefix(value: Any) -> str:
     """Read the name of an object; empty: none."""
-    if not isinstance(value, str) or not re.fullmatch(r"([A-Za-z_][\w.-]*)?", value, re.ASCII):
-        raise ValueError(f"must be a name of letters, digits and _, got {echo(value)}")
+    if not isinstance(value, str) or not re.fullmatch(r"([A-Za-z_][\w-]*(\.[\w-]+)*)?", value, re.ASCII):
+        raise ValueError(f"must be a name of letters, digits, _ and -, or some with dots, got {echo(value)}")
     return value
 
 
