@@ -840,7 +840,7 @@ cdef dict _read_document(Encoder e, Document *doc, object scan):
     cdef lc_block block
     cdef Member m
     cdef int key
-    if doc.own_end:
+    if doc.own_end and not doc.nested and doc.rules == NULL:     # they lie where they were written
         _find_own(doc, own)
         for key in range(<int> KEY_METADATA):
             if own[key].at != NULL:

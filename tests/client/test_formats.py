@@ -244,14 +244,20 @@ def test_a_mapping_has_the_form_of_the_reference(
 
 
 @examples(500)
-@given(FORM_FIELDS, FORM_FIELDS, st.booleans())
-@example({}, {"a": 10**18, "b": -(10**17), "c": 2**63 - 1, "d": -0.0, "e": 1e300}, False)
+@given(FORM_FIELDS, FORM_FIELDS, st.booleans(), st.booleans(), st.sampled_from(("", "nested", "logstash")))
+@example({}, {"a": 10**18, "b": -(10**17), "c": 2**63 - 1, "d": -0.0, "e": 1e300}, False, False, "")
+@example({}, {}, True, True, "")
+@example({}, {}, True, True, "nested")
+@example({}, {}, True, True, "logstash")
 def test_a_document_is_read_as_the_standard_library_reads_it(
-    common: dict[str, Any], event: dict[str, Any], is_record: bool
+    common: dict[str, Any], event: dict[str, Any], is_record: bool, fails: bool, name: str
 ) -> None:
-    encoder, scan = Encoder(fields=common), json.JSONDecoder().raw_decode
+    encoder = Encoder(fields=common, nested=name == "nested", form=form(name, "box"))
+    scan = json.JSONDecoder().raw_decode
     if is_record:
         record = record_of(event)
+        if fails:
+            record.exc_info = (ValueError, ValueError("späť"), None)
         made, *changed = encoder.read_record(record, scan)
         body, _, *expected = encoder.encode_record(record)
     else:
