@@ -223,6 +223,17 @@ def test_a_complete_set_is_quoted_and_replaces_what_its_processor_said(tree):
     assert "<!-- claims:two -->\nNot recorded.\n" in table
 
 
+def test_a_row_without_targets_needs_no_place_among_the_claims(tree):
+    page = tree / "docs" / "performance.md"
+    page.write_text(page.read_text().replace(":web", ":other"))
+    made = recordable("web")
+    pages.record(made._replace(verdicts=made.verdicts[:1]), tree)  # the A/A
+    text = (tree / pages.MEASUREMENTS.relative_to(support.ROOT)).read_text()
+    assert "### web on AMD EPYC" in text
+    with pytest.raises(LookupError, match="no place for row web: claims page"):
+        pages.record(made, tree)
+
+
 def test_only_claims_with_a_target_are_said():
     verdicts = [
         harness.claim("A/A: a against itself", 1.0),
@@ -275,7 +286,7 @@ def test_recorded_runs_were_quiet_clean_and_valid(path):
 @pytest.mark.parametrize("name", sorted(main.ROWS))
 def test_every_row_has_its_place_on_the_pages(name):
     for page, what in ((pages.MEASUREMENTS, "bench"), (pages.PERFORMANCE, "claims")):
-        if what == "bench" or name not in ("web", "names"):  # which have no targets
+        if what == "bench" or name != "web":  # which has no targets
             text = page.read_text(encoding="utf-8")
             assert text.count(f"<!-- {what}:{name} -->") == text.count(f"<!-- {what}:/{name} -->") == 1
 
