@@ -34,9 +34,6 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_FindChar(PyObject *s, uint32_t c, Py_ssize_t start, Py_ssize_t end, int step) nogil
     object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)
 
-cdef extern from *:                      # of Cython
-    dict __Pyx_PyDict_NewPresized(Py_ssize_t n)
-
 cdef extern from "record/objects.h":
     bint lc_compact(PyObject *v) nogil
     long long lc_compact_value(PyObject *v) nogil

@@ -175,7 +175,7 @@ cdef bint _is_head(Objects *o, const uint8_t *s, size_t n) noexcept nogil:
 
 
 # Close the objects around the last name that the name `key` is not in, and write this up to its value, with
-# objects in place of its dots in a document that has them. There is room for LC_SLACK bytes more.
+# objects in place of its dots. There is room for LC_SLACK bytes more.
 # Return where the value goes; NULL: an object would have to be opened again, or there are too many names.
 # `bits`: of the names before it in `d`, between `start` and `at`.
 cdef uint8_t *_open_objects(Objects *o, Document *doc, CachedName *cached, PyObject *key, uint64_t bits,
@@ -189,9 +189,6 @@ cdef uint8_t *_open_objects(Objects *o, Document *doc, CachedName *cached, PyObj
     cdef uint32_t j
     cdef uint8_t objects = 0             # and dots
     cdef uint8_t *p
-    if not doc.direct:
-        doc.names += n + BRACES
-        return _put_name(doc.p, s, n, False)
     if cached.objects_around == 0:
         if o.bits & cached.own_bit and _is_head(o, s, cached.head_n):
             return NULL

@@ -231,13 +231,15 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
                 return -1
             p = doc.p
             if cached.size and not (doc.direct and (cached.objects_around or objects.n)):
-                doc.names += <size_t> PyUnicode_GET_LENGTH(k) + BRACES
                 memcpy(p, cached.text, 32)
                 p += cached.size
-            else:
+            elif doc.direct:
                 p = _open_objects(&objects, doc, cached, k, names, d, start, at)
                 if p == NULL:
                     return NEEDS_NESTING
+            else:
+                p = _put_name(p, <const uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k), False)
+            doc.names += <size_t> PyUnicode_GET_LENGTH(k) + BRACES
             seen |= cached.traits
             names |= cached.own_bit
             above |= cached.parent_bits

@@ -832,7 +832,7 @@ cdef object _object_of(Encoder e, const Value *v, object scan):
 
 # Return a document as a dict. SCAN_PAD bytes behind it can be read.
 cdef dict _read_document(Encoder e, Document *doc, object scan):
-    cdef dict made = __Pyx_PyDict_NewPresized(KEY_METADATA)
+    cdef dict made = {}
     cdef const uint8_t *p = doc.base
     cdef const uint8_t *end = doc.p - 1
     cdef Value own[KEY_METADATA]

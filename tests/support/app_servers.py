@@ -260,17 +260,17 @@ class Server:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send the signal and wait for the end; the exit code."""
         self._process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end; the exit code. faulthandler shows where it hangs, and its children too."""
         try:
             return self._process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            # faulthandler shows where it hangs, and its children too.
             said = len(self.text)
             os.killpg(self.pid, signal.SIGABRT)
             self._process.wait(LIMIT_S)
             raise AssertionError(f"{self._process.args} hangs\n{self.text[said:]}") from None
-
-    def wait(self) -> int:
-        return self._process.wait(LIMIT_S)
 
     def clear_away(self) -> None:
         """Whatever went wrong, nothing of it stays: it has a process group of its own."""
