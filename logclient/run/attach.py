@@ -10,7 +10,7 @@ import signal
 import sys
 from functools import cache, partial, wraps
 
-from logclient.run.early import log_first
+from logclient.run.early import log_first, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +48,13 @@ def logging(module: Any) -> None:
                 pass
 
     module.Logger.callHandlers = callHandlers
-    if os.environ.get("LOGCLIENT_RUN_LOGGER", "").lower() in ("true", "yes", "on", "1"):
+    wanted = os.environ.get("LOGCLIENT_RUN_LOGGER", "").strip()
+    if wanted.lower() in ("true", "yes", "on", "1"):
         from logclient.records.logger import Logger
 
         module.setLoggerClass(Logger)
+    elif wanted.lower() not in ("", "false", "no", "off", "0"):
+        say(ValueError(f"LOGCLIENT_RUN_LOGGER: must be true or false, got {wanted!r}"))
     from logclient.records.uncaught import log_uncaught
 
     uncaught = module.Logger("uncaught")  # of which the program's handlers get nothing: Python prints it

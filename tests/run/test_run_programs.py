@@ -131,6 +131,20 @@ def test_a_level_that_is_none_is_one_line() -> None:
     assert line.startswith("logclient: ") and "level: must be a number, or the name of a level" in line
 
 
+@pytest.mark.parametrize(
+    ("value", "said"), [("flase", "LOGCLIENT_RUN_LOGGER: must be true or false, got 'flase'"), ("off", "")]
+)
+def test_a_logger_neither_wanted_nor_unwanted_is_one_line(value: str, said: str) -> None:
+    program = "import logging; print(logging.getLoggerClass()); logging.error('shipped')"
+    with Collector(keep=True) as server:
+        variables = {"LOGCLIENT_URL": server.url, "LOGCLIENT_RUN_LOGGER": value}
+        done = execute(*RUN, sys.executable, "-c", program, **variables)
+        assert [event["message"] for event in server.events(0)] == ["shipped"]
+    assert done.stdout == "<class 'logging.Logger'>\n"
+    lines = [line for line in done.stderr.splitlines() if line.startswith("logclient: ")]
+    assert [line.partition("ValueError: ")[2] for line in lines] == ([said] if said else [])
+
+
 FAILS = {
     "logging": "import logging; 1/0",
     "silent": "1/0",
