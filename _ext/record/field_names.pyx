@@ -23,9 +23,10 @@ cdef enum:
     CACHE_SLOTS = 256        # names that an encoder remembers
     CACHE_PLACES = 4         # where one of them may be
     MAX_COMPARED_NAMES = 64  # `_has_name_conflict` compares up to so many names
-    MAX_NAME_CHARS = 256     # ... of up to so many characters
+    MAX_NAME_CHARS = 256     # longer ones are not remembered
     MAX_MERGE_LEVELS = 4     # levels of a mapping that are merged with fields of the same prefix
     NO_OBJECTS = 255
+    IN_EVENT = 254           # a field of the object `event`, which comes last
     MAX_OBJECT_NAMES = 32    # names that are compared while their objects are written
     MAX_SPLICES = 16         # encoders for which the fields of a context are kept encoded
 
@@ -85,7 +86,7 @@ ctypedef struct CachedName:
     char objects[32]         # the same with objects in place of dots: ,"a":{"b":
     uint8_t objects_size     # 0: too long for it
     uint8_t head_n           # characters before the first dot
-    uint8_t objects_around   # how many these are; NO_OBJECTS: `objects` is not to be used
+    uint8_t objects_around   # how many these are; NO_OBJECTS, IN_EVENT: `objects` is not to be used
     uint64_t head_bit        # of these characters
     uint64_t own_bit         # one of 64 bits, by a hash of the name
     uint64_t parent_bits     # those of the names it conflicts with: `a` and `a.b` for `a.b.c`
@@ -140,8 +141,12 @@ cdef void _learn_objects(Encoder e, CachedName *cached, const uint8_t *name, siz
     if not e.nested or not _makes_objects(cached.what):
         return
     cached.objects_around = NO_OBJECTS
-    if (_keeps_dots(name, n) or cached.what == KEY_EVENTS
-            or n > 6 and memcmp(name, b"event.", 6) == 0):
+    if _keeps_dots(name, n) or cached.what == KEY_EVENTS:
+        return
+    if n > 6 and memcmp(name, b"event.", 6) == 0:
+        if memchr(name + 6, c'.', n - 6) == NULL:
+            cached.objects_around = IN_EVENT
+            cached.head_bit = _name_bit(name, 5)
         return
     cached.objects_around = 0
     for i in range(n):
@@ -192,7 +197,7 @@ cdef uint8_t *_open_objects(Objects *o, Document *doc, CachedName *cached, PyObj
     if cached.objects_around == 0:
         if o.bits & cached.own_bit and _is_head(o, s, cached.head_n):
             return NULL
-    elif cached.objects_around == NO_OBJECTS or o.n == MAX_OBJECT_NAMES:
+    elif cached.objects_around >= IN_EVENT or o.n == MAX_OBJECT_NAMES:
         return NULL
     elif o.open and o.head_sizes[o.first] == cached.head_n and memcmp(o.names[o.first], s,
                                                                       cached.head_n) == 0:
@@ -365,38 +370,38 @@ cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
 
 # Return whether one name is a prefix of another up to a dot, or there are too many names to compare.
 # `standard`: NULL, or the names to skip.
-cdef bint _has_name_conflict(Encoder e, Document *doc, PyObject *d, Py_ssize_t start,
+cdef bint _has_name_conflict(Encoder e, Document *doc, PyObject *d, Py_ssize_t at,
                              PyObject *standard) noexcept nogil:
-    cdef const uint8_t *names[MAX_COMPARED_NAMES]
-    cdef uint16_t sizes[MAX_COMPARED_NAMES]
-    cdef const uint8_t *dot
-    cdef const uint8_t *end
+    cdef const char *names[MAX_COMPARED_NAMES]
+    cdef size_t sizes[MAX_COMPARED_NAMES]
+    cdef uint64_t own[MAX_COMPARED_NAMES]
+    cdef uint64_t above[MAX_COMPARED_NAMES]
     cdef uint64_t there = 0
+    cdef CachedName *cached
     cdef PyObject *k
     cdef PyObject *v
-    cdef Py_ssize_t at = start
-    cdef uint32_t count = 0, i, j, n
+    cdef uint32_t count = 0, i, j
     while PyDict_Next(d, &at, &k, &v):
         if standard != NULL and lc_find(standard, k) != NULL:
             continue
         k = _place(e, doc, k)
-        n = <uint32_t> min(PyUnicode_GET_LENGTH(k), <Py_ssize_t> MAX_NAME_CHARS)
-        if count == MAX_COMPARED_NAMES or n >= MAX_NAME_CHARS or not PyUnicode_IS_COMPACT_ASCII(k):
+        if count == MAX_COMPARED_NAMES or not PyUnicode_IS_COMPACT_ASCII(k):
             return True
-        names[count] = <const uint8_t *> PyUnicode_DATA(k)
-        sizes[count] = <uint16_t> n
-        there |= _name_bit(names[count], n)
+        names[count] = <const char *> PyUnicode_DATA(k)
+        sizes[count] = <size_t> PyUnicode_GET_LENGTH(k)
+        cached = _place_of(e.cache, k)
+        if cached.key == k and not doc.seen & SEEN_MAPPING:
+            own[count] = cached.own_bit
+            above[count] = cached.parent_bits
+        else:                                # not known, or an object of ECS may be there, too
+            own[count] = above[count] = ~<uint64_t> 0
+        there |= above[count]
         count += 1
     for i in range(count):
-        end = names[i] + sizes[i]
-        dot = <const uint8_t *> memchr(names[i], c'.', sizes[i])
-        while dot != NULL:
-            n = <uint32_t> (dot - names[i])
-            if there & _name_bit(names[i], n):
-                for j in range(count):
-                    if sizes[j] == n and memcmp(names[i], names[j], n) == 0:
-                        return True
-            dot = <const uint8_t *> memchr(dot + 1, c'.', <size_t> (end - dot - 1))
+        for j in range(count if own[i] & there else 0):
+            if (own[i] & above[j] and sizes[i] < sizes[j] and names[j][sizes[i]] == c'.'
+                    and memcmp(names[i], names[j], sizes[i]) == 0):
+                return True
     return False
 
 

@@ -175,8 +175,8 @@ cdef enum:
 
 
 # Write the application's fields: those of a mapping, or of a record's __dict__ from `at` on.
-# `standard`: None, or the names to skip. Returns a status of `NEEDS_...` where they cannot be written so.
-cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, dict standard,
+# `standard`: NULL, or the names to skip. Returns a status of `NEEDS_...` where they cannot be written so.
+cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, PyObject *standard,
                             bint record) except -2:
     cdef PyObject *k
     cdef PyObject *v
@@ -206,7 +206,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
         cached = _place_of(e.cache, k)
         if cached.key != k and not PyUnicode_CheckExact(k):
             return NEEDS_REARRANGING
-        if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
+        if standard != NULL and lc_find(standard, k) != NULL:
             continue
         if doc.places:
             k = _place(e, doc, k) if record else _judge_place(e, doc, d, start, k, v)
@@ -236,7 +236,14 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             elif doc.direct:
                 p = _open_objects(&objects, doc, cached, k, names, d, start, at)
                 if p == NULL:
-                    return NEEDS_NESTING
+                    if cached.objects_around != IN_EVENT:
+                        return NEEDS_NESTING
+                    doc.event_waits = True
+                    objects.bits |= cached.head_bit
+                    seen |= cached.traits
+                    names |= cached.own_bit
+                    above |= cached.parent_bits
+                    continue
             else:
                 p = _put_name(p, <const uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k), False)
             doc.names += <size_t> PyUnicode_GET_LENGTH(k) + BRACES
@@ -296,6 +303,40 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     doc.name_bits |= names
     doc.parent_bits |= above
     return checks and not record and _must_rearrange(e, doc, doc.moved != moved, d, start, NULL)
+
+
+# Write the object `event` of names such as `event.action`, after all other fields. `d`, `at`, `standard`: as
+# for `_write_user_fields`.
+cdef int _write_event_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at,
+                             PyObject *standard) except -2:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef CachedName *cached
+    cdef CachedName uncached
+    cdef int status
+    cdef size_t n, start
+    if _append(doc, b',"event":', 9) < 0:
+        return -1
+    start = <size_t> (doc.p - doc.base)
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k) or standard != NULL and lc_find(standard, k) != NULL:
+            continue
+        k = _place(e, doc, k)
+        cached = e.find_name(k, &uncached)
+        if cached.traits >= SEEN_CHECK_VALUE or cached.objects_around != IN_EVENT:
+            continue
+        n = <size_t> PyUnicode_GET_LENGTH(k)
+        if _reserve(doc, n + LC_SLACK) < 0:
+            return -1
+        doc.p = _put_name(doc.p, <const uint8_t *> PyUnicode_DATA(k) + 6, n - 6, False)
+        status = _write_field_value(doc, <PyObject *> REDACTED_TEXT if cached.redacted else v)
+        if status < 0:
+            return status
+    doc.p += doc.p == doc.base + start       # what another value ran has deleted them
+    doc.base[start] = c'{'
+    if doc.id_inside:
+        doc.flags |= <uint8_t> K_EVENT_OPEN
+    return _append(doc, b'}', 1)
 
 
 cdef int _finish_document(Document *doc) noexcept:

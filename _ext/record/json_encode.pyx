@@ -52,6 +52,7 @@ ctypedef struct Document:
     bint unquoted            # write strings unescaped: at the top of a pair block
     Py_ssize_t dotted_from   # offset of members that have still to be arranged so, or -1: _arrange
     bint direct              # ... and are written at once, unless two names share one
+    bint event_waits         # ... but for the object `event`
     bint in_error            # inside the object `error`
     Py_ssize_t event_at      # offset of the object `event`, or -1; set by _arrange
     uint8_t copies           # of the message, if it is there more than once; set by _arrange

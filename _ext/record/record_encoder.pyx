@@ -485,15 +485,15 @@ cdef class Encoder:
         cdef size_t start = <size_t> (doc.p - doc.base)
         doc.places = 0 if self.rename is None else PLACES
         doc.direct = doc.nested and (splice is None or splice.objects is not None)
-        cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
+        cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, NULL, False)
         if status == NEEDS_NESTING or (
                 status == 0 and splice is not None and doc.dotted_heads & splice.head_bits):
             doc.p = doc.base + start
             doc.sanitized = doc.moved = 0
             doc.seen = 0
             doc.name_bits = doc.parent_bits = doc.dotted_heads = 0
-            doc.direct = False
-            status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
+            doc.direct = doc.event_waits = False
+            status = _write_user_fields(self, doc, <PyObject *> d, 0, NULL, False)
         if not doc.direct:
             doc.dotted_from = _dotted_from(doc, splice, 0)
         if status == 0 and self.timestamp:
@@ -504,6 +504,8 @@ cdef class Encoder:
             status = _write_splice(doc, splice)
             if status == 0:
                 status = _write_event(doc, splice)
+        if status == 0 and doc.event_waits:
+            status = _write_event_fields(self, doc, <PyObject *> d, 0, NULL)
         return _finish_document(doc) if status == 0 else status
 
     cdef int _write_rearranged(self, Document *doc, dict d, Splice splice) except -2:
@@ -518,7 +520,7 @@ cdef class Encoder:
         doc.stamped = "@timestamp" in source
         if self.timestamp and _write_timestamp(doc, source) < 0:
             return -1
-        cdef int status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
+        cdef int status = _write_user_fields(self, doc, <PyObject *> source, 0, NULL, False)
         if status > 0:
             doc.reason = <uint8_t> R_UNENCODABLE
             return -1
@@ -674,6 +676,7 @@ cdef class Encoder:
         cdef bint subclass = False       # the record may override getMessage()
         cdef bint rearrange = False
         cdef int status, step = 0
+        cdef uint32_t sanitized, moved
         level[0] = _level_index(s.values[A_LEVELNO])
         if record is None:
             created_us[0] = created_us[0] or lc_wall_us()
@@ -751,23 +754,48 @@ cdef class Encoder:
         if _mark_truncated(doc) < 0:
             return -1
         doc.own_end = <size_t> (doc.p - doc.base)
-        if doc.dotted_from != 0:
-            doc.dotted_from = _dotted_from(doc, splice, doc.p - doc.base)
-        if splice is not None and _write_splice(doc, splice) < 0:
-            return -1
+        skipped = NULL
+        given = NULL
         if fields is not None:
-            status = _write_user_fields(self, doc, <PyObject *> fields, 0, None, True)
+            given = <PyObject *> fields
+            at = 0
         elif s.first_extra >= 0:
-            status = _write_user_fields(self, doc, <PyObject *> attributes, s.first_extra,
-                                        self.standard if s.extras_mixed else None, True)
-        else:
-            status = 0
+            given = <PyObject *> attributes
+            at = s.first_extra
+            skipped = standard if s.extras_mixed else NULL
+        sanitized = doc.sanitized
+        moved = doc.moved
+        doc.direct = (given != NULL and doc.nested and doc.dotted_from != 0 and not doc.seen & SEEN_MOVING
+                      and (splice is None or splice.objects is not None))
+        status = self._write_rest(doc, given, at, skipped, splice)
+        if status == NEEDS_NESTING:
+            doc.p = doc.base + doc.own_end
+            doc.sanitized = sanitized
+            doc.moved = moved
+            doc.direct = doc.event_waits = False
+            status = self._write_rest(doc, given, at, skipped, splice)
         if status > 0:
             doc.reason = <uint8_t> R_UNENCODABLE
             return -1
-        if status < 0 or splice is not None and _write_event(doc, splice) < 0:
-            return status if status else -1
-        return _finish_document(doc)
+        return status if status else _finish_document(doc)
+
+    cdef int _write_rest(self, Document *doc, PyObject *fields, Py_ssize_t at, PyObject *skipped,
+                         Splice splice) except -2:
+        # Write what follows the fields of ours; see `_write_user_fields`. `fields`: NULL if there are none.
+        cdef int status = 0
+        if not doc.direct and doc.dotted_from != 0:
+            doc.dotted_from = _dotted_from(doc, splice, doc.p - doc.base)
+        if splice is not None and _write_splice(doc, splice) < 0:
+            return -1
+        if fields != NULL:
+            status = _write_user_fields(self, doc, fields, at, skipped, True)
+            if status == 0 and splice is not None and doc.direct and doc.dotted_heads & splice.head_bits:
+                return NEEDS_NESTING
+        if status == 0 and splice is not None:
+            status = _write_event(doc, splice)
+        if status == 0 and doc.event_waits:
+            status = _write_event_fields(self, doc, fields, at, skipped)
+        return status
 
     cdef int _write_step_in_python(self, Document *doc, object record, PyObject **values, int step) except -2:
         # Write a step that runs Python code. The caller holds references to the attributes.

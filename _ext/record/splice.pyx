@@ -93,7 +93,7 @@ cdef bint _can_encode(Encoder e, object name, object value) except -1:
         e.begin(&doc, stack)
         doc.nested = False
         doc.rearranged = True
-        return _write_user_fields(e, &doc, <PyObject *> alone, 0, None, False) == 0
+        return _write_user_fields(e, &doc, <PyObject *> alone, 0, NULL, False) == 0
     except Exception:
         return False
     finally:
@@ -126,7 +126,7 @@ cdef Splice _make_splice(Encoder e, dict fields):
         doc.nested = False
         start = <size_t> (doc.p - doc.base)
         written = _rearrange(e, &doc, made.fields.copy(), True)
-        status = _write_user_fields(e, &doc, <PyObject *> written, 0, None, False)
+        status = _write_user_fields(e, &doc, <PyObject *> written, 0, NULL, False)
         if status != 0:
             raise _error(doc.reason, fields, e.max_event_bytes)
         made.text = PyBytes_FromStringAndSize(<char *> doc.base + start, doc.p - doc.base - start)

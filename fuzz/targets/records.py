@@ -1,14 +1,15 @@
 """Records and mappings with any values, through the formatter into the queue.
 
 An input is a program: three bytes of options (the encoder, the method, the bound), the number of the
-allocation that fails (0: none), the number of values, further options of the encoder, then the values, each
-with an opcode and operands. Some values run a part of the same program when they are converted to text, which
-replaces and deletes the sources of the document. Without such values and further options the document must
-equal that of the reference in plain Python; with them it must be valid.
+allocation that fails (0: none), the number of values and options of their names, further options of the
+encoder, then the values, each with an opcode and operands. Some values run a part of the same program when
+they are converted to text, which replaces and deletes the sources of the document. Without such values and
+further options the document must equal that of the reference in plain Python; with them it must be valid.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -33,6 +34,7 @@ from logclient.errors import ConfigError, EncodeError, EncodeTypeError
 from logclient.logjam import Agent
 from logclient.records import context
 from logclient.records.formats import form
+from logclient.records.logger import Logger
 from tests.oracle import ecs
 
 EXTENSIONS = ("record",)
@@ -48,6 +50,8 @@ NAMES = (
 SHAPES = ("", "", "", "", "json", "logstash", "gelf", "otel")
 """The form of a document; those with one are none of the reference: see tests/client/test_formats.py."""
 
+RENAMES = {"user": "service.node.role", "other": "event.action", "labels.user": "x", "password": "y"}
+
 SCAN = json.JSONDecoder().raw_decode
 
 ATTRIBUTES = (
@@ -55,7 +59,8 @@ ATTRIBUTES = (
     "funcName", "created", "thread", "threadName", "processName", "process", "user", "event", "@metadata",
     "event.id", "log.level", "log.flags", "message", "\udc00", "other",
     "_id", "id", "labels", "labels.user", "event.id.x", "@metadata.x", "otelTraceID", "otelSpanID",
-    "otelServiceName", "event.dataset", "service.name", "password",
+    "otelServiceName", "event.dataset", "service.name", "password", "service.node.name", "service.node.role",
+    "event.action",
 )  # fmt: skip
 
 NONE, TRUE, FALSE, BYTE, HUGE, FLOAT, ASCII, WIDE, LONG, BYTES, LIST, TUPLE, DICT, SET = range(14)
@@ -68,6 +73,8 @@ FORMATTER, FILTER, TEXTED, SUBCLASS = 16, 32, 64, 128
 NESTED, REDACTED, DATED, FIELDS, BOUND, SPANNED = 1, 2, 4, 8, 16, 32  # of the sixth
 LEVELLED, SAMPLED = 64, 128
 JSON = 64  # of the sixth, with HANDLER
+RENAMED, PREFIXED = 8, 16  # of the fifth, above the number of values
+LOGGED = 1  # of the two bits of SENT, with HANDLER: a call of a logger
 
 DICTIONARY = [
     b"%s %d", b"%r", b"%%", b"%.2f", b"%(a)s", b'"', b"\\", b"\x00", b"\xff\xff", bytes([ATTACKER, 0]),
@@ -477,6 +484,12 @@ def seeds() -> Iterator[bytes]:
         yield program[:5] + b"\0" + program[5:]
         if n % 3 == 0:
             yield program[:5] + bytes([n // 3 % 256]) + program[5:]
+        if n % 5 == 0:
+            placed = program[4] | (RENAMED, PREFIXED, RENAMED | PREFIXED)[n // 5 % 3]
+            yield program[:4] + bytes([placed, NESTED * (n // 15 % 2)]) + program[5:]
+        if n % 7 == 0:
+            logged = program[1] & ~SENT | LOGGED | ROOMY
+            yield bytes([program[0] | RECORD | HANDLER, logged]) + program[2:5] + b"\0" + program[5:]
         if n % 4 == 0:
             shaped = program[2] % 32 + 32 * (4 + n // 4 % 4)
             yield bytes([program[0], program[1] | ROOMY, shaped, *program[3:5], NESTED]) + program[5:]
@@ -577,6 +590,8 @@ def run(data: memoryview) -> None:
         "complete": (lambda fields: {**fields, "added": 1}) if how & TEXTED and not how & RECORD else None,
         **names._asdict(),
         **_further(program, head.more),
+        "rename": RENAMES if head.values & RENAMED else None,
+        "extra_prefix": "extra" if head.values & PREFIXED else "",
     }
     shape = SHAPES[head.limit // (len(LIMITS) * len(NAMES))]
     if shape and names.ecs and not (names.flat or options["pairs"]):
@@ -633,7 +648,10 @@ def _mapping(program: Program, head: Head, options: dict[str, Any], names: ecs.N
         level = program.value(5) if head.more & LEVELLED else 20
         memory.fail_at(head.failing)
         try:
-            rig.sender.send(event, level)
+            if head.way & EMITTED:
+                rig.encoder.put_mapping(event, head.more & 3)
+            else:
+                rig.sender.send(event, level)
         except (EncodeError, EncodeTypeError, ConfigError, *ATTACKS):
             return
         finally:
@@ -656,8 +674,20 @@ def _mapping(program: Program, head: Head, options: dict[str, Any], names: ecs.N
     _valid(made[0], options["pairs"])
     if not head.more & DATED:
         _check_read(read, made[0], program, options)
-    if not (program.hostile or head.more or options["truncate"] or options["text"] or "form" in options):
+    if _has_reference(program, head, options) and not options["text"]:
         _check_document(made, ecs.of_mapping(event, names, pairs=options["pairs"]), options["pairs"])
+    if head.way & ATTENTION:
+        encoder.set_redact(("other",))
+        encoder.set_fields({"service.node.name": "b"} if options["fields"] else {})
+        with contextlib.suppress(EncodeError, *ATTACKS):
+            _valid(encoder.encode(event)[0], options["pairs"])
+
+
+def _has_reference(program: Program, head: Head, options: dict[str, Any]) -> bool:
+    return not (
+        program.hostile or head.more or options["truncate"] or "form" in options
+        or head.values & (RENAMED | PREFIXED)
+    )  # fmt: skip
 
 
 ODD = {
@@ -702,7 +732,7 @@ def _record(program: Program, head: Head, options: dict[str, Any], names: ecs.Na
     _valid(made[0], options["pairs"])
     if not odd:
         _check_read(read, made[0], program, options)
-    if not (program.hostile or head.more or odd or options["truncate"] or "form" in options):
+    if not odd and _has_reference(program, head, options):
         vars(record).update(before)
         _check_document(made, ecs.of_record(record, names, pairs=options["pairs"]), options["pairs"])
 
@@ -744,10 +774,21 @@ def _handle(program: Program, record: logging.LogRecord, head: Head, options: di
         handler.setFormatter(Formatter(program))
     if how & FILTER:
         handler.addFilter(Filter(program))
+    if way & SENT == LOGGED:
+        logger = Logger("app")
+        logger.addHandler(handler)
+        logger.disabled = True
+        logger.warning("")  # finds out which way its calls go
+        logger.disabled = False
     memory.fail_at(head.failing)
     try:
         if how & SUBCLASS and way & SENT == SENT:
             handler.handle(program.value())
+        elif way & SENT == LOGGED:
+            extra = {name: value for name, value in vars(record).items() if name in ATTRIBUTES[16:]}
+            arguments = record.args if type(record.args) is tuple else (record.args,)
+            with contextlib.suppress(KeyError, *ATTACKS):  # a name that records have, and code of the program
+                logger.warning(record.msg, *arguments, exc_info=record.exc_info, extra=extra)
         elif way & EMITTED:
             FastHandler.emit(handler, record)
         else:

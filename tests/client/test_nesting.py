@@ -65,6 +65,7 @@ def test_mappings(own: dict[str, Any], bound: dict[str, Any], event: dict[str, A
 @example({"log.x": "x"}, {"process.y": 1}, {}, ValueError())
 @example({}, {}, {"error.code": 1}, ValueError())
 @example({}, {}, {"event.kind": "x"}, None)
+@example({}, {"user": None, "event.a": "é" * 2000}, {"labels.a": "\ud800", "event.b": 1}, None)
 def test_records(
     own: dict[str, Any], bound: dict[str, Any], extra: dict[str, Any], error: Exception | None
 ) -> None:
@@ -148,19 +149,39 @@ def test_many_members_and_deep_names_are_arranged() -> None:
     assert json.dumps(made["d"]).count("{") == 32
 
 
-PLACES = st.lists(st.sampled_from(("a", "b", "a-part-of-a-long-name")), max_size=4)
+PLACES = st.lists(st.sampled_from(("a", "b", "event", "a-part-of-a-long-name")), max_size=4)
 
 
 @examples(400)
-@given(st.lists(PLACES, max_size=40))
-@example([["a", "b"], ["a"], ["a", "b"]])
-@example([["a"], ["b"], ["a"]])
-@example([["a"], [], ["a"]])
-@example([["a", "b", "b"], ["a", "b"], ["a", "a"], ["a"]])
-def test_names_that_share_objects(places: list[list[str]]) -> None:
-    """In any order: an object is open as long as the next name is in it."""
-    fields = {".".join([*place, f"n{n}"]): n for n, place in enumerate(places)}
-    _assert_arranged(Encoder(nested=True).encode(fields), Encoder().encode(fields))
+@given(st.lists(PLACES, max_size=40), st.sampled_from([1, True, [{"event.a": 1}]]))
+@example([["a", "b"], ["a"], ["a", "b"]], 1)
+@example([["a"], ["b"], ["a"]], 1)
+@example([["a"], [], ["a"]], 1)
+@example([["a", "b", "b"], ["a", "b"], ["a", "a"], ["a"]], 1)
+@example([["event"], ["a"], ["event"]], [])
+@example([["event"], ["event", "a"]], 1)
+def test_names_that_share_objects(places: list[list[str]], value: object) -> None:
+    """In any order: an object is open as long as the next name is in it, and `event` comes last."""
+    fields = {".".join([*place, f"n{n}"]): value for n, place in enumerate(places)}
+    for shared in None, {"event.x": 1, "b.x": 2}:
+        nested, dotted = Encoder(nested=True, fields=shared), Encoder(fields=shared)
+        _assert_arranged(nested.encode(fields), dotted.encode(fields))
+        record = record_of(fields)
+        _assert_arranged(nested.encode_record(record), dotted.encode_record(record))
+
+
+def test_fields_of_event_that_another_value_deletes() -> None:
+    record = record_of({"event.a": 1, "event.b": 2})
+
+    class Value:
+        def __str__(self) -> str:
+            for name in "event.a", "event.b":
+                vars(record).pop(name, None)
+            return "text"
+
+    vars(record)["value"] = Value()
+    made = _load(Encoder(nested=True).encode_record(record)[0])
+    assert made["value"] == "text" and made.get("event", {}) == {}
 
 
 def test_any_number_of_members_is_arranged() -> None:
