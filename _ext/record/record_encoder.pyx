@@ -676,7 +676,6 @@ cdef class Encoder:
         cdef bint subclass = False       # the record may override getMessage()
         cdef bint rearrange = False
         cdef int status, step = 0
-        cdef uint32_t sanitized, moved
         level[0] = _level_index(s.values[A_LEVELNO])
         if record is None:
             created_us[0] = created_us[0] or lc_wall_us()
@@ -754,8 +753,7 @@ cdef class Encoder:
         if _mark_truncated(doc) < 0:
             return -1
         doc.own_end = <size_t> (doc.p - doc.base)
-        skipped = NULL
-        given = NULL
+        given = skipped = NULL
         if fields is not None:
             given = <PyObject *> fields
             at = 0
@@ -763,34 +761,41 @@ cdef class Encoder:
             given = <PyObject *> attributes
             at = s.first_extra
             skipped = standard if s.extras_mixed else NULL
-        sanitized = doc.sanitized
-        moved = doc.moved
-        doc.direct = (given != NULL and doc.nested and doc.dotted_from != 0 and not doc.seen & SEEN_MOVING
-                      and (splice is None or splice.objects is not None))
-        status = self._write_rest(doc, given, at, skipped, splice)
+        status = NEEDS_NESTING
+        if (doc.nested and doc.dotted_from != 0 and doc.seen & (SEEN_DOTS | SEEN_MOVING) == SEEN_DOTS
+                and (splice is None or splice.objects is not None)):
+            status = self._write_objects(doc, given, at, skipped, splice)
         if status == NEEDS_NESTING:
-            doc.p = doc.base + doc.own_end
-            doc.sanitized = sanitized
-            doc.moved = moved
-            doc.direct = doc.event_waits = False
-            status = self._write_rest(doc, given, at, skipped, splice)
+            if doc.dotted_from != 0:
+                doc.dotted_from = _dotted_from(doc, splice, doc.p - doc.base)
+            if splice is not None and _write_splice(doc, splice) < 0:
+                return -1
+            status = 0 if given == NULL else _write_user_fields(self, doc, given, at, skipped, True)
+            if status == 0 and splice is not None:
+                status = _write_event(doc, splice)
         if status > 0:
             doc.reason = <uint8_t> R_UNENCODABLE
             return -1
         return status if status else _finish_document(doc)
 
-    cdef int _write_rest(self, Document *doc, PyObject *fields, Py_ssize_t at, PyObject *skipped,
-                         Splice splice) except -2:
-        # Write what follows the fields of ours; see `_write_user_fields`. `fields`: NULL if there are none.
+    cdef int _write_objects(self, Document *doc, PyObject *fields, Py_ssize_t at, PyObject *skipped,
+                            Splice splice) except -2:
+        # Write the application's fields of a record, with objects in place of names with dots, and what all
+        # documents have. NEEDS_NESTING: nothing is written.
+        cdef size_t start = <size_t> (doc.p - doc.base)
+        cdef uint32_t sanitized = doc.sanitized, moved = doc.moved
         cdef int status = 0
-        if not doc.direct and doc.dotted_from != 0:
-            doc.dotted_from = _dotted_from(doc, splice, doc.p - doc.base)
+        doc.direct = True
         if splice is not None and _write_splice(doc, splice) < 0:
             return -1
-        if fields != NULL:
-            status = _write_user_fields(self, doc, fields, at, skipped, True)
-            if status == 0 and splice is not None and doc.direct and doc.dotted_heads & splice.head_bits:
-                return NEEDS_NESTING
+        status = _write_user_fields(self, doc, fields, at, skipped, True)
+        if status == NEEDS_NESTING or (
+                status == 0 and splice is not None and doc.dotted_heads & splice.head_bits):
+            doc.p = doc.base + start
+            doc.sanitized = sanitized
+            doc.moved = moved
+            doc.direct = doc.event_waits = False
+            return NEEDS_NESTING
         if status == 0 and splice is not None:
             status = _write_event(doc, splice)
         if status == 0 and doc.event_waits:
