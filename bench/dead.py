@@ -39,7 +39,8 @@ BLOCK = 20_000
 FULL = 160_000  # calls that reach the bound of bytes, most of them timed
 PACE = 20_000  # calls a second
 BURST = 20
-PHASES = {"filling": (5, 0), "full": (10, 0), "paced": (6, PACE)}  # blocks per life, calls a second
+# Blocks per life, and calls a second.
+PHASES = {"queue filling": (5, 0), "queue full": (10, 0), "paced": (6, PACE)}
 QUANTILES = {"p50": (0.5, 1.1), "p99": (0.99, 2.0), "p99.9": (0.999, 3.0)}  # quantile, bound of the ratio
 LIVES = 5
 REST = 5.0
@@ -184,7 +185,7 @@ def life(draw: random.Random, quick: bool, samples: Samples) -> dict[str, Any]:
                 raise NotExact(f"{name}: {left} events were not acknowledged")
 
         for phase, (count, pace) in PHASES.items():
-            if phase == "full":
+            if phase == "queue full":
                 for name, contender in contenders.items():
                     before_fill = contender("look")
                     contender("fill", FULL - before_fill["logged"])

@@ -132,7 +132,7 @@ class TestShares:
         from tests.support.dead_servers import KINDS
 
         try:
-            hole = KINDS["black hole"]()
+            hole = KINDS["no answer"]()
         except RuntimeError as error:
             pytest.skip(str(error))
         for share in ("SHARE", "ALONE"):

@@ -84,7 +84,7 @@ def test_memory_is_bounded_for_all_sizes() -> None:
     """Small events touch every page, then sizes that leave much of each chunk empty take their place."""
     phases = [(100, 200), (HALF, HALF), (20, 64 * 1024), (100, 200), (HALF, HALF)]
     options = {"max_bytes": 64 * MIB, "max_events": 10**7, "overflow": "drop_oldest"}
-    with KINDS["nobody listens"]() as server:
+    with KINDS["connection refused"]() as server:
         said = run("sizes", url=server.url, phases=phases, volume=150 * MIB, options=options)
     print([round(line["grown"] / MIB) for line in said])
     for line in said:
@@ -96,7 +96,7 @@ def test_memory_is_bounded_for_all_sizes() -> None:
 @procfs
 def test_memory_is_bounded_for_submitted_events() -> None:
     """A delivery costs more than its event; dropped ones are settled while an attempt to connect hangs."""
-    with KINDS["black hole"]() as server:
+    with KINDS["no answer"]() as server:
         (said,) = run("follow", url=server.url, calls=300_000, options=NEVER | {"max_events": 10_000})
     assert said["told"] + said["pending"] == 300_000 and said["pending"] <= 10_000 + 100_000
     # As many deliveries, of a quarter of a KiB each, and the events.

@@ -44,7 +44,7 @@ def unlimited() -> Iterator[None]:
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    with KINDS["nobody listens"]() as server:
+    with KINDS["connection refused"]() as server:
         yield server.url
 
 
@@ -134,7 +134,7 @@ def test_a_drop_is_in_the_ledger(refusing: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ends", ["the other delivers", "the other closes", "the limit rises", "no limit"])
 def test_block_waits_for_room_that_another_client_makes(ends: str, refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
-    server = KINDS["nobody listens"]()
+    server = KINDS["connection refused"]()
     sent: list[int] = []
     with server, dead(refusing, overflow="block") as client:
         other = dead(server.url, overflow="drop_new", backoff_max=0.1)

@@ -117,7 +117,7 @@ def main() -> None:
         with kind() as dead:
             again, shutdown, worst = map(float, program(LOCK, dead.url).split())
             say(f"logging's lock, {name}", dict_config=again, shutdown=shutdown, get_logger=worst)
-    with KINDS["nobody listens"]() as dead:
+    with KINDS["connection refused"]() as dead:
         threads, descriptors = threading.active_count(), len(os.listdir("/dev/fd"))
         begin = time.monotonic()
         for _ in range(150):

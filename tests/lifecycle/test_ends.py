@@ -225,8 +225,8 @@ def test_unreferenced_clients_end_beside_dead_servers(
 # -- handlers under the lock of logging -------------------------------------------------------------------
 
 SERVERS: dict[str, tuple[Callable[[], Refusing | BlackHole | Mute], str]] = {
-    "nobody listens": (Refusing, "not client._sender.engine.lanes.may_be_reachable"),
-    "black hole": (BlackHole, "client._sender.role.ident"),
+    "connection refused": (Refusing, "not client._sender.engine.lanes.may_be_reachable"),
+    "no answer": (BlackHole, "client._sender.role.ident"),
     "mute": (Mute, "client.stats().inflight"),
 }
 """How each is made, and what a client has noticed of it after a while."""

@@ -136,9 +136,9 @@ def said(logged=10, **outcomes):
     ],
 )
 def test_outcomes_that_do_not_add_up_stop_the_row(wrong, why):
-    dead.exact("black hole", said(dropped=7, failed=3), None)
+    dead.exact("no answer", said(dropped=7, failed=3), None)
     with pytest.raises(harness.NotExact, match=why):
-        dead.exact("black hole", wrong, None)
+        dead.exact("no answer", wrong, None)
 
 
 @pytest.fixture

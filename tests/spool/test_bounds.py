@@ -195,7 +195,7 @@ def _fill_memory(url: str) -> logclient.Client:
 def test_a_client_without_room_in_the_bound_of_all_writes_to_its_spool(tmp_path: Path, limit: int) -> None:
     options = {"spool": tmp_path, "spool_bytes": "64MiB", "overflow": "drop_new", **QUIET}
     with (
-        KINDS["nobody listens"]() as server,
+        KINDS["connection refused"]() as server,
         _fill_memory(server.url) as other,
         logclient.connect(server.url, **options) as client,
     ):
@@ -216,7 +216,7 @@ def test_a_client_without_room_in_the_bound_of_all_writes_to_its_spool(tmp_path:
 
 def test_events_in_a_spool_do_not_count(tmp_path: Path, limit: int) -> None:
     options = {"spool": tmp_path, "spool_mode": "always", "spool_bytes": "16MiB", **QUIET}
-    with KINDS["nobody listens"]() as server, logclient.connect(server.url, **options) as client:
+    with KINDS["connection refused"]() as server, logclient.connect(server.url, **options) as client:
         assert all(client.send(BODY) for _ in range(5000))
         assert (client.stats().spooled, logclient.memory_used()) == (5000, 0)
 
@@ -226,7 +226,7 @@ def test_with_a_full_disk_callers_wait_for_memory_of_others(policy: str, tmp_pat
     """The spool takes two files. After that there is room only in memory, which another client has."""
     options = {"spool": tmp_path, "spool_bytes": "8MiB", "overflow": policy, **QUIET}
     with (
-        KINDS["nobody listens"]() as server,
+        KINDS["connection refused"]() as server,
         _fill_memory(server.url) as other,
         logclient.connect(server.url, **options) as client,
     ):

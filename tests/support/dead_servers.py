@@ -26,7 +26,7 @@ from tests.support.patience import PATIENCE
 
 
 class Refusing(Sink):
-    """Nobody listens: the port is ours, and connections to it are refused."""
+    """The port is ours and nothing listens on it: connections are refused."""
 
     def __init__(self) -> None:
         self._bound = socket.socket()
@@ -83,7 +83,7 @@ class BlackHole(Sink):
                 one.close()
                 return
             self._crowd.append(one)
-        raise RuntimeError("a backlog of none takes 64 connections: no black hole on this system")
+        raise RuntimeError("a backlog of none takes 64 connections: this system answers every attempt")
 
     def __enter__(self) -> BlackHole:
         return self
@@ -102,9 +102,9 @@ class BlackHole(Sink):
 
 
 KINDS: dict[str, type[Refusing | Mute | BlackHole]] = {
-    "nobody listens": Refusing,
+    "connection refused": Refusing,
     "accepts and never reads": Mute,
-    "black hole": BlackHole,
+    "no answer": BlackHole,
 }
 
 
