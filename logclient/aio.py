@@ -65,9 +65,9 @@ class AsyncClient:
     continues. ``send`` and ``stats`` may be called from any thread. ``on`` and ``actions`` must be called in
     the thread of a running loop.
 
-    ``ping`` works with Logux, plog and Logjam. These work only with Logux: ``add``, ``subscribe``,
-    ``unsubscribe``, ``on``, ``actions``, ``state``, ``node_id``, ``headers`` and ``server_headers``. With
-    another protocol they raise a ConfigError.
+    ``ping`` works with Logux and Logjam. These work only with Logux: ``add``, ``subscribe``, ``unsubscribe``,
+    ``on``, ``actions``, ``state``, ``node_id``, ``headers`` and ``server_headers``. With another protocol
+    they raise a ConfigError.
 
     Args:
         url: as for ``logclient.connect``; or a client.

@@ -13,8 +13,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make the functions ``__getattr__`` and ``__dir__`` of a package, from its names and their modules.
 
-    The package still imports these names under ``TYPE_CHECKING``, for type checkers. A module is relative to
-    the package: ``client``, or ``.logjam.subscriber`` for a module of the package around it.
+    The package still imports these names under ``TYPE_CHECKING``, for type checkers.
     """
 
     def load(name: str) -> object:

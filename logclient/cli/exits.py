@@ -27,15 +27,6 @@ from logclient.errors import (
 )
 from logclient.readable import escape
 
-__all__ = [
-    "Stopped",
-    "TerminationSignals",
-    "check_input",
-    "end_with_reader",
-    "run_command",
-    "signals_handled",
-]
-
 
 class Stopped(KeyboardInterrupt):
     """SIGINT or SIGTERM, which stopped the work before its end."""
@@ -68,7 +59,7 @@ def run_command(work: Callable[[], int], *, debug: bool = False) -> int:
         except (ConnectFailed, ProtocolError, VerifyError) as error:
             return _report(ExitCode.UNREACHABLE, str(error), debug)
         except (LedgerError, OSError) as error:
-            if output is not None and output.ended:
+            if output is not None and output.ended and output.raises:
                 return ExitCode.OK
             # A file or directory of the command line is not usable.
             where = f"{error.filename}: " if error.filename is not None else ""

@@ -78,18 +78,13 @@ def _ask_plog(given: Config, endpoint: Endpoint, arguments: argparse.Namespace) 
         client = Client(given.for_tests().replace(endpoints=(endpoint,)))
         try:
             if not arguments.settings:
-                return _counters(client, arguments.timeout)
+                counters = client.command("stat", timeout=arguments.timeout)
+                lines = [f"{n.replace('_', ' ')}: {_shown(x)}" for n, x in counters.items() if n != "uptime"]
+                return _Answer(f"up {describe_uptime(counters['uptime'])}", counters, lines)
             settings = client.command("envi", timeout=arguments.timeout)
             return _Answer("", settings, settings.splitlines())
         finally:
             client.close(timeout=0.0)
-
-
-def _counters(client: Client, timeout: float) -> _Answer:
-    """Ask for counters."""
-    counters = client.command("stat", timeout=timeout)
-    lines = [f"{n.replace('_', ' ')}: {_shown(value)}" for n, value in counters.items() if n != "uptime"]
-    return _Answer(f"up {describe_uptime(counters['uptime'])}", counters, lines)
 
 
 def _shown(value: Any) -> str:

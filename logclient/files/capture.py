@@ -436,11 +436,9 @@ class CaptureWriter:
                 self._finish(reason)
 
     def __enter__(self) -> CaptureWriter:
-        """Return the writer."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
 
@@ -520,7 +518,6 @@ class CaptureReader:
         return sorted(self._listeners)
 
     def __iter__(self) -> Iterator[Unit]:
-        """Yield the units."""
         self.problems.clear()
         for listener in self.listeners:
             expected = 1 if self._whole else 0  # 0: any
@@ -577,12 +574,6 @@ class CaptureReader:
                     self._expect(name, offset, expected, arrival)
                     expected = arrival
         if not closed:
-            self.problems.append(
-                Problem(
-                    "unclosed",
-                    name,
-                    offset,
-                    "no end record: it is still being written, or its writer was killed",
-                )
-            )
+            reason = "no end record: it is still being written, or its writer was killed"
+            self.problems.append(Problem("unclosed", name, offset, reason))
         return expected

@@ -12,8 +12,6 @@ from logclient.logjam import Request
 
 __all__ = ["LogjamMiddleware"]
 
-KEY = "logclient.logjam.request"  # in the environ
-
 
 class LogjamMiddleware(http.Middleware[WsgiApplication, Environ]):
     """Middleware around a WSGI application.
@@ -32,7 +30,6 @@ class LogjamMiddleware(http.Middleware[WsgiApplication, Environ]):
         except Exception as error:
             self.agent.note_lost(error, "a WSGI request")
             return self.app(environ, start_response)
-        environ[KEY] = request
         request.find_action = lambda: self._found_action(environ)
         return _Response(self, request, environ).of(self.app, start_response, files=False)
 

@@ -44,7 +44,7 @@ _MODULES = {
     "Client": "client",
     "Pong": "client",
     "Request": "request",
-    "Subscriber": ".logjam.subscriber",
+    "Subscriber": "subscriber",
     "current": "request",
 }
 

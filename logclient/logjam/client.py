@@ -77,7 +77,4 @@ class Client(AgentMethods[int], client.Client):
         """
         return self.pong(*self._peer.request("ping", None, timeout))
 
-    @staticmethod
-    def pong(answer: Any, seconds: float) -> Pong:
-        """Make the result of ``ping`` from an answer and its duration. For ``logclient.AsyncClient``."""
-        return Pong(answer, seconds)
+    pong = Pong  # for `AsyncClient`

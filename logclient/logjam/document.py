@@ -17,6 +17,7 @@ it fills a buffer of that size without checking the length. Therefore all docume
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache, partial
@@ -164,11 +165,12 @@ class Clock:
     def line_time(self, seconds: float) -> str:
         """Return the time of a line as `timestamp` does, for many lines, most of them in the same second."""
         try:
-            whole = int(seconds // 1)
-            second = self._second(whole)
+            fraction, whole = math.modf(seconds)
+            more, microseconds = divmod(round(fraction * 1e6), 10**6)
+            second = self._second(int(whole) + more)
         except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
             return self.line_time(0.0)
-        return f"{second}.{int((seconds - whole) * 1e6):06d}"
+        return f"{second}.{microseconds:06d}"
 
     def takes(self, started: object, now: float) -> bool:
         """Return whether the importer accepts this ``started_at``, of any type."""

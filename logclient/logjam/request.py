@@ -259,7 +259,7 @@ class Request:
             while inner is not None and inner is not self:
                 inner = inner.parent
             if inner is not None:
-                innermost.set(_alive(before))
+                innermost.set(running(before))
 
     def __enter__(self) -> Request:
         self._before = innermost.get()
@@ -270,7 +270,7 @@ class Request:
         # Without a token, and only if this is the innermost: a generator or a task may end in another context
         # than it began in, or out of order, and must not affect the requests of others.
         if innermost.get() is self:
-            innermost.set(_alive(self._before))
+            innermost.set(running(self._before))
         self._before = None
         if error is not None and not isinstance(error, GeneratorExit):
             self.failed_with(error)
@@ -296,7 +296,7 @@ class Request:
         except Exception as error:
             self.agent.note_lost(error, "a request")
         finally:
-            self.parent = _alive(self.parent)  # else each request would keep its parent for ever
+            self.parent = running(self.parent)  # else each request would keep its parent for ever
             self.fields = {}
             self.request_info = {}
             self.find_action = None
@@ -411,18 +411,15 @@ class Measure:
         self._request.add_time(self._name, time.perf_counter() - self._began)
 
 
-def running(request: Request | None, agent: Any) -> Request | None:
-    """Return the request, or the next one around it, that takes lines of this process and this agent."""
+def running(request: Request | None, agent: Any = None) -> Request | None:
+    """Return the request, or the next one around it, that takes lines of this process and of `agent`.
+
+    None: of any agent.
+    """
     pid = os.getpid()
     while request is not None and (
         request.ended or request.pid != pid or not (agent is None or request.agent is agent)
     ):
-        request = request.parent
-    return request
-
-
-def _alive(request: Request | None) -> Request | None:
-    while request is not None and request.ended:
         request = request.parent
     return request
 

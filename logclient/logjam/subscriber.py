@@ -152,15 +152,8 @@ class Tracker:
             return None
         if self._topics and not any(topic == one or topic.startswith(one + b".") for one in self._topics):
             return None
-        return Message(
-            name.decode("utf-8", "backslashreplace"),
-            topic.decode("utf-8", "backslashreplace"),
-            body,
-            meta.compression,
-            meta.device,
-            meta.created_ms,
-            meta.sequence,
-        )
+        app_env, on = (part.decode("utf-8", "backslashreplace") for part in (name, topic))
+        return Message(app_env, on, body, *meta)
 
     def refuse(self, reason: str) -> None:
         """Count an invalid message."""
@@ -499,7 +492,6 @@ class Subscriber:
         self.captured += 1
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield messages for ever."""
         while True:
             message = self.receive()
             if message is not None:
@@ -512,9 +504,7 @@ class Subscriber:
             self._capture.close()
 
     def __enter__(self) -> Subscriber:
-        """Return the subscriber."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()

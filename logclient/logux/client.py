@@ -190,10 +190,7 @@ class Client(client.Client):
         """
         return self.pong(*self._peer.request("ping", None, timeout))
 
-    @staticmethod
-    def pong(answer: Any, seconds: float) -> Pong:
-        """Make the result of ``ping`` from an answer and its duration. For `AsyncClient`."""
-        return Pong(answer, seconds)
+    pong = Pong  # for `AsyncClient`
 
     @property
     def headers(self) -> dict[str, Any]:

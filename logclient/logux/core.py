@@ -51,7 +51,8 @@ from logclient.delivery.contract import FOREVER, CloseWanted, Core, CoreEvent, F
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux import messages
 from logclient.logux.config import LoguxConfig
-from logclient.logux.headers import HeaderHistory, HeaderSender
+from logclient.logux.headers import HeaderSender
+from logclient.readable import escape
 
 _CONNECTING = "connecting"
 _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
@@ -123,7 +124,7 @@ class Logux(Core):
         self.clients = 1
         """Client ids used so far."""
         self.node_id = self._make_node_id()
-        self._history = HeaderHistory()
+        self._headers = HeaderSender(self._codec)
         self._token = 0
         self._last_received: int | float = 0
         self._reported_received: int | float = 0
@@ -185,7 +186,7 @@ class Logux(Core):
 
     def _begin(self) -> None:
         self._events: list[CoreEvent] = []
-        self._headers = HeaderSender(self._history, self._codec)
+        self._headers.begin()
         self._ended = False
         self._base = 0
         self._began = 0.0
@@ -272,7 +273,7 @@ class Logux(Core):
         """Set the ``headers`` of this node: a JSON object, which replaces earlier ones."""
         if kind != "headers":
             raise ValueError(f"command: Logux has no {kind!r}")
-        self._history.note(payload, first, in_flight)
+        self._headers.note(payload, first, in_flight)
         self._codec.hold_before(first)
 
     @property
@@ -301,7 +302,7 @@ class Logux(Core):
             if undos is not None:
                 self._take(undos, now)
                 return
-            why = f"the server sent an invalid message: {messages.printable(str(error), _MAX_TEXT)}"
+            why = f"the server sent an invalid message: {escape(str(error)[:_MAX_TEXT])}"
             self._break(ProtocolError(why))
 
     def _take_undos(self) -> None:

@@ -27,19 +27,28 @@ class _Mark(NamedTuple):
 _first_of = attrgetter("first")
 
 
-class HeaderHistory:
-    """The headers that were set, until no event needs them any more.
+NONE = pack(Headers({}))
+"""The message of a node that has not set any headers."""
+
+
+class HeaderSender:
+    """Keeps the headers that were set until no event needs them any more, and sends them before these events.
 
     `note` may be called by any thread, one at a time. All else is for the sender.
     """
 
-    NONE = pack(Headers({}))  # the message before any headers were set
-
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
         self._new: deque[_Mark] = deque()  # not seen by the sender yet
-        self._marks = [_Mark(0, self.NONE)]  # in the order of events
-        self._size = len(self.NONE)
+        self._marks = [_Mark(0, NONE)]  # in the order of events
+        self._size = len(NONE)
         self._in_flight: InflightBatches | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a connection, on which no headers were sent."""
+        self._sent = NONE
+        self._check = True  # there may be headers to send
 
     def note(self, payload: Any, first: int, in_flight: InflightBatches | None) -> None:
         """Set the headers of the events from `first` on; a ValueError says why servers refuse them."""
@@ -59,28 +68,62 @@ class HeaderHistory:
             pass
         self._new.append(_Mark(first, text))
 
-    @property
-    def changed(self) -> bool:
-        """Whether `update` has something to do."""
-        return bool(self._new)
+    def take(self) -> None:
+        """Take headers that were set."""
+        if self._new:
+            self._update()
+            self._check = True
 
-    @property
-    def newest(self) -> bytes:
-        """The headers that were set last, as a message."""
-        return self._marks[-1].text
-
-    @property
-    def several(self) -> bool:
-        """Whether some events need other headers than the newest."""
-        return len(self._marks) > 1
-
-    @property
-    def events_waiting(self) -> bool:
-        """Whether events wait that may need other headers than the newest."""
+    def order(self) -> None:
+        """Send the newest headers if no event needs others first, and see whether others are left to send."""
+        if not self._check:
+            return
+        self._update()
         in_flight = self._in_flight
-        return in_flight is not None and bool(in_flight.waiting or in_flight.queue.queued[0])
+        if not (
+            self._codec.open
+            or self._codec.suspects
+            or (in_flight is not None and (in_flight.waiting or in_flight.queue.queued[0]))
+        ):
+            self.send_newest()
+        marks = self._marks
+        self._check = bool(self._new) or len(marks) > 1 or self._sent != marks[-1].text
 
-    def update(self) -> None:
+    def send_wanted(self) -> None:
+        """Send the headers of the event that waits for them, or block."""
+        self._update()
+        self._check = True
+        seq = self._codec.wanted
+        text, _, _ = self._of(seq)
+        if text != self._sent and self._codec.open:
+            self._codec.block()
+            return
+        self._send(text)
+        self._set_range(seq)
+
+    def send_newest(self) -> None:
+        """Send the headers that were set last."""
+        text, first, _ = self._of(MAX_SEQUENCE)
+        self._send(text)
+        self._set_range(first)
+
+    def _set_range(self, seq: int) -> None:
+        """Tell the codec which events have the headers of `seq`, which were sent."""
+        while True:
+            text, first, last = self._of(seq)
+            if text != self._sent:
+                first, last = 1, 0
+            self._codec.set_headers(first, last)
+            if not self._new:
+                return
+            self._update()  # others were set meanwhile
+
+    def _send(self, text: bytes) -> None:
+        if text != self._sent:
+            self._codec.say(text)
+            self._sent = text
+
+    def _update(self) -> None:
         """Take the headers that were set, and forget those that no event needs any more."""
         marks = self._marks
         while self._new:
@@ -100,69 +143,9 @@ class HeaderHistory:
             marks[0] = _Mark(0, marks[0].text)
             self._size = kept
 
-    def of(self, seq: int) -> tuple[bytes, int, int]:
+    def _of(self, seq: int) -> tuple[bytes, int, int]:
         """Return the headers of an event, and the first and the last event with the same headers."""
         marks = self._marks
         after = bisect_right(marks, seq, key=_first_of)
         last = marks[after].first - 1 if after < len(marks) else MAX_SEQUENCE
         return marks[after - 1].text, marks[after - 1].first, last
-
-
-class HeaderSender:
-    """Sends headers on one connection, in order with the events that they are for. For the sender."""
-
-    def __init__(self, history: HeaderHistory, codec: Codec) -> None:
-        self._history = history
-        self._codec = codec
-        self._sent = HeaderHistory.NONE
-        self._check = True  # there may be headers to send
-
-    def take(self) -> None:
-        """Take headers that were set."""
-        if self._history.changed:
-            self._history.update()
-            self._check = True
-
-    def order(self) -> None:
-        """Send the newest headers if no event needs others first, and see whether others are left to send."""
-        if not self._check:
-            return
-        history = self._history
-        history.update()
-        if not (self._codec.open or self._codec.suspects or history.events_waiting):
-            self.send_newest()
-        self._check = history.changed or history.several or self._sent != history.newest
-
-    def send_wanted(self) -> None:
-        """Send the headers of the event that waits for them, or block."""
-        self._history.update()
-        self._check = True
-        seq = self._codec.wanted
-        text, _, _ = self._history.of(seq)
-        if text != self._sent and self._codec.open:
-            self._codec.block()
-            return
-        self._send(text)
-        self._set_range(seq)
-
-    def send_newest(self) -> None:
-        """Send the headers that were set last."""
-        text, first, _ = self._history.of(MAX_SEQUENCE)
-        self._send(text)
-        self._set_range(first)
-
-    def _set_range(self, seq: int) -> None:
-        """Tell the codec which events have the headers of `seq`, which were sent."""
-        while True:
-            text, first, last = self._history.of(seq)
-            if text != self._sent:
-                first, last = 1, 0
-            self._codec.set_headers(first, last)
-            if not self._history.changed:
-                return
-            self._history.update()  # others were set meanwhile
-
-    def _send(self, text: bytes) -> None:
-        if text != self._sent:
-            self._codec.say(text)
-            self._sent = text

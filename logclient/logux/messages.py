@@ -1,8 +1,8 @@
 """Logux: its nine messages, ids and errors, for either end of a connection.
 
 A message is a JSON array that begins with its type (protocol text, "Messages"). `parse` checks everything: a
-message that it returns has the form that the text requires. Other messages raise `WrongFormat` or
-`UnknownMessage`, which carry the error to answer with. Two rules come from the released server, which uses
+message that it returns has the form that the text requires. Other messages raise `Refused`,
+which carries the error to answer with. Two rules come from the released server, which uses
 JavaScript: it does not recognise an object with a number under ``length``, and it crashes on ``null`` in
 place of an object. Both are refused here, and so are numbers that JSON does not have (NaN, Infinity, 1e999).
 
@@ -23,6 +23,7 @@ from json import JSONDecoder, JSONEncoder
 from typing import Any, NamedTuple
 
 from logclient.errors import ProtocolError
+from logclient.readable import escape
 
 PROTOCOL = 5
 MIN_PROTOCOL = 5
@@ -157,15 +158,8 @@ def describe(error: Error, secret: str = "") -> str:
         details = f"{options!r} ms"
     else:
         details = "" if options is None else repr(options)
-    # repr escapes characters that are not printable.
-    kind = hide(error.type, secret)
-    kind = kind if kind.isprintable() else repr(kind)
+    kind = escape(hide(error.type, secret))
     return kind[:64] + (f": {hide(details, secret)[:200]}" if details else "")
-
-
-def printable(text: str, length: int) -> str:
-    """Cut a text that a server may have written to `length` characters; escape control characters."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:length])
 
 
 class Refused(ProtocolError):
@@ -174,10 +168,6 @@ class Refused(ProtocolError):
     def __init__(self, reason: str, error: Error) -> None:
         super().__init__(reason)
         self.error = error
-
-
-class WrongFormat(Refused):
-    """No message, or not in the form of its type."""
 
 
 class UnknownMessage(Refused):
@@ -259,10 +249,6 @@ def _is_number(value: Any) -> bool:
     return type(value) in _NUMBERS and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
-def _is_object(value: Any) -> bool:
-    return type(value) is dict and type(value.get("length")) not in _NUMBERS
-
-
 def _node_id(name: str, value: Any) -> str:
     if type(value) is not str or " " in value:
         raise ValueError(f"{name}: must be a text without spaces")
@@ -277,7 +263,7 @@ def _number(name: str, value: Any) -> Number:
 
 
 def _object(name: str, value: Any) -> dict[str, Any]:
-    if not _is_object(value):
+    if type(value) is not dict or type(value.get("length")) in _NUMBERS:
         raise ValueError(f"{name}: must be an object without a number as length")
     found: dict[str, Any] = value
     return found
@@ -306,14 +292,10 @@ def _sync(message: list[Any]) -> Sync:
     added = _number("added", message[1])
     actions, metas = message[2::2], message[3::2]
     for action in actions:
-        if not _is_object(action):
-            raise ValueError("action: must be an object without a number as length")
-        if type(action.get("type")) is not str:
+        if type(_object("action", action).get("type")) is not str:
             raise ValueError("action: type must be a text")
     for meta in metas:
-        if not _is_object(meta):
-            raise ValueError("meta: must be an object without a number as length")
-        if not _is_number(meta.get("time")):
+        if not _is_number(_object("meta", meta).get("time")):
             raise ValueError("meta: time must be a number")
         if not _is_relative(meta.get("id")):
             raise ValueError("meta: id must be a number, two numbers, or a number, a node id and a number")
@@ -368,7 +350,7 @@ def _read(message: list[Any]) -> Message | None:
 
 
 def parse(raw: str | bytes | bytearray | memoryview) -> Message:
-    """Parse a message, or raise `WrongFormat` or `UnknownMessage`."""
+    """Parse a message, or raise `Refused`, for a message of an unknown type `UnknownMessage`."""
     data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else bytes(raw)
     try:
         text = data.decode()
@@ -378,7 +360,7 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
         # RecursionError: the caller's stack was nearly full.
         why = "no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error) or "nested too deep"
         bad = data[: 4 * ECHOED].decode("utf-8", "replace")
-        raise WrongFormat(f"message: no JSON: {why}", wrong_format(bad)) from None
+        raise Refused(f"message: no JSON: {why}", wrong_format(bad)) from None
     try:
         if type(message) is not list or not message or type(message[0]) is not str:
             raise ValueError("message: must be an array with a type in front")
@@ -386,7 +368,7 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
         if found is not None:
             return found
     except ValueError as error:
-        raise WrongFormat(str(error), wrong_format(compact(message).decode())) from None
+        raise Refused(str(error), wrong_format(compact(message).decode())) from None
     kind = message[0]
     answer = Error("unknown-message", kind[:ECHOED])
     raise UnknownMessage(f"message: unknown type {kind[:64]!r}", answer, message)
@@ -397,7 +379,8 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
 
 def pack(message: Message) -> bytes:
     """Encode a message in UTF-8; a ValueError or TypeError: a value has no form in JSON."""
-    return compact(_PACKERS[type(message)](message))
+    made = _PACKERS.get(type(message), lambda m: [type(m).__name__.lower(), *m])
+    return compact(made(message))
 
 
 def _optional(options: dict[str, Any]) -> list[Any]:
@@ -407,12 +390,7 @@ def _optional(options: dict[str, Any]) -> list[Any]:
 _PACKERS: dict[type, Callable[[Any], list[Any]]] = {
     Connect: lambda m: ["connect", m.protocol, m.node_id, m.synced, *_optional(m.options)],
     Connected: lambda m: ["connected", m.protocol, m.node_id, [m.start, m.end], *_optional(m.options)],
-    Headers: lambda m: ["headers", m.data],
-    Ping: lambda m: ["ping", m.synced],
-    Pong: lambda m: ["pong", m.synced],
     Sync: lambda m: ["sync", m.added, *(part for entry in m.entries for part in entry)],
-    Synced: lambda m: ["synced", m.synced],
-    Debug: lambda m: ["debug", m.type, m.data],
     Error: lambda m: ["error", m.type] if m.options is None else ["error", m.type, m.options],
 }
 

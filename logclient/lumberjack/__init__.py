@@ -5,9 +5,7 @@
     with logclient.lumberjack.Writer("lumberjack://127.0.0.1:5044", window=500) as writer:
         acked = writer.write({"message": f"line {n}"} for n in range(10_000))
 
-Modules: ``client`` (the public class), ``core`` (the writer without I/O) and its ``options``, ``frames``
-(bytes as frames that people can read, and the probe of ``logclient check``). The reader of collectors is
-``logclient.lumberjack.reader.Reader``.
+The reader of collectors is ``logclient.lumberjack.reader.Reader``.
 """
 
 from __future__ import annotations

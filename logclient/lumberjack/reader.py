@@ -40,7 +40,6 @@ class Window:
     """A letter for each event: J for a JSON text, D for a pair block."""
 
     def __len__(self) -> int:
-        """Number of events."""
         return len(self.events)
 
     def __repr__(self) -> str:

@@ -17,12 +17,10 @@ from logclient.delivery.producer import INFO_LEVEL
 from logclient.errors import ConfigError, EncodeError
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED
-from logclient.plog.messages import join_tags, kafka_tags, parse_stat
+from logclient.plog.messages import join_tags, parse_stat
 from logclient.records.host import node_name
 
 __all__ = ["Client"]
-
-TAGGED_KIND = TAGGED << K_TOPIC_SHIFT
 
 FLAG = '["truncated"]'
 CUTTER_BYTES = len('{"message":"","log.flags":["truncated"]}')
@@ -209,7 +207,7 @@ class Client(client.Client):
         """
         if isinstance(tags, str):
             raise ConfigError("tags: must be several tags, not one string")
-        joined = join_tags([*kafka_tags(topic, key), *tags])
+        joined = join_tags(tags, topic, key)
         if not joined:
             return self.send(event, level)
         if self.config.scheme != "plog":
@@ -223,7 +221,7 @@ class Client(client.Client):
             self.sink.lost(error, kept)  # as `send` does
             raise
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self.sink.put_or_raise(tagged, kept, kind | TAGGED_KIND)
+        return self.sink.put_or_raise(tagged, kept, kind | TAGGED << K_TOPIC_SHIFT)
 
     def command(self, name: str, payload: bytes = b"", timeout: float = 2.0) -> Any:
         """Give a command to the server. There are none over TCP.

@@ -29,7 +29,7 @@ from logclient._ext.plog import HEADER, MAX_DATAGRAM, Codec
 from logclient.delivery.contract import FOREVER, Core, CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.config import PlogConfig
-from logclient.plog.messages import command, join_tags, kafka_tags, parse_stat
+from logclient.plog.messages import command, join_tags, parse_stat
 from logclient.plog.pacing import (
     SLOW_BURST,
     SLOW_LOOK,
@@ -63,7 +63,7 @@ class Plog(Core):
         burst = self._burst(config.pace)
         try:
             own = [tag for tag in config.tags.split(",") if tag]
-            self._tags = join_tags([*kafka_tags(config.topic), *own])
+            self._tags = join_tags(own, config.topic)
             codec = Codec(
                 producer,
                 datagram=DEFAULT_DATAGRAM if config.mtu is None else config.mtu - HEADERS_IPV6,

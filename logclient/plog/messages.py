@@ -14,15 +14,16 @@ COMMANDS = ("ping", "stat", "envi", "kill")
 _TOPIC = re.compile(r"[\w.-]{1,249}", re.ASCII)
 
 
-def join_tags(tags: Iterable[str]) -> bytes:
+def join_tags(tags: Iterable[str], topic: str = "", key: str = "") -> bytes:
     """Encode tags as they travel: in UTF-8, separated by NUL; a ValueError: a tag breaks a rule.
 
+    Those of a Kafka topic and a key, ``kt:TOPIC`` and ``pk:KEY``, come first.
     Servers drop an empty tag, cut a tag at a NUL, discard messages for the topic ``null``, and use the last
     of two topics or keys.
     """
     found: list[bytes] = []
     seen: set[str] = set()
-    for tag in tags:
+    for tag in (*([f"kt:{topic}"] if topic else ()), *([f"pk:{key}"] if key else ()), *tags):
         if not isinstance(tag, str):
             raise ValueError(f"tags: each must be text, not {type(tag).__name__}")
         if not tag or "\0" in tag:
@@ -51,11 +52,6 @@ def join_tags(tags: Iterable[str]) -> bytes:
 def split_tags(data: bytes) -> list[str]:
     """Decode tags as the server does: without empty ones, and with U+FFFD for bytes that are not UTF-8."""
     return [tag.decode("utf-8", "replace") for tag in data.split(b"\0") if tag]
-
-
-def kafka_tags(topic: str = "", key: str = "") -> list[str]:
-    """Return the tags that send a message to a Kafka topic, with a key: ``kt:TOPIC``, ``pk:KEY``."""
-    return ([f"kt:{topic}"] if topic else []) + ([f"pk:{key}"] if key else [])
 
 
 def command(name: str, payload: bytes = b"") -> bytes:

@@ -107,16 +107,17 @@ class Sampling:
             if _has_no_words(said):
                 with suppress(Exception):
                     said = template(text())
-            key = logger, said
-            found = self._pass(key, _WINDOW, rate)
+            found = self._pass((logger, said), _WINDOW, rate, held)
             if found < 0:
-                self._windows[key][2] += held
                 self._count(FILTER_RATE_LIMIT)
                 return -1
         return held + found
 
-    def _pass(self, key: Any, seconds: float, most: int) -> int:
-        """Count one of `key`: return how many were held back before it, or -1 if `most` have passed."""
+    def _pass(self, key: Any, seconds: float, most: int, held: int = 0) -> int:
+        """Count one of `key`, for which `held` others were held back by another rule.
+
+        Return how many were held back before it, or -1 if `most` have passed.
+        """
         now = self._clock()
         window = self._windows.get(key)
         if window is None:
@@ -125,13 +126,13 @@ class Sampling:
             self._windows[key] = [now + seconds, 1, 0]
             return 0
         if now >= window[0]:
-            held: int = window[2]
+            before: int = window[2]
             window[:] = now + seconds, 1, 0
-            return held
+            return before
         if window[1] < most:
             window[1] += 1
             return 0
-        window[2] += 1
+        window[2] += 1 + held
         return -1
 
     def _forget(self, now: float) -> None:

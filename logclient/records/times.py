@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-__all__ = ["corrected", "put", "read", "text"]
+__all__ = ["corrected", "read"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = 64
@@ -53,11 +53,6 @@ def _parsed(given: str) -> datetime:
     return datetime.fromisoformat(given)
 
 
-def text(moment: datetime) -> str:
-    """Return a time in UTC as records have it: ``2026-01-01T12:34:56.789012Z``."""
-    return moment.isoformat(timespec="microseconds")[:-6] + "Z"
-
-
 def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[dict[Any, Any], int]:
     """Return an event, or a copy whose ``@timestamp`` is right, and how many fields have moved.
 
@@ -71,17 +66,13 @@ def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[d
         except ValueError:
             pass
     found = read(given)
-    made = {**event, "@timestamp": text(found or datetime.now(UTC))}
+    moment = found or datetime.now(UTC)
+    made = {**event, "@timestamp": moment.isoformat(timespec="microseconds")[:-6] + "Z"}
     if found is not None or given is None or (isinstance(given, str) and not given):
         return made, 0
-    put(made, label, given)
-    return made, 1
-
-
-def put(made: dict[Any, Any], name: str, value: Any) -> None:
-    """Add a field under a name that is free."""
-    free, number = name, 1
+    free, number = label, 1
     while free in made:
         number += 1
-        free = f"{name}_{number}"
-    made[free] = value
+        free = f"{label}_{number}"
+    made[free] = given
+    return made, 1

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def threading(module: Any) -> None:
-    """Log what ends a thread of a program that does not import logging."""
-    log_first(module)
+threading = log_first  # what ends a thread of a program that does not import logging
 
 
 def logging(module: Any) -> None:
@@ -120,6 +118,7 @@ def _records() -> dict[str, Any]:
 
 
 def _django(module: Any, name: str) -> None:
+    """Put our middleware before those of the settings."""
     original = getattr(module, name)
 
     @wraps(original)
@@ -140,14 +139,8 @@ def _django(module: Any, name: str) -> None:
     setattr(module, name, get_application)
 
 
-def django_core_wsgi(module: Any) -> None:
-    """Put our middleware before those of the settings."""
-    _django(module, "get_wsgi_application")
-
-
-def django_core_asgi(module: Any) -> None:
-    """Put our middleware before those of the settings."""
-    _django(module, "get_asgi_application")
+django_core_wsgi = partial(_django, name="get_wsgi_application")
+django_core_asgi = partial(_django, name="get_asgi_application")
 
 
 def flask_app(module: Any) -> None:

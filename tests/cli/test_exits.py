@@ -189,6 +189,22 @@ class TestReadersThatEnd:
             assert self.run(closed_pipe, "send", url, "--timeout", "0.2", input=b"line\n")[0] == 3
         assert self.run(closed_pipe, "--help") == (0, "")
 
+    def test_an_error_after_the_end_of_the_reader_is_reported(self, closed_pipe: IO[bytes]) -> None:
+        script = (
+            "import sys\n"
+            "from logclient.cli.exits import run_command\n"
+            "def work():\n"
+            "    print('a line that nobody reads', flush=True)\n"
+            "    raise OSError(28, 'No space left on device', 'capture')\n"
+            "sys.exit(run_command(work))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            stderr=subprocess.PIPE, stdout=closed_pipe, timeout=2 * PATIENCE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert done.stderr == b"logclient: capture: No space left on device\n"
+
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
     @pytest.mark.parametrize("unbuffered", ["", "1"])
     def test_a_full_disk_behind_the_output_is_named(self, tmp_path: Path, unbuffered: str) -> None:

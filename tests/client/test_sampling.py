@@ -298,6 +298,25 @@ class TestRepetitions:
                 record.exc_info = sys.exc_info()
             assert scene.passes(record) == expected
 
+    def test_a_table_that_forgets_meanwhile_changes_nothing(self) -> None:
+        """Another thread may fill the table, which forgets a message while a record of it is decided."""
+        scene = Scene(rate=1)
+        looked_up = 0
+
+        class Name(str):
+            __slots__ = ()
+
+            def __hash__(self) -> int:
+                nonlocal looked_up
+                looked_up += 1
+                if looked_up == 4:
+                    for n in range(LARGEST):
+                        scene.passes(_record(f"message {n}"))
+                return super().__hash__()
+
+        name = Name("shop")
+        assert [scene.passes(_record("x", name=name)) for _ in range(2)] == [0, -1]
+
     def test_memory_is_bounded(self) -> None:
         scene = Scene(rate=1, dedupe=60.0, sample={"x": 0.5})
         for n in range(3 * LARGEST):

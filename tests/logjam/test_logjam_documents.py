@@ -154,10 +154,7 @@ def test_cached_timestamps_equal_those_made_alone(seconds: list[float], name: st
     zone = ZoneInfo(name)
     text = document.Clock(zone).line_time
     for one in [*seconds, *(first + 0.25 for first in seconds)]:
-        found, alone = text(one), document.timestamp(one, zone)
-        assert len(found) == len(alone) == 26
-        off = datetime.datetime.fromisoformat(found) - datetime.datetime.fromisoformat(alone)
-        assert abs(off) <= datetime.timedelta(microseconds=1)
+        assert text(one) == document.timestamp(one, zone)
 
 
 def test_total_time_is_never_zero(agent: Agent, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from logclient._ext.logux import (
     UNKNOWN_MESSAGE,
     Decoder,
 )
-from logclient.logux.messages import UnknownMessage, WrongFormat, parse
+from logclient.logux.messages import Refused, UnknownMessage, parse
 
 pytestmark = [pytest.mark.tree, pytest.mark.unit]
 if find_spec("fuzz") is None:
@@ -41,11 +41,11 @@ DUILIAN = b"duilian"
 def parsed(text: bytes) -> str:
     try:
         parse(text)
-    except WrongFormat as error:
-        assert len(str(error)) < 400
-        return "wrong"
     except UnknownMessage:
         return "unknown"
+    except Refused as error:
+        assert len(str(error)) < 400
+        return "wrong"
     return "message"
 
 

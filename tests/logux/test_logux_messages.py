@@ -20,10 +20,10 @@ from logclient.logux.messages import (
     Headers,
     Ping,
     Pong,
+    Refused,
     Sync,
     Synced,
     UnknownMessage,
-    WrongFormat,
     pack,
     parse,
 )
@@ -79,7 +79,7 @@ def test_any_value_is_judged_as_by_the_reference(value: Any) -> None:
         assert oracle.shape(value) == "unknown"
         assert error.error == Error("unknown-message", value[0])
         assert error.message == value
-    except WrongFormat as error:
+    except Refused as error:
         assert oracle.shape(value) == "wrong"
         assert error.error.type == "wrong-format"
         assert json.loads(error.error.options) == value
@@ -107,18 +107,19 @@ BAD = [
 
 @pytest.mark.parametrize("raw", BAD)
 def test_invalid_message_is_refused_in_one_line(raw: bytes) -> None:
-    with pytest.raises(WrongFormat) as caught:
+    with pytest.raises(Refused) as caught:
         parse(raw)
     assert isinstance(caught.value, ProtocolError)
+    assert caught.value.error.type == "wrong-format"
     assert "\n" not in str(caught.value)
     assert len(pack(caught.value.error)) < 50_000
 
 
 def test_error_quotes_the_beginning_of_the_message() -> None:
-    with pytest.raises(WrongFormat) as caught:
+    with pytest.raises(Refused) as caught:
         parse('{"a":')
     assert caught.value.error == Error("wrong-format", '{"a":')
-    with pytest.raises(WrongFormat) as caught:
+    with pytest.raises(Refused) as caught:
         parse(b'["synced", "' + b"x" * 100_000 + b'"]')
     assert caught.value.error.options == '["synced","' + "x" * (4096 - 11)
 
@@ -127,7 +128,7 @@ def test_error_quotes_the_beginning_of_the_message() -> None:
 def test_any_bytes_parse_or_are_quoted_in_an_error(raw: bytes) -> None:
     try:
         assert pack(parse(raw))
-    except (WrongFormat, UnknownMessage) as error:
+    except Refused as error:
         assert pack(error.error)
 
 
@@ -140,14 +141,14 @@ class TestBounds:
         text = f'["error","x",{opening * times}0{closing * times}]'
         assert (1 + per * times > MAX_NESTING) == (more > 0)
         if more > 0:
-            with pytest.raises(WrongFormat, match="nested deeper"):
+            with pytest.raises(Refused, match="nested deeper"):
                 parse(text)
         else:
             assert parse(text) == Error("x", json.loads(text)[2])
 
     @pytest.mark.parametrize("bad", ["[" * 100_000, '["' + "[" * 600, '["\\"' + "[" * 600, "]" * 100_000])
     def test_unclosed_brackets_are_refused(self, bad: str) -> None:
-        with pytest.raises(WrongFormat):
+        with pytest.raises(Refused):
             parse(bad)
 
     def test_brackets_in_texts_do_not_count(self) -> None:
@@ -164,11 +165,11 @@ class TestBounds:
         try:
             json.loads(document)
         except ValueError:
-            with pytest.raises(WrongFormat):
+            with pytest.raises(Refused):
                 parse(document)
             return
         if oracle.nesting(document) > MAX_NESTING:
-            with pytest.raises(WrongFormat, match="nested deeper"):
+            with pytest.raises(Refused, match="nested deeper"):
                 parse(document)
         else:
             assert isinstance(parse(document), Error)
@@ -182,7 +183,7 @@ class TestBounds:
             except RecursionError:
                 try:
                     parse(text)
-                except WrongFormat:
+                except Refused:
                     return "refused"
                 except RecursionError:  # no room for the call itself: try one frame up
                     raise
@@ -191,9 +192,9 @@ class TestBounds:
         assert down() in ("refused", "taken")
 
     def test_values_and_texts_of_a_message_are_limited(self) -> None:
-        with pytest.raises(WrongFormat, match="values"):
+        with pytest.raises(Refused, match="values"):
             parse(b'["error","x",[' + b"0," * 3_100_000 + b"0]]")
-        with pytest.raises(WrongFormat, match="texts"):
+        with pytest.raises(Refused, match="texts"):
             parse(b'["error","x",[' + b'"",' * 2_100_000 + b"0]]")
         commas = "," * 4_000_000
         assert parse(json.dumps(["error", commas])) == Error(commas)

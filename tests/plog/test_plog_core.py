@@ -49,7 +49,7 @@ from logclient.errors import ConfigError, ProtocolError
 from logclient.evidence import frames as readable
 from logclient.evidence.frames.plog import frames
 from logclient.plog.core import TAGGED, Plog
-from logclient.plog.messages import command, join_tags, kafka_tags, parse_stat, split_tags
+from logclient.plog.messages import command, join_tags, parse_stat, split_tags
 from logclient.plog.pacing import Sent, lost_between
 from tests import support
 from tests.oracle import plog as oracle
@@ -331,7 +331,7 @@ class TestMessages:
         assert codec.counts == (1, 0, 65535)
 
     def test_tags_of_one_event_replace_those_of_the_client(self) -> None:
-        tags = join_tags(kafka_tags("orders", "7"))
+        tags = join_tags((), "orders", "7")
         connection = connected(tags=("kt:logs",))
         tagged = RAW | TAGGED << 4
         events = [
@@ -630,8 +630,8 @@ class TestOptions:
             parse("plog://h?window=3")
 
     def test_tags_join_and_split(self) -> None:
-        assert kafka_tags() == []
-        assert join_tags(["caf\xe9", *kafka_tags("t", "k")]) == b"caf\xc3\xa9\0kt:t\0pk:k"
+        assert join_tags(()) == b""
+        assert join_tags(["caf\xe9"], "t", "k") == b"kt:t\0pk:k\0caf\xc3\xa9"
         assert split_tags(b"\0a\0\0b\0\xff\xfe") == ["a", "b", "\ufffd\ufffd"]
         assert split_tags(join_tags(["a", "b"])) == ["a", "b"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logclient._ext.plog import fragments
-from logclient.plog.messages import join_tags, kafka_tags
+from logclient.plog.messages import join_tags
 from logclient.testing.plog import Collector
 from tests import support
 from tests.plog.client import Client, event, name
@@ -49,7 +49,7 @@ def test_tags_choose_topic_and_key(kafka: str) -> None:
         client.send(
             b"\xffunboxed, any bytes",
             *tagged(b"one", 1),
-            *tagged(b"two", 2, *kafka_tags(other, "k")),
+            *tagged(b"two", 2, f"kt:{other}", "pk:k"),
             *tagged(b"3" * 5000, 3, "pk:all of it", "x", datagram=700),
             *tagged(b"", 4, f"kt:{other}"),
         )
