@@ -142,7 +142,7 @@ class Handler(FastHandler, logging.Handler):
         handler that ``dictConfig`` has made may first need a garbage collection: its maker is in a cycle.
         """
         if self._owner and _locks_logging():
-            # Whatever thread it runs in, it does not wait.
+            # A finalizer, which may run in any thread, and does not wait.
             weakref.finalize(self, self.client._sender.background).atexit = False
             logging.Handler.close(self)
             return

@@ -73,8 +73,9 @@ class Client(AgentMethods[int], client.Client):
         nothing: Any = _Nothing()
         self._sender = self._waiter = self.sink = nothing
         self._callbacks = CallbackThread(self.warn_limited)
-        # By whether the client was closed. Threads and signal handlers count without a lock.
-        self._left = {closed: itertools.repeat(None, _MOST) for closed in (False, True)}
+        # Two counters, by whether the client was closed, which need no lock: `next` counts one event, and
+        # `_MOST` minus what remains were counted.
+        self._countdowns = {closed: itertools.repeat(None, _MOST) for closed in (False, True)}
         self.agent = Agent(lambda *_: self.send(""), "off-none")
         if not _said:
             _said.append("nothing is shipped: the URL is none, or LOGCLIENT_URL is empty")
@@ -86,7 +87,7 @@ class Client(AgentMethods[int], client.Client):
 
     def send(self, event: Event, level: Level = client.INFO) -> int:
         """Count one event, and return 0: it is dropped."""
-        next(self._left[self.closed])
+        next(self._countdowns[self.closed])
         return 0
 
     def submit(self, event: Event, level: Level = client.INFO) -> Delivery:
@@ -104,7 +105,7 @@ class Client(AgentMethods[int], client.Client):
 
     def stats(self) -> Stats:
         """Return the counts: all events are dropped as ``disabled``."""
-        sent, refused = (_MOST - self._left[closed].__length_hint__() for closed in (False, True))
+        sent, refused = (_MOST - self._countdowns[closed].__length_hint__() for closed in (False, True))
         counts: dict[str, Any] = dict.fromkeys(Stats._fields, 0)
         texts = ("last_error", "ledger_error", "spool_error", "tls", "pump", "compressor")
         counts |= dict.fromkeys(texts, "")

@@ -20,7 +20,7 @@ from logclient.standard import os
 
 MAX_EXCEPTIONS = 100
 
-_AGES = 1e9  # seconds; no request takes longer, and NaN counts as 0
+_LONGEST = 1e9  # seconds that a request may take
 
 _HEX_ID = re.compile(r"[0-9a-f]{32}")
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -196,7 +196,7 @@ class Request:
             ConfigError: as for ``measure``.
         """
         _check_metric(name)
-        if not -_AGES < seconds < _AGES:
+        if not -_LONGEST < seconds < _LONGEST:
             seconds = 0.0
         with self._lock:
             self._times[name] = self._times.get(name, 0.0) + seconds
@@ -210,7 +210,7 @@ class Request:
         Args:
             seconds: the duration of the wait.
         """
-        self._waited = seconds if 0.0 < seconds < _AGES else 0.0
+        self._waited = seconds if 0.0 < seconds < _LONGEST else 0.0
 
     def exception(self, error: BaseException, *, soft: bool = False) -> None:
         """Add the name of an exception to the document.

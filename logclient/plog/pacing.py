@@ -60,9 +60,9 @@ class Sent(NamedTuple):
 class ByStat:
     """Follows what arrives, from `base` packets per second on and never below one.
 
-    Where more than a quarter of the messages is lost, the path takes what has arrived and no more. A smaller
-    loss may have other reasons: the rate falls slowly, not below the best of what arrived lately, and now and
-    then it rises all the same.
+    Where more than a quarter of the messages is lost, the rate falls to what has arrived. A smaller loss may
+    have other reasons than the path: the rate falls slowly, not below the best of what arrived lately, and
+    now and then it rises all the same.
 
     An answer does not name its question. One that comes after `PATIENCE` is compared with what was sent by a
     later question: what was on its way counts as lost, until an answer comes in time.

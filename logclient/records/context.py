@@ -25,7 +25,7 @@ __all__ = ["Binding", "Fields", "bind", "bound", "unbind"]
 TAKEN = object()
 """In place of a value: the field is taken away, for as long as the binding lasts."""
 
-LEFT = "__logclient__"
+ATTRIBUTE = "__logclient__"
 """The attribute of an exception with the fields of the innermost block that it has left."""
 
 
@@ -36,7 +36,7 @@ def _nobody() -> None:
 class Part:
     """The fields of one binding. If nobody can undo it, it ends with the binding around it."""
 
-    __slots__ = ("ends", "fields", "held", "owner", "request")
+    __slots__ = ("fields", "held", "over", "owner", "request")
 
     def __init__(
         self, fields: dict[str, Any], owner: Callable[[], Binding | None] = _nobody, request: bool = False
@@ -45,7 +45,7 @@ class Part:
         self.owner = owner
         self.request = request  # of a request or a task: all bindings inside of it end with it
         self.held: dict[object, Any] = {}  # what handlers keep of the request, by handler
-        self.ends = False  # the next change of a context that has it removes it, if it has no owner
+        self.over = False  # it is removed by the next change of a context that has it, if it has no owner
 
 
 class Fields:
@@ -78,7 +78,7 @@ class Binding:
     def __init__(self, fields: dict[str, Any], request: bool = False) -> None:
         self._before = current.get()
         self._part = Part(fields, ref(self), request)
-        self._made: Fields | None = Fields([*_left(_parts(self._before)), self._part])
+        self._made: Fields | None = Fields([*_remaining(_parts(self._before)), self._part])
         current.set(self._made)
         self.fields: Mapping[str, Any] = self._made.fields
 
@@ -100,9 +100,9 @@ class Binding:
         if current.get() is self._made and parts[:-1] == _parts(self._before):
             current.set(self._before)  # with what encoders have made of it
         elif self._part in parts:
-            _set(_left(parts, self._part))
+            _set(_remaining(parts, self._part))
         elif self._made is not None:
-            self._part.owner, self._part.ends = _nobody, True
+            self._part.owner, self._part.over = _nobody, True
         self._made = self._before = None
         self._part.held.clear()
 
@@ -113,22 +113,22 @@ def _keep(error: BaseException) -> None:
     An exception may be pickled for another process, so only texts are kept.
     """
     with suppress(Exception):
-        if not hasattr(error, LEFT):
+        if not hasattr(error, ATTRIBUTE):
             fields = {**bound(), **active_fields()}
-            setattr(error, LEFT, {name: value for name, value in fields.items() if type(value) is str})
+            setattr(error, ATTRIBUTE, {name: value for name, value in fields.items() if type(value) is str})
 
 
 def _parts(fields: Fields | None) -> list[Part]:
     return [] if fields is None else fields.parts
 
 
-def _left(parts: Iterable[Part], ended: Part | None = None) -> list[Part]:
+def _remaining(parts: Iterable[Part], ended: Part | None = None) -> list[Part]:
     """Return the parts without what has ended, and what was bound inside of that."""
     kept: list[Part] = []
     around: Part | None = None  # has ended
     for part in parts:
         alone = part.owner() is None
-        if part is ended or (alone and part.ends):
+        if part is ended or (alone and part.over):
             around = part
         elif around is not None and (alone or (around.request and not part.request)):
             continue
@@ -138,7 +138,7 @@ def _left(parts: Iterable[Part], ended: Part | None = None) -> list[Part]:
                 merged = {name: value for name, value in merged.items() if value is not TAKEN}
             kept += [Part(merged)] if merged else []
         else:
-            part.ends = part.ends or around is not None
+            part.over = part.over or around is not None
             around = None
             kept.append(part)
     return kept
@@ -186,7 +186,7 @@ def unbind(*names: str) -> None:
         names: of the fields; those that are not bound are ignored.
     """
     taken = {name: TAKEN for name in bound() if name in names or not names}
-    _set(_left([*_left(_parts(current.get())), Part(taken)]))
+    _set(_remaining([*_remaining(_parts(current.get())), Part(taken)]))
 
 
 def request() -> Part | None:
