@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from bench import frames_data
-from bench.harness import ROOT, Line, NotExact, Row, Spread, claim
+from bench.harness import ROOT, Line, NotExact, Row, Spread, claim, own_seconds
 from bench.verify_run import Used
 
 BODY = "logclient: body, {}"
@@ -61,7 +61,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
                     raise NotExact(f"{name}: {found} bytes, there are {truth[name]}")
                 samples[name].append((used.cpu, used.wall))
     finally:
-        _end(spark)
+        forgotten = _end(spark)
         shutil.rmtree(folder, ignore_errors=True)
     n = events
     lines = [
@@ -83,7 +83,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     notes = [f"{name}: {rate:.2f} M rows per CPU second" for name, rate in rates.items()]
     return Row(
         "frames", "bodies of a capture in Spark, against Parquet and text", "us/row", lines, verdicts,
-        [*notes, *NOTES], {"rows": n},
+        [*notes, *NOTES], {"rows": n, "forgotten": forgotten},
     )  # fmt: skip
 
 
@@ -94,12 +94,14 @@ def _session() -> Any:
     return SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 
 
-def _end(spark: Any) -> None:
-    """Stop the session and its JVM."""
+def _end(spark: Any) -> float:
+    """Stop the session and its JVM; return the CPU seconds of workers, which no parent has after that."""
     jvm = spark.sparkContext._gateway.proc
+    before = own_seconds()
     spark.stop()
     jvm.stdin.close()
     jvm.wait(timeout=60)
+    return max(0.0, before - own_seconds())
 
 
 def _compare(found: dict[str, Any], size: dict[str, int]) -> None:
