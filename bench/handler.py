@@ -50,9 +50,9 @@ TARGETS = [
     Target(EXC, FORMAT_EXC, "<=", 0.08),
     Target(AGENT, LOGJAM, ">=", 10.0),
     Target(RICH, OURS, "<=", 1.4),
-    Target(BEFORE, OURS, "", 0.0),
-    Target(DOTTED, OURS, "", 0.0),
-    Target(OTHER, OURS, "", 0.0),
+    Target(BEFORE, OURS, "<=", 3.0),
+    Target(DOTTED, OURS, "<=", 1.5),
+    Target(OTHER, OURS, "<=", 1.5),
     Target(STRUCTLOG, STRUCTLOG_JSON, "", 0.0),
     Target(LOGURU, LOGURU_JSON, "", 0.0),
 ]

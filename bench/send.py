@@ -26,7 +26,7 @@ PUT = "SimpleQueue.put(bytes)"
 PUT_DICT = "SimpleQueue.put(dict)"
 BYTES = "logclient send(bytes)"
 DICT = "logclient send(dict)"
-TARGETS = [Target(BYTES, PUT, "<=", 3.0), Target(DICT, PUT_DICT, "<=", 12.0)]
+TARGETS = [Target(BYTES, PUT, "<=", 3.0), Target(DICT, PUT_DICT, "<=", 10.0)]
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
