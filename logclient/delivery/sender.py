@@ -339,7 +339,6 @@ class Sender:
     def _after_fork(self) -> None:
         """Begin anew in the child: empty queue, new engine and producer. The parent keeps its own."""
         parents = self.engine
-        self.setup.log.after_fork()
         if parents.spool is not None:
             parents.spool.abandon()
         if self.engine is not parents:  # a signal handler has logged meanwhile
