@@ -455,7 +455,7 @@ class Submissions:
 
     def settle(self, outcomes: list[tuple[int, int, str, str]]) -> None:
         """Settle deliveries: each outcome is (first sequence, last sequence, status, reason)."""
-        done: list[tuple[int, Outcome]] = []
+        done: list[tuple[int, Delivery, Outcome]] = []
         with self._lock:
             for first, last, status, reason in outcomes:
                 if last - first < len(self.deliveries):
@@ -463,14 +463,13 @@ class Submissions:
                 else:
                     found = [seq for seq in self.deliveries if first <= seq <= last]
                 outcome = Outcome(status, reason)
-                done.extend((seq, outcome) for seq in found)
-        deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
-        for seq, outcome in done:
-            deliveries[seq]._settle(outcome)
+                done.extend((seq, self.deliveries[seq], outcome) for seq in found)
+        for _, delivery, outcome in done:
+            delivery._settle(outcome)
         # Removed afterwards: in the child of a fork in between, the remaining deliveries fail.
         with self._lock:
-            for seq, _ in done:
-                del deliveries[seq]
+            for seq, _, _ in done:
+                self.deliveries.pop(seq, None)  # another thread may have settled it meanwhile
 
     def fail_rest(self) -> None:
         """Fail all that have no outcome: delivery is over."""
