@@ -43,6 +43,10 @@ COPYING = frozenset(("bcachefs", "btrfs", "zfs"))
 """File systems that write a page to a new place: space that was allocated may be missing then."""
 
 
+class NewerVersionError(ValueError):
+    """A file of a spool that only a newer logclient can read; the text says why."""
+
+
 class Head(NamedTuple):
     """The head of a segment, or of a file of the log."""
 
@@ -71,7 +75,8 @@ class Head(NamedTuple):
         if order != BYTE_ORDER:
             raise ValueError("was written by a machine with another byte order")
         if found != magic or version > VERSION:
-            raise ValueError(f"has version {version}, newer than {VERSION}: a newer logclient can read it")
+            words = f"has version {version}, newer than {VERSION}: a newer logclient can read it"
+            raise NewerVersionError(words)
         if _SUM.unpack_from(data, _HEAD.size)[0] != xxh64(packed):
             raise ValueError("has a damaged head")
         if (head, size, chunk) != (HEAD, SEGMENT if magic == MAGIC else 0, CHUNK_STRUCT):
@@ -327,20 +332,26 @@ def _read_heads(files: OwnerFiles) -> dict[int, tuple[Head | None, os.stat_resul
 
 
 def _read_logs(files: OwnerFiles) -> list[tuple[Head, int, int]]:
-    """Open the log's files up to the first whose head is not whole: (head, descriptor, bytes)."""
+    """Open the files of the log whose head is whole: (head, descriptor, bytes)."""
     found: list[tuple[Head, int, int]] = []
-    for number in files.logs():
-        fd = open_regular(files.log_path(number))
-        try:
-            head = Head.decode(os.pread(fd, HEAD, 0), LOG_MAGIC)
-        except ValueError as error:
+    try:
+        for number in files.logs():
+            path = files.log_path(number)
+            fd = open_regular(path)
+            try:
+                found.append((Head.decode(os.pread(fd, HEAD, 0), LOG_MAGIC), fd, os.fstat(fd).st_size))
+            except NewerVersionError as error:
+                os.close(fd)
+                raise ValueError(f"{os.path.basename(path)} {error}") from None
+            except ValueError:  # the machine ended before the first sync of this file
+                os.close(fd)
+            except BaseException:
+                os.close(fd)
+                raise
+    except BaseException:
+        for _, fd, _ in found:
             os.close(fd)
-            if "newer" in str(error):
-                for _, other, _ in found:
-                    os.close(other)
-                raise ValueError(f"{os.path.basename(files.log_path(number))} {error}") from None
-            continue  # the machine ended before its first sync
-        found.append((head, fd, os.fstat(fd).st_size))
+        raise
     return found
 
 
