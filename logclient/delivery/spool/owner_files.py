@@ -216,13 +216,19 @@ def boot_id() -> bytes:
 
 def file_system(directory: str) -> str:
     """Return the type of the file system of a directory, such as ``ext4``; empty when it is unknown."""
-    device = os.stat(directory).st_dev
-    name = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            if before.split()[2] == name:
-                return after.split()[0]
+    # By the number of its mount: the device of a subvolume of btrfs is that of no mount.
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+                mount = next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    before, _, after = line.partition(" - ")
+                    if before.split()[0] == mount:
+                        return after.split()[0]
+    finally:
+        os.close(fd)
     return ""
 
 
