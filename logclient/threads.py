@@ -96,7 +96,6 @@ def check() -> None:
 
 
 def get_ident() -> int:
-    """Return the identifier of this native thread."""
     ident: int = original(_thread, "get_ident")()
     return ident
 
@@ -285,7 +284,6 @@ class Event:
         self._waiters: list[threading.Lock] = []
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
         return self._flag
 
     def set(self) -> None:
@@ -299,7 +297,6 @@ class Event:
             waiter.release()
 
     def clear(self) -> None:
-        """Clear it."""
         self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -53,7 +53,6 @@ class LaneAttempt(Attempt):
         self.done = False
 
     def start(self) -> bool:
-        """Begin in a new thread; return False when none can be started."""
         self._thread = threads.make_thread(self._run, threads.CONNECT)
         try:
             self._thread.start()
@@ -110,23 +109,19 @@ class LaneAttempt(Attempt):
         return self._link
 
     def call_off(self) -> None:
-        """Have the attempt end soon; its connection is closed."""
         self._off.set()
         if self.done and self._link is not None:
             self._link.close()
 
     @property
     def is_called_off(self) -> bool:
-        """Whether it was to end."""
         return self._off.is_set()
 
     @property
     def has_thread(self) -> bool:
-        """Whether it has a thread of its own."""
         return self._thread is not None
 
     def join(self, timeout: float) -> None:
-        """Wait for the end of its thread."""
         if self._thread is not None:
             threads.join(self._thread, max(0.0, timeout))
 
@@ -191,7 +186,6 @@ class Connector:
         return attempt
 
     def try_others(self, others: tuple[Any, ...], expires: float) -> None:
-        """Have an attempt that goes on try other endpoints, too; see ``prepare``."""
         attempt = self.attempt  # which the sender may take meanwhile
         if attempt is not None:
             attempt.others, attempt.expires = others, expires
@@ -222,21 +216,17 @@ class Connector:
 
     @property
     def holds_sender(self) -> bool:
-        """Whether the sender's thread is in an attempt to connect."""
         return self.attempt is not None and not self.attempt.has_thread
 
     def park(self) -> None:
-        """Have an attempt in a thread of its own end soon, for a fork or the end."""
         if self.attempt is not None and self.attempt.has_thread:
             self.attempt.call_off()
 
     def wait_parked(self, timeout: float) -> None:
-        """Wait for the end of such an attempt."""
         if self.attempt is not None:
             self.attempt.join(timeout)
 
     def abandon(self) -> None:
-        """In a forked child, let go of the attempt that the parent goes on with."""
         if self.attempt is not None:
             self.attempt.abandon()
 
@@ -256,7 +246,6 @@ class ConnectionRecord:
         self._progress = self._windows = self._handed = 0
 
     def begin(self) -> None:
-        """Begin the record of a new connection."""
         self._began = time.monotonic()
         self._progress = self._pump.progress
         self._windows = self._pump.windows
@@ -269,7 +258,6 @@ class ConnectionRecord:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the server has acknowledged something."""
         return self._pump.progress > self._progress
 
     @property

@@ -119,17 +119,14 @@ class Engine:
 
     @property
     def url(self) -> str:
-        """Where events go, redacted."""
         return self.diagnostics.url
 
     @property
     def last(self) -> int:
-        """The sequence of the last event."""
         return self.queue.next_seq - 1
 
     @property
     def settled_all(self) -> bool:
-        """Whether every event has its outcome."""
         return self.queue.settled >= self.last
 
     @property
@@ -175,7 +172,6 @@ class Engine:
         return self.queue.settled >= target
 
     def wake(self) -> None:
-        """Have the sender look at once."""
         self.pump.poke()
         self.queue.wake()
 

@@ -237,7 +237,6 @@ class Lane:
 
     @property
     def state(self) -> str:
-        """As ``Peer.connection``."""
         if self.fatal is not None:
             return "stopped"
         if self.link is not None:
@@ -245,7 +244,6 @@ class Lane:
         return "refused" if self.endpoints.all_refused else "disconnected"
 
     def abandon(self) -> None:
-        """In a forked child, let go of what the parent goes on with."""
         if self.link is not None:
             self.link.abandon()
         self.connector.abandon()
@@ -516,12 +514,10 @@ class Lanes:
 
     @property
     def first(self) -> Lane:
-        """The lane whose core answers requests."""
         return self._lanes[0]
 
     @property
     def fatal(self) -> Exception | None:
-        """The reason for which nothing can be delivered any more."""
         return next((lane.fatal for lane in self if lane.fatal is not None), None)
 
     @property
@@ -531,7 +527,6 @@ class Lanes:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
         return any(lane.link is not None for lane in self)
 
     @property
@@ -545,11 +540,9 @@ class Lanes:
 
     @property
     def holds_sender(self) -> bool:
-        """Whether the sender's thread is in an attempt to connect."""
         return any(lane.connector.holds_sender for lane in self)
 
     def keep_connected(self, on: bool) -> None:
-        """Have the lanes connect even if there is nothing to send, or not."""
         for lane in self:
             lane.keeps_connected = on
 
@@ -583,11 +576,9 @@ class Lanes:
         return min(time.monotonic() + pause, self._ending.stop_at)
 
     def needs_thread(self) -> bool:
-        """Return whether an attempt is to have a thread of its own."""
         return len(self._lanes) > 1 and not self._ending.inline
 
     def record_gaps(self) -> None:
-        """Record events that were dropped from the queue."""
         self.batches[0].report_gaps()
         self.batches[0].commit()
         self._books.record()

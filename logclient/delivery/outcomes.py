@@ -218,12 +218,10 @@ class CallbackThread:
 
     @property
     def waiting(self) -> int:
-        """Callbacks that are due and have not begun."""
         return len(self._waiting)
 
     @property
     def unfinished(self) -> int:
-        """Callbacks that are due and have not ended."""
         return len(self._waiting) + self._running
 
     @property
@@ -257,7 +255,6 @@ class CallbackThread:
             self.wait_for_all(float("inf"))
 
     def ensure_thread(self) -> None:
-        """Start the thread if callbacks wait and there is none. Called regularly by the sender."""
         if self._waiting:
             with self.lock:
                 self._start()
@@ -296,7 +293,6 @@ class CallbackThread:
                 self._more.set()
 
     def wait_parked(self, timeout: float) -> None:
-        """Wait for the end of a thread that was asked to end."""
         thread = self._thread
         if thread is not None and not self._in_thread and thread.is_alive():
             threads.join(thread, max(0.0, timeout))
@@ -502,12 +498,10 @@ class Submissions:
         return key
 
     def unwatch(self, key: object) -> None:
-        """Cancel a ``watch``."""
         with self._lock:
             self._watched.pop(key, None)
 
     def notify_watchers(self) -> None:
-        """Call the callbacks of ``watch`` that are due."""
         if not self._watched:
             return
         settled = self._queue.settled

@@ -27,7 +27,6 @@ class Request:
         self._answered = threads.Event()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is done; return whether it is."""
         return self._answered.wait(timeout)
 
     def settle(self, reply: Any = None, error: Exception | None = None) -> None:
@@ -55,19 +54,16 @@ class Requests:
 
     @property
     def waiting(self) -> bool:
-        """Whether one is still to be started."""
         while self._waiting and self._waiting[0].done:  # its caller waits no longer
             self._waiting.popleft()
         return bool(self._waiting)
 
     def add(self, kind: str, payload: Any, when_done: Callable[[], object]) -> Request:
-        """Have the sender start a request."""
         request = Request(kind, payload, when_done)
         self._waiting.append(request)
         return request
 
     def start(self, core: Core) -> None:
-        """Start those that wait."""
         while self.waiting:
             request = self._waiting.popleft()
             request.started = time.monotonic()
@@ -77,7 +73,6 @@ class Requests:
                 request.settle(error=error)
 
     def received(self, event: CoreEvent) -> None:
-        """Settle the request that this event answers, or pass it on."""
         request = self._started.pop(event.token, None) if isinstance(event, Reply) else None
         if request is not None and isinstance(event, Reply):
             request.settle(event.payload)
@@ -85,7 +80,6 @@ class Requests:
             self._on_message(event)
 
     def connection_lost(self) -> None:
-        """Fail the requests that are under way."""
         started, self._started = self._started, {}
         for request in started.values():
             request.settle(error=ConnectFailed("the connection ended before the answer"))

@@ -106,7 +106,6 @@ class Sender:
 
     @property
     def waiter(self) -> Waiter:
-        """What waits for this sender."""
         return Waiter(self)
 
     @property
@@ -116,17 +115,14 @@ class Sender:
 
     @property
     def closed(self) -> bool:
-        """Whether no more events are taken."""
         return self.ending.closed
 
     @property
     def ended(self) -> bool:
-        """Whether the client has ended."""
         return self.ending.is_ended
 
     @property
     def running(self) -> bool:
-        """Whether a thread is the sender."""
         return self.ending.running
 
     @property
@@ -551,17 +547,14 @@ class Waiter:
 
     @property
     def last(self) -> int:
-        """The sequence of the last event."""
         return self._sender.engine.last
 
     @property
     def settled(self) -> int:
-        """The sequence up to which every event has its outcome."""
         return self._sender.queue.settled
 
     @property
     def remaining(self) -> int:
-        """The number of events that were given up, or have no outcome yet."""
         return self._sender.engine.remaining
 
     def when(self, target: int, callback: Callable[[], object]) -> Callable[[], None]:

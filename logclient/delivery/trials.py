@@ -42,7 +42,6 @@ class Trials:
 
     @property
     def suspects(self) -> int:
-        """Events in quarantine."""
         return len(self.isolation.suspects)
 
     @property
@@ -55,7 +54,6 @@ class Trials:
         return not others or (now < self.deadline and not self.stopped)
 
     def connected(self) -> None:
-        """Decide the purpose of a new connection."""
         now = time.monotonic()
         self._forget_settled()
         others = self.unsent
@@ -75,7 +73,6 @@ class Trials:
 
     @property
     def reserve(self) -> int:
-        """How many events of the queue are to be kept back as controls."""
         return self.isolation.reserve() if self._allowed(time.monotonic(), self.unsent) else 0
 
     def hold_back(self, events: int) -> None:

@@ -86,7 +86,6 @@ class UdpLink(TcpLink):
             self._queue.close()
 
     def abandon(self) -> None:
-        """In a forked child, close the descriptors."""
         self.close()
 
     def receive(self) -> bytes | None:
@@ -125,7 +124,6 @@ class Udp(Transport):
         return first_address(endpoint, socket.SOCK_DGRAM, make, attempt, 0.0)
 
     def load_pump(self) -> Callable[..., Any]:
-        """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump import UdpPump
 
         return UdpPump

@@ -115,7 +115,6 @@ class OwnerFiles:
         return os.path.join(self.directory, f"{self.producer}.lock")
 
     def segment_path(self, number: int) -> str:
-        """Return the path of a segment."""
         return os.path.join(self.directory, f"{self.producer}.{number:06d}.seg")
 
     def create(self) -> None:
@@ -163,20 +162,16 @@ class OwnerFiles:
         os.pwrite(self._file.use(), boot, 0)
 
     def remove_segment(self, number: int) -> None:
-        """Remove a segment, if it is there."""
         with suppress(OSError):
             os.unlink(self.segment_path(number))
 
     def log_path(self, number: int) -> str:
-        """Return the path of a file of the log."""
         return os.path.join(self.directory, f"{self.producer}.{number:06d}.log")
 
     def segments(self) -> list[int]:
-        """Return the numbers of the segments that are there, rising."""
         return self._numbers("seg")
 
     def logs(self) -> list[int]:
-        """Return the numbers of the files of the log, rising."""
         return self._numbers("log")
 
     def _numbers(self, kind: str) -> list[int]:
@@ -253,7 +248,6 @@ class OrphanSpool(NamedTuple):
     record: Record | None  # what its ledger says
 
     def close(self) -> None:
-        """Close the descriptors; the lock stays."""
         for _, fd in self.segments:
             os.close(fd)
         self.segments.clear()
