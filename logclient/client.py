@@ -473,10 +473,8 @@ class _Senders:
             Setup(
                 self._make_core,
                 self._transports(),
-                config.endpoints,
                 config,
                 ledger=self._ledger,
-                url=config.redacted,
                 make_replayer=self.make,
                 orphan=orphan,
                 on_end=on_end,

@@ -50,7 +50,7 @@ class Books:
         ledger: Ledger | None,
     ) -> None:
         config = self._config = setup.config
-        self.diagnostics = error_log.Diagnostics(setup.url, setup.log, in_flight.queue)
+        self.diagnostics = error_log.Diagnostics(config.redacted, setup.log, in_flight.queue)
         has_log = config.spool is not None and config.spool_sync != "none"
         self.submissions = Submissions(in_flight.queue, config.max_events, callbacks, pump.poke, has_log)
         self.requests = Requests(lambda event: setup.on_message(event))

@@ -204,7 +204,8 @@ def finish(found: list[_Sender], deadline: Callable[[_Sender], float]) -> None:
     if left:
         first, more = left[0][0], len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
-        text = f"{first.setup.url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
+        who = f"{first.setup.config.redacted}{others}"
+        text = f"{who}: {error_log.counted(total, 'event')} not delivered before exit"
         kept = {sender: n for sender, n in left if sender.setup.config.fallback and sender.engine.settled_all}
         named = ", ".join(sorted({str(sender.setup.config.fallback) for sender in kept}))
         some = sum(kept.values())

@@ -96,7 +96,6 @@ class Peer:
         if on:
             sender.notice_fork()
         keeps = sender.setup.keeps_connected = on and not sender.closed
-        sender.engine.lanes.keep_connected(keeps)
         if keeps and not sender.ending.inline and sender.start():
             sender.queue.wake()
 
@@ -126,4 +125,4 @@ class Peer:
     def warn(self, kind: str, text: str) -> None:
         """Write a line about this server to the error log."""
         log = self._sender.setup.log
-        log.warn_limited(kind, f"{self._sender.setup.url}: {text}")
+        log.warn_limited(kind, f"{self._sender.setup.config.redacted}: {text}")

@@ -192,7 +192,6 @@ class Sender:
     def _refuse_and_drain(self) -> None:
         self.queue.close()
         self.setup.keeps_connected = False
-        self.engine.lanes.keep_connected(False)
         self._drain()
 
     def _drain(self) -> None:
@@ -235,7 +234,7 @@ class Sender:
         if not self.ending.is_open:
             return
         if self.ending.hand_over():
-            self._let_callers_deliver()
+            self.queue.needs_sender = True
             self.engine.deliver_last()
             self.ending.handed_over(time.monotonic())
             return
@@ -258,10 +257,6 @@ class Sender:
             self._drain()
         return begun
 
-    def _let_callers_deliver(self) -> None:
-        self.engine.lanes.stop_trials()
-        self.queue.needs_sender = True
-
     def undelivered(self, before: int) -> int:
         """Return how many events were given up since `given_up` was `before`, after the wait at exit.
 
@@ -273,7 +268,7 @@ class Sender:
             # Its thread is stuck in a name look-up. Later events are delivered in the call that logs them.
             stuck = engine.lanes.holds_sender
             self.ending.write_off(stuck)
-            self._let_callers_deliver()
+            self.queue.needs_sender = True
             # It touches nothing else: its events fail here, and are listed.
             left = engine.settle_stuck() if stuck else engine.last - self.queue.settled
         else:
@@ -555,7 +550,10 @@ class Waiter:
 
     @property
     def remaining(self) -> int:
-        return self._sender.engine.remaining
+        sender = self._sender
+        counts = sender.queue.counters()
+        # A sender that is stuck in a name look-up ends when it comes back.
+        return int(sender.engine.given_up + counts["queued"] + counts["inflight"])
 
     def when(self, target: int, callback: Callable[[], object]) -> Callable[[], None]:
         """Call ``callback()`` once every event up to `target` has its outcome: in the sender, or here.

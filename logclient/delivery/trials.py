@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient.config.common import Config
     from logclient.delivery.books import Books
+    from logclient.delivery.ending import Ending
 
 
 class Trials:
@@ -29,7 +30,7 @@ class Trials:
         config: Config,
         endpoints: int,
         books: Books,
-        exiting: bool,
+        ending: Ending,
     ) -> None:
         self.deadline = FOREVER
         """The monotonic second from which other events go before trials."""
@@ -37,8 +38,7 @@ class Trials:
         self._in_flight = in_flight
         self._books = books
         self._diagnostics = books.diagnostics
-        self.stopped = exiting
-        """Whether other events go before trials, because the process ends."""
+        self._ending = ending
 
     @property
     def suspects(self) -> int:
@@ -50,8 +50,11 @@ class Trials:
         return int(self._in_flight.waiting + self._in_flight.queue.queued[0])
 
     def _allowed(self, now: float, others: int) -> bool:
-        """Return whether there is time for trials; towards the end, `others` go before the suspects."""
-        return not others or (now < self.deadline and not self.stopped)
+        """Return whether there is time for trials.
+
+        Towards the end, and while callers wait for what they log, `others` go before the suspects.
+        """
+        return not others or (now < self.deadline and not self._ending.callers_deliver)
 
     def connected(self) -> None:
         now = time.monotonic()
