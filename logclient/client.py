@@ -140,7 +140,7 @@ class Client(FastClient):
     def __init__(self, config: Config) -> None:
         self.config = config
         self.front_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # they have `setLevel`
-        self._reconfiguring: dict[int, threads.RLock] = {}
+        self._reconfiguring: dict[int, Any] = {}
         self._sender = _Senders(config, self._core_factory(config)).make()
         self._waiter = self._sender.waiter
         self._peer = Peer(self._sender)

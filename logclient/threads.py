@@ -240,25 +240,13 @@ def Lock() -> threading.Lock:
     return lock
 
 
-class RLock:
-    """A native lock that its owner may take again. All greenlets of a thread are one owner."""
-
-    __slots__ = ("acquire", "release")
-
-    def __init__(self) -> None:
-        lock = original(_thread, "RLock")()
-        self.acquire: Callable[..., bool] = lock.acquire
-        self.release: Callable[[], None] = lock.release
-
-    def __enter__(self) -> RLock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+def RLock() -> threading.RLock:
+    """Make a native lock that its owner may take again. All greenlets of a thread are one owner."""
+    lock: threading.RLock = original(_thread, "RLock")()
+    return lock
 
 
-def lock_here(locks: dict[int, RLock]) -> RLock:
+def lock_here(locks: dict[int, threading.RLock]) -> threading.RLock:
     """Return this process's lock out of `locks`; a forked child may find its parent's held for ever."""
     return locks.setdefault(os.getpid(), RLock())
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from logclient import threads
 from logclient._ext.inflight import InflightBatches
@@ -84,7 +85,7 @@ class Sender:
             full_bytes=batch_bytes,
         )
         self._batches = [InflightBatches(self.queue)]
-        self._beginning: dict[int, threads.RLock] = {}  # by process
+        self._beginning: dict[int, Any] = {}  # by process
         found = weakref.ref(self)  # an application that holds a delivery keeps no client alive
         self._callbacks = CallbackThread(
             setup.log.warn_limited, lambda: None if (sender := found()) is None else sender.engine.submissions
