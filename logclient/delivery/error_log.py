@@ -138,7 +138,7 @@ def _write(text: str, level: int) -> None:
         elif sys.stderr is not None:
             line = f"logclient: {line}\n"
             if _is_descriptor_2(sys.stderr):
-                stderr.process.write(line.encode(errors="backslashreplace"))
+                stderr.write(line.encode(errors="backslashreplace"))
             else:
                 with threads.without_sigpipe():
                     sys.stderr.write(line)
@@ -187,7 +187,3 @@ class Diagnostics:
     def _have_deferred_written(self) -> None:
         if _deferred:
             self._queue.needs_sender = True
-
-    def warn(self, text: str) -> None:
-        """Report something about a connection that is being made all the same."""
-        self.report("renewal", text)
