@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
@@ -42,23 +43,23 @@ class LaneAttempt(Attempt):
         poke: Callable[[], object],
         warn: Callable[[str], object],
     ) -> None:
-        self._off = threads.Event()
-        super().__init__(self._off.is_set, warn)
+        self.off = threads.Event()  # set: it is to end
+        super().__init__(self.off.is_set, warn)
         self._connect = connect
         self._queue = queue
         self._poke = poke
-        self._thread: threads.AnyThread | None = None
+        self.thread: threads.AnyThread | None = None  # of its own
         self._link: Link | None = None
         self._error: BaseException | None = None
         self.done = False
 
     def start(self) -> bool:
-        self._thread = threads.make_thread(self._run, threads.CONNECT)
+        self.thread = threads.make_thread(self._run, threads.CONNECT)
         try:
-            self._thread.start()
+            self.thread.start()
         except (RuntimeError, MemoryError):
-            self._thread = None
-        return self._thread is not None
+            self.thread = None
+        return self.thread is not None
 
     def run_here(self, stopped: Callable[[], bool], ask_at: Callable[[], float]) -> None:
         """Connect in the sender's thread, until ``stopped()``: asked by the monotonic ``ask_at()``."""
@@ -77,18 +78,18 @@ class LaneAttempt(Attempt):
         except BaseException as error:
             self._error = error
         finally:
-            if self._link is not None and self._off.is_set():
+            if self._link is not None and self.off.is_set():
                 self._link.close()
             if self.won is not None and self.won.sock is not None:
                 self.won.sock.close()
             self.done = True
-            if self._thread is not None:
+            if self.thread is not None:
                 self._poke()
                 self._queue.wake()
 
     def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         wake = self._queue.fileno()
-        if self._thread is None and wake >= 0:  # a caller wakes the sender, too
+        if self.thread is None and wake >= 0:  # a caller wakes the sender, too
             seconds = min(seconds, max(0.0, self._ask_at() - time.monotonic()))
             self._queue.enter_fork_safe()
             try:
@@ -109,21 +110,13 @@ class LaneAttempt(Attempt):
         return self._link
 
     def call_off(self) -> None:
-        self._off.set()
+        self.off.set()
         if self.done and self._link is not None:
             self._link.close()
 
-    @property
-    def is_called_off(self) -> bool:
-        return self._off.is_set()
-
-    @property
-    def has_thread(self) -> bool:
-        return self._thread is not None
-
     def join(self, timeout: float) -> None:
-        if self._thread is not None:
-            threads.join(self._thread, max(0.0, timeout))
+        if self.thread is not None:
+            threads.join(self.thread, max(0.0, timeout))
 
     def abandon(self) -> None:
         """In a forked child, release the connection that the parent is making, without sending anything."""
@@ -177,8 +170,9 @@ class Connector:
             expires: when a server that has only accepted has had its time, if there are others.
         """
         self._endpoints.attempt_at = now
+        warn = partial(self._diagnostics.report, "renewal")  # the connection is made all the same
         # No lane in it, which may end before the attempt does.
-        attempt = LaneAttempt(self._transport.connect, self._queue, self._poke, self._diagnostics.warn)
+        attempt = LaneAttempt(self._transport.connect, self._queue, self._poke, warn)
         attempt.endpoint, attempt.known, attempt.segment = self._endpoints.current, self._known, self.segment
         if others:
             attempt.others, attempt.expires = others, expires
@@ -195,7 +189,7 @@ class Connector:
         attempt, began = self.attempt, self._endpoints.attempt_at
         assert attempt is not None
         self.attempt, self._endpoints.attempt_at = None, 0.0
-        if attempt.is_called_off:
+        if attempt.off.is_set():
             if (waited := time.monotonic() - began) >= SHARE:
                 self._diagnostics.note(f"no answer from {self._endpoints.peer} in {waited:.1f} s")
             return None
@@ -216,10 +210,10 @@ class Connector:
 
     @property
     def holds_sender(self) -> bool:
-        return self.attempt is not None and not self.attempt.has_thread
+        return self.attempt is not None and self.attempt.thread is None
 
     def park(self) -> None:
-        if self.attempt is not None and self.attempt.has_thread:
+        if self.attempt is not None and self.attempt.thread is not None:
             self.attempt.call_off()
 
     def wait_parked(self, timeout: float) -> None:

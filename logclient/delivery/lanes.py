@@ -162,13 +162,13 @@ class Lane:
             self.waits = True
             return
         self.due, self.waits = now, True  # at once: the attempt may have taken a wake-up of the sender
-        if attempt.is_called_off:
+        if attempt.off.is_set():
             self._seen = 0  # what it was begun for still waits: any event is a reason to connect
         link = connector.end()
         if link is not None:
             self.due = FOREVER
             self._connected(link)
-        elif not attempt.is_called_off:
+        elif not attempt.off.is_set():
             self.trials.give_back()
 
     def _begin_attempt(self, now: float, group: Lanes) -> bool:
@@ -540,7 +540,7 @@ class Lanes:
             attempt.call_off()
         else:
             self.record_gaps()
-        return attempt.is_called_off or self._takes_time_of_others(began)
+        return attempt.off.is_set() or self._takes_time_of_others(began)
 
     def _takes_time_of_others(self, began: float) -> bool:
         if len(self._lanes) == 1:

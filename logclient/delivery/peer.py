@@ -44,7 +44,8 @@ class Peer:
         # The child of a signal handler that forks from here on does not wait: its parent gets the answer.
         engine = sender.engine
         request = self.begin_request(kind, payload)
-        sender.waiter.until(lambda: request.done or sender.engine is not engine, request.wait, timeout)
+        wait = request.answered.wait
+        sender.waiter.until(lambda: request.done or sender.engine is not engine, wait, timeout)
         return self.finish_request(request, timeout)
 
     def begin_request(

@@ -24,10 +24,7 @@ class Request:
         self.done = False
         self._when_done = when_done
         self.started = 0.0
-        self._answered = threads.Event()
-
-    def wait(self, timeout: float) -> bool:
-        return self._answered.wait(timeout)
+        self.answered = threads.Event()
 
     def settle(self, reply: Any = None, error: Exception | None = None) -> None:
         """Settle it; later calls have no effect."""
@@ -35,7 +32,7 @@ class Request:
             self.reply, self.error = reply, error
             self.seconds = time.monotonic() - self.started
             self.done = True
-            self._answered.set()
+            self.answered.set()
             self._when_done()
 
 

@@ -117,14 +117,13 @@ class TcpLink(Link):
         """Close the socket; the kernel goes on sending the bytes it has."""
         self._socket.close()
 
+    abandon = close  # of the socket alone, whatever a subclass adds to it
+
     def detach(self) -> socket.socket:
         """Give the socket to the caller; the link cannot be used any more."""
         sock = OwnSocket(fileno=self._socket.detach())
         sock.setblocking(False)
         return sock
-
-    def abandon(self) -> None:
-        self._socket.close()
 
     def __del__(self) -> None:
         # The engine keeps its link to the end of the process, so that there is no leak to warn of.

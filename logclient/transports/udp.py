@@ -85,8 +85,7 @@ class UdpLink(TcpLink):
         if self._queue is not None:
             self._queue.close()
 
-    def abandon(self) -> None:
-        self.close()
+    abandon = close
 
     def receive(self) -> bytes | None:
         """Return a datagram behind its head, or None when there is none."""

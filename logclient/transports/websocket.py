@@ -75,9 +75,6 @@ class WebSocketLink(Link):
     def facts(self) -> dict[str, Any]:
         return self.inner.facts()
 
-    def fileno(self) -> int:
-        return self.inner.fileno()
-
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Take these bytes as one text message; False: no more before ``flush`` returns True."""
         # After the end it is discarded: `receive` reports that.
