@@ -162,13 +162,7 @@ class Connector:
         return () if self.way or any(map(self._transport.proxy_of, found)) else tuple(found)
 
     def prepare(self, now: float, others: tuple[Any, ...], expires: float) -> LaneAttempt:
-        """Make the next attempt, which the caller begins.
-
-        Args:
-            now: the monotonic second.
-            others: see `Attempt`.
-            expires: when a server that has only accepted has had its time, if there are others.
-        """
+        """Make the next attempt, which the caller begins; see `Attempt` for `others` and `expires`."""
         self._endpoints.attempt_at = now
         warn = partial(self._diagnostics.report, "renewal")  # the connection is made all the same
         # No lane in it, which may end before the attempt does.

@@ -438,11 +438,8 @@ def _explain_end(
 ) -> tuple[str, Exception | None, bool]:
     """Describe the end of a connection: the text, the error behind it, and whether a new one is useless.
 
-    Args:
-        end: the result of ``PumpGroup.run``, or a text of its own.
-        pump: has the error behind the end.
-        unanswered: events in flight, where the server acknowledges events.
-        acknowledged: whether it has acknowledged some on this connection.
+    `end` is the result of ``PumpGroup.run``, or a text of its own. `unanswered`: events in flight, where the
+    server acknowledges events.
     """
     if end == "protocol":
         if pump.fatal is None:

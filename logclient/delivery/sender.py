@@ -354,12 +354,9 @@ class Waiter:
         self._sender = sender
 
     def until(self, done: Callable[[], bool], wait: Callable[[float], bool], timeout: float) -> bool:
-        """Wait for what the sender does; return whether it is done.
+        """Wait `timeout` seconds at most for what the sender does; return whether it is done.
 
-        Args:
-            done: returns whether it is.
-            wait: waits so many seconds at most for a thread to do it, and returns whether it is done.
-            timeout: seconds.
+        ``wait(seconds)`` waits for a thread to do it, and returns whether it is done.
         """
         sender = self._sender
         if lifecycle.cannot_wait(sender.role.ident):

@@ -257,12 +257,7 @@ def read_orphan(files: OwnerFiles, boot: bytes, ledger: str | None) -> tuple[Orp
     """Read the heads of a dead owner's segments; after another boot, make new ones from its log.
 
     Segments that were written since this machine started are what their owner left: the page cache has them.
-    After another start, or in a copy, only what a checksum of the log confirms is used.
-
-    Args:
-        files: locked.
-        boot: of this machine.
-        ledger: the directory of ledgers; None: there is none.
+    After another start, or in a copy, only what a checksum of the log confirms is used. The files are locked.
 
     Returns:
         What it left, or None, and words about what could not be used.
