@@ -93,7 +93,7 @@ class AsyncClient:
         self._waiter: Waiter = self.client._waiter
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()
         self._listeners: set[asyncio.Task[None]] = set()
-        self._awaited: Delivery | None = None
+        self._awaited: tuple[asyncio.AbstractEventLoop, Delivery] | None = None
         self._checked: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
     def send(self, event: Event, level: Level = INFO) -> int:
@@ -271,17 +271,19 @@ class AsyncClient:
             return outcome
         future, settle = _promise()
         delivery.add_done_callback(lambda delivery: settle(delivery.result(0)))
-        # One request for all events sent in this turn of the loop: for the last of them.
-        if self._awaited is None:
-            asyncio.get_running_loop().call_soon(self._request_flush)
-        self._awaited = delivery
+        # One request for all events sent in this turn of the loop: for the last of them. A loop that stopped
+        # before its next turn has not made its own.
+        loop = asyncio.get_running_loop()
+        if self._awaited is None or self._awaited[0] is not loop:
+            loop.call_soon(self._request_flush)
+        self._awaited = loop, delivery
         settled: Outcome = await future
         return settled
 
     def _request_flush(self) -> None:
-        delivery, self._awaited = self._awaited, None
-        if delivery is not None:
-            delivery._request_flush()
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            awaited[1]._request_flush()
         loop = asyncio.get_running_loop()
         if loop not in self._checked:
             self._checked.add(loop)

@@ -135,11 +135,12 @@ class Client(FastClient):
     line_encoder: LineEncoder | None = None  # in place of `documents`, for the records that it takes
     revision: Revision | None = None
     sampling: Sampling | None = None
+    _spans: spans.Spans | None = None
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.front_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # they have `setLevel`
-        self._reconfiguring: dict[int, threads.RLock] = {}
+        self._reconfiguring: dict[int, Any] = {}
         self._sender = _Senders(config, self._core_factory(config)).make()
         self._waiter = self._sender.waiter
         self._peer = Peer(self._sender)
@@ -155,14 +156,16 @@ class Client(FastClient):
             **config.encoder_options,
             **self._encoder_options(config),
         }
+        common = _common_options(config)
+        self._spans = common.get("spans")
         steps, form = _steps(config), _form(config)
         if not steps:
-            encoder = Encoder(queue, form=form, **_common_fields(config), **options)
+            encoder = Encoder(queue, form=form, **common, **options)
         else:
             from logclient.records.revision import Revision
 
             # The steps see names with dots, whatever is made of them afterwards.
-            draft = Encoder(**_common_fields(config), **{**options, "nested": False, "pairs": False})
+            draft = Encoder(**common, **{**options, "nested": False, "pairs": False})
             encoder = Encoder(queue, form=form, **options)
             self.revision = Revision(draft, encoder, steps, self.sink)
         self.sink.bind(encoder, self.revision)
@@ -280,7 +283,9 @@ class Client(FastClient):
                 if "redact" in options:
                     for encoder in {draft, self.encoder}:
                         encoder.set_redact(config.redact)
-                draft.set_fields(_common_fields(config)["fields"])
+                if self._spans is not None:
+                    self._spans.service = config.service is None
+                draft.set_fields(_common_fields(config))
             self._sample(config)
             self.config = config
         if number is not None:
@@ -365,15 +370,11 @@ def _risks(config: Config) -> Iterator[tuple[str, str]]:
             yield name, f"{name}: every user of this machine may read or change its file; chmod 600 it"
 
 
-def _common_fields(config: Config) -> dict[str, Any]:
-    """Return the arguments of `Encoder` about fields that all events have.
+def _common_fields(config: DocumentConfig) -> dict[str, Any]:
+    """Return the fields that all events have.
 
     Those of ``fields`` win over the other options, and these over ``enrich``.
     """
-    if not isinstance(config, DocumentConfig):
-        return {}
-    from logclient.records.times import corrected
-
     found: dict[str, Any] = {}
     if config.enrich:
         from logclient.records.host import fields_of
@@ -385,9 +386,17 @@ def _common_fields(config: Config) -> dict[str, Any]:
         found["service.environment"] = config.environment
     if config.tags:
         found["tags"] = list(config.tags)
-    fields = {**found, **config.fields}
+    return {**found, **config.fields}
+
+
+def _common_options(config: Config) -> dict[str, Any]:
+    """Return the arguments of `Encoder` about fields that all events have."""
+    if not isinstance(config, DocumentConfig):
+        return {}
+    from logclient.records.times import corrected
+
     return {
-        "fields": fields,
+        "fields": _common_fields(config),
         "bound": context.current,
         "spans": spans.Spans(service=config.service is None) if config.opentelemetry else None,
         "timestamp": config.timestamp,
@@ -464,10 +473,8 @@ class _Senders:
             Setup(
                 self._make_core,
                 self._transports(),
-                config.endpoints,
                 config,
                 ledger=self._ledger,
-                url=config.redacted,
                 make_replayer=self.make,
                 orphan=orphan,
                 on_end=on_end,

@@ -131,11 +131,8 @@ class Connection:
 
     def events(self) -> list[Event]:
         """Return what has happened since the last call. The other methods that return events call it."""
-        ranges, progress, _ = self.codec.outcomes()
-        for first, last, status, reason in ranges:
-            self.in_flight.apply([(first, last)], status, reason)
-        others, fatal, closed, more = self.core.take_events(self.in_flight)
-        self.progress += progress + more
+        others, fatal, closed, progress = self.core.take_events(self.in_flight)
+        self.progress += progress
         self.in_flight.commit()
         found, self._found = self._found, []
         found += [Settled._make(one) for one in self.in_flight.take_report()]

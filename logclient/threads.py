@@ -96,7 +96,6 @@ def check() -> None:
 
 
 def get_ident() -> int:
-    """Return the identifier of this native thread."""
     ident: int = original(_thread, "get_ident")()
     return ident
 
@@ -241,25 +240,13 @@ def Lock() -> threading.Lock:
     return lock
 
 
-class RLock:
-    """A native lock that its owner may take again. All greenlets of a thread are one owner."""
-
-    __slots__ = ("acquire", "release")
-
-    def __init__(self) -> None:
-        lock = original(_thread, "RLock")()
-        self.acquire: Callable[..., bool] = lock.acquire
-        self.release: Callable[[], None] = lock.release
-
-    def __enter__(self) -> RLock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+def RLock() -> threading.RLock:
+    """Make a native lock that its owner may take again. All greenlets of a thread are one owner."""
+    lock: threading.RLock = original(_thread, "RLock")()
+    return lock
 
 
-def lock_here(locks: dict[int, RLock]) -> RLock:
+def lock_here(locks: dict[int, threading.RLock]) -> threading.RLock:
     """Return this process's lock out of `locks`; a forked child may find its parent's held for ever."""
     return locks.setdefault(os.getpid(), RLock())
 
@@ -285,7 +272,6 @@ class Event:
         self._waiters: list[threading.Lock] = []
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
         return self._flag
 
     def set(self) -> None:
@@ -299,7 +285,6 @@ class Event:
             waiter.release()
 
     def clear(self) -> None:
-        """Clear it."""
         self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:

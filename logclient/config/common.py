@@ -337,14 +337,10 @@ class Config:
     def for_tests(self) -> Self:
         """Return a copy for clients that only test a server: without files and functions; its ids say so."""
         nothing = dict.fromkeys(("ledger", "spool", "fallback", "on_delivery", "on_drop", "on_error"))
-        changes = {**nothing, "identity": "id", "only_tests": True}
-        return type(self)(**{**self.__dict__, **changes})
+        return self.replace(**nothing, identity="id", only_tests=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name}: a Config cannot be changed; replace() makes another")
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.__dict__ == self.__dict__
 
     # Nothing secret is shown either way, as Secret hides itself. This leaves out the defaults.
     def __repr__(self) -> str:

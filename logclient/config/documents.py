@@ -134,5 +134,4 @@ class DocumentConfig(Config):
 
     @property
     def encoder_options(self) -> dict[str, Any]:
-        """See `Config`."""
         return {"redact": self.redact, "nested": self.format != "ecs_dotted"}

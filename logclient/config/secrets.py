@@ -15,24 +15,16 @@ _MAX_CHARACTERS = 65536
 class Secret:
     """A value that no repr, log line, report or pickle shows. It is None while it was not read.
 
-    Two secrets are equal if they have the same value, or are read from the same place: `source`, which is
-    ``env:NAME`` or ``file:PATH``, or `key`. A pickle holds only the source, and loading it reads the value
+    A pickle holds only the `source`, which is ``env:NAME`` or ``file:PATH``, and loading it reads the value
     anew. `read` does so; it raises ValueError with the reason.
     """
 
-    __slots__ = ("_key", "_read", "_value", "source")
+    __slots__ = ("_read", "_value", "source")
 
-    def __init__(
-        self,
-        value: str | None,
-        source: str = "",
-        read: Callable[[], str] | None = None,
-        key: object = None,
-    ) -> None:
+    def __init__(self, value: str | None, source: str = "", read: Callable[[], str] | None = None) -> None:
         self._value = value
         self._read = read
         self.source = source
-        self._key = key or source or None
 
     @property
     def is_known(self) -> bool:
@@ -50,15 +42,6 @@ class Secret:
 
     def __repr__(self) -> str:
         return "Secret(***)"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Secret):
-            return NotImplemented
-        same_place = self._key is not None and self._key == other._key
-        return same_place or (self._value is not None and self._value == other._value)
-
-    def __hash__(self) -> int:
-        return hash(Secret)  # the value may change
 
     def __reduce__(self) -> tuple[Callable[[str], Secret], tuple[str]]:
         if not self.source:
@@ -96,7 +79,7 @@ def read_secret(value: Any) -> Secret:
     if isinstance(value, Secret):
         return value
     if callable(value):
-        return Secret(None, read=partial(_call, value), key=value)
+        return Secret(None, read=partial(_call, value))
     if not isinstance(value, str) or not value:
         raise ValueError("must be the secret, env:NAME, file:PATH or a function that returns it")
     value = absolute_source(value)

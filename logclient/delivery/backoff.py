@@ -31,11 +31,9 @@ class Backoff:
 
     @property
     def bound(self) -> float:
-        """Seconds that the next delay cannot exceed."""
         return min(self.longest, self.shortest * 3.0 ** min(self.attempts, 60))
 
     def delay(self) -> float:
-        """Return the next delay in seconds, and count the attempt."""
         bound = self.bound
         self.attempts += 1
         return bound * (self._certain + (1.0 - self._certain) * self._draw())
@@ -45,5 +43,4 @@ class Backoff:
         return self.bound * self._draw()
 
     def reset(self) -> None:
-        """Begin with the shortest delay again."""
         self.attempts = 0

@@ -33,7 +33,7 @@ class Books:
     """The books of one client. Who has the role of the sender writes in them; callers submit and request.
 
     Attributes:
-        watcher: tells the application of outcomes and errors; None: it does not want to know.
+        watcher: tells the application of outcomes and errors.
         producer: 20 hexadecimal digits.
         not_before: when to try again to open the ledger, a monotonic second.
         history: what happened to a producer's events before this process took them over.
@@ -50,14 +50,12 @@ class Books:
         ledger: Ledger | None,
     ) -> None:
         config = self._config = setup.config
-        self.diagnostics = error_log.Diagnostics(setup.url, setup.log, in_flight.queue)
+        self.diagnostics = error_log.Diagnostics(config.redacted, setup.log, in_flight.queue)
         has_log = config.spool is not None and config.spool_sync != "none"
         self.submissions = Submissions(in_flight.queue, config.max_events, callbacks, pump.poke, has_log)
         self.requests = Requests(lambda event: setup.on_message(event))
-        self.watcher: Watcher | None = None
-        if config.on_delivery or config.on_drop or config.on_error:
-            self.watcher = Watcher(config, self.submissions.callbacks)
-            self.diagnostics.on_error = self.watcher.failed
+        self.watcher = Watcher(config, callbacks)
+        self.diagnostics.on_error = self.watcher.failed
         self.event_of: Callable[[bytes, int], bytes]  # of the core; set before the first event
         self.dates_events = False  # as the core says
         self._fallback = None if config.fallback is None else Fallback(config.fallback)
@@ -139,8 +137,7 @@ class Books:
         else:
             self._in_flight.recorded()
         self.submissions.settle(outcomes)
-        if self.watcher is not None:
-            self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
+        self.watcher.settled(Settlement(self.producer, *one) for one in outcomes)
 
     def report_dropped(self, at_end: bool = False) -> None:
         """Report how many events found no room, from time to time and at the end."""
@@ -178,8 +175,7 @@ class Books:
                 for seq, status, reason, kind, body in lost
             ]
             found += [Settlement(own, *one) for one in bare]
-            if self.watcher is not None:
-                self.watcher.lost(found, omitted)
+            self.watcher.lost(found)
             if self._fallback is not None and (found or omitted):
                 self._fallback.write(found, omitted)
         except (OSError, MemoryError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
@@ -42,24 +43,23 @@ class LaneAttempt(Attempt):
         poke: Callable[[], object],
         warn: Callable[[str], object],
     ) -> None:
-        self._off = threads.Event()
-        super().__init__(self._off.is_set, warn)
+        self.off = threads.Event()  # set: it is to end
+        super().__init__(self.off.is_set, warn)
         self._connect = connect
         self._queue = queue
         self._poke = poke
-        self._thread: threads.AnyThread | None = None
+        self.thread: threads.AnyThread | None = None  # of its own
         self._link: Link | None = None
         self._error: BaseException | None = None
         self.done = False
 
     def start(self) -> bool:
-        """Begin in a new thread; return False when none can be started."""
-        self._thread = threads.make_thread(self._run, threads.CONNECT)
+        self.thread = threads.make_thread(self._run, threads.CONNECT)
         try:
-            self._thread.start()
+            self.thread.start()
         except (RuntimeError, MemoryError):
-            self._thread = None
-        return self._thread is not None
+            self.thread = None
+        return self.thread is not None
 
     def run_here(self, stopped: Callable[[], bool], ask_at: Callable[[], float]) -> None:
         """Connect in the sender's thread, until ``stopped()``: asked by the monotonic ``ask_at()``."""
@@ -78,18 +78,18 @@ class LaneAttempt(Attempt):
         except BaseException as error:
             self._error = error
         finally:
-            if self._link is not None and self._off.is_set():
+            if self._link is not None and self.off.is_set():
                 self._link.close()
             if self.won is not None and self.won.sock is not None:
                 self.won.sock.close()
             self.done = True
-            if self._thread is not None:
+            if self.thread is not None:
                 self._poke()
                 self._queue.wake()
 
     def _sleep(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         wake = self._queue.fileno()
-        if self._thread is None and wake >= 0:  # a caller wakes the sender, too
+        if self.thread is None and wake >= 0:  # a caller wakes the sender, too
             seconds = min(seconds, max(0.0, self._ask_at() - time.monotonic()))
             self._queue.enter_fork_safe()
             try:
@@ -110,25 +110,13 @@ class LaneAttempt(Attempt):
         return self._link
 
     def call_off(self) -> None:
-        """Have the attempt end soon; its connection is closed."""
-        self._off.set()
+        self.off.set()
         if self.done and self._link is not None:
             self._link.close()
 
-    @property
-    def is_called_off(self) -> bool:
-        """Whether it was to end."""
-        return self._off.is_set()
-
-    @property
-    def has_thread(self) -> bool:
-        """Whether it has a thread of its own."""
-        return self._thread is not None
-
     def join(self, timeout: float) -> None:
-        """Wait for the end of its thread."""
-        if self._thread is not None:
-            threads.join(self._thread, max(0.0, timeout))
+        if self.thread is not None:
+            threads.join(self.thread, max(0.0, timeout))
 
     def abandon(self) -> None:
         """In a forked child, release the connection that the parent is making, without sending anything."""
@@ -174,16 +162,11 @@ class Connector:
         return () if self.way or any(map(self._transport.proxy_of, found)) else tuple(found)
 
     def prepare(self, now: float, others: tuple[Any, ...], expires: float) -> LaneAttempt:
-        """Make the next attempt, which the caller begins.
-
-        Args:
-            now: the monotonic second.
-            others: see `Attempt`.
-            expires: when a server that has only accepted has had its time, if there are others.
-        """
+        """Make the next attempt, which the caller begins; see `Attempt` for `others` and `expires`."""
         self._endpoints.attempt_at = now
+        warn = partial(self._diagnostics.report, "renewal")  # the connection is made all the same
         # No lane in it, which may end before the attempt does.
-        attempt = LaneAttempt(self._transport.connect, self._queue, self._poke, self._diagnostics.warn)
+        attempt = LaneAttempt(self._transport.connect, self._queue, self._poke, warn)
         attempt.endpoint, attempt.known, attempt.segment = self._endpoints.current, self._known, self.segment
         if others:
             attempt.others, attempt.expires = others, expires
@@ -191,7 +174,6 @@ class Connector:
         return attempt
 
     def try_others(self, others: tuple[Any, ...], expires: float) -> None:
-        """Have an attempt that goes on try other endpoints, too; see ``prepare``."""
         attempt = self.attempt  # which the sender may take meanwhile
         if attempt is not None:
             attempt.others, attempt.expires = others, expires
@@ -201,7 +183,7 @@ class Connector:
         attempt, began = self.attempt, self._endpoints.attempt_at
         assert attempt is not None
         self.attempt, self._endpoints.attempt_at = None, 0.0
-        if attempt.is_called_off:
+        if attempt.off.is_set():
             if (waited := time.monotonic() - began) >= SHARE:
                 self._diagnostics.note(f"no answer from {self._endpoints.peer} in {waited:.1f} s")
             return None
@@ -222,21 +204,17 @@ class Connector:
 
     @property
     def holds_sender(self) -> bool:
-        """Whether the sender's thread is in an attempt to connect."""
-        return self.attempt is not None and not self.attempt.has_thread
+        return self.attempt is not None and self.attempt.thread is None
 
     def park(self) -> None:
-        """Have an attempt in a thread of its own end soon, for a fork or the end."""
-        if self.attempt is not None and self.attempt.has_thread:
+        if self.attempt is not None and self.attempt.thread is not None:
             self.attempt.call_off()
 
     def wait_parked(self, timeout: float) -> None:
-        """Wait for the end of such an attempt."""
         if self.attempt is not None:
             self.attempt.join(timeout)
 
     def abandon(self) -> None:
-        """In a forked child, let go of the attempt that the parent goes on with."""
         if self.attempt is not None:
             self.attempt.abandon()
 
@@ -256,7 +234,6 @@ class ConnectionRecord:
         self._progress = self._windows = self._handed = 0
 
     def begin(self) -> None:
-        """Begin the record of a new connection."""
         self._began = time.monotonic()
         self._progress = self._pump.progress
         self._windows = self._pump.windows
@@ -269,7 +246,6 @@ class ConnectionRecord:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the server has acknowledged something."""
         return self._pump.progress > self._progress
 
     @property

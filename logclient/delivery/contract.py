@@ -370,14 +370,6 @@ class Transport:
         """
         raise ImportError("this transport has no compiled pump")
 
-    def why_python(self) -> str:
-        """Return why the links are driven by Python; empty: there is a compiled pump for them."""
-        try:
-            self.load_pump()
-        except ImportError as error:
-            return str(error)
-        return ""
-
     def proxy_of(self, endpoint: Any) -> str:
         """Return the name of the proxy through which a connection would go; empty: through none."""
         return ""

@@ -101,7 +101,6 @@ class Ending:
 
     @property
     def is_ended(self) -> bool:
-        """Whether delivery is over."""
         return self.state is State.ENDED
 
     @property
@@ -198,18 +197,15 @@ class Ending:
     # -- the thread --------------------------------------------------------------------------------
 
     def thread_started(self) -> None:
-        """Note a sender's thread: it is started next."""
         self.running, self.parking = True, False
 
     def thread_failed(self, now: float, forever: bool) -> None:
-        """Note that it could not be started."""
         self.running = False
         self.threadless = forever
         # An attempt is expensive, and each log call may make one.
         self.start_at = 0.0 if forever else now + START_AGAIN
 
     def thread_ended(self) -> None:
-        """Note the end of the thread, or its death."""
         self.running = False
 
     def fork_begins(self, paused: bool) -> None:
@@ -218,5 +214,4 @@ class Ending:
         self.parking = self.parking or not paused
 
     def fork_over(self) -> None:
-        """Go on in the parent."""
         self.forking = self.parking = False

@@ -52,7 +52,6 @@ class Endpoints:
 
     @property
     def current(self) -> Any:
-        """The endpoint that is connected, or to be tried next."""
         return self._endpoints[self._index % len(self._endpoints)]
 
     @property
@@ -69,12 +68,10 @@ class Endpoints:
 
     @property
     def all_refused(self) -> bool:
-        """Whether every endpoint waits for credentials to be corrected."""
         return len(self._refused) >= len(self._endpoints)
 
     @property
     def at_first(self) -> bool:
-        """Whether `current` is the first endpoint."""
         return self._index % len(self._endpoints) == 0
 
     def return_to_first(self) -> float:
@@ -91,16 +88,13 @@ class Endpoints:
         return [self._endpoints[index] for index in found if index not in waits]
 
     def use(self, endpoint: Any) -> None:
-        """Go on to this endpoint, if it is one of ours."""
         if endpoint in self._endpoints:
             self._index = self._endpoints.index(endpoint)
 
     def advance(self) -> None:
-        """Go on to the next endpoint."""
         self._index += 1
 
     def skip_refused(self, now: float) -> None:
-        """Go on to the next endpoint that may be tried now."""
         for _ in self._endpoints:
             refused = self._refused.get(self._index % len(self._endpoints))
             if refused is None or refused.not_before <= now:

@@ -8,8 +8,6 @@ constructor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from logclient._ext.constants import R_CLOSED
@@ -17,7 +15,7 @@ from logclient._ext.pump import PumpGroup
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.ages import Ages
 from logclient.delivery.books import TURN, Books
-from logclient.delivery.contract import FOREVER, TEST_PRODUCERS, Core
+from logclient.delivery.contract import FOREVER, TEST_PRODUCERS
 from logclient.delivery.lanes import Lanes
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.errors import is_shortage
@@ -43,10 +41,7 @@ class Engine:
     """Delivers the events of a queue. The sender alone calls what has no other caller named.
 
     Args:
-        setup: the parts.
-        ending: says when to stop.
         batches: the batches in flight of the first lane, or those of the parent's lanes, renewed.
-        callbacks: runs the callbacks of deliveries.
 
     Attributes:
         is_ours: this is the process that has made it.
@@ -77,8 +72,7 @@ class Engine:
         self.books = Books(setup, self.in_flight, self.pump, callbacks, self.producer.hex(), ledger)
         self.diagnostics = self.books.diagnostics
         self.submissions = self.books.submissions
-        make_core = partial(_new_core, setup.make_core, self.producer)
-        self.lanes = Lanes(setup, batches, make_core, self.pump, ending, self.books)
+        self.lanes = Lanes(setup, batches, self.producer, self.pump, ending, self.books)
         self.core = self.lanes.first.core
         """The core that answers requests."""
         self.books.event_of, self.books.dates_events = self.core.event_of, self.core.dates_events
@@ -90,16 +84,12 @@ class Engine:
         elif orphan is not None:
             self._begin_replay(orphan)
         elif config.spool is not None:
-            self._have_spool(setup)
+            from logclient.delivery.spool.owner import Spool  # only Linux has it
 
-    def _have_spool(self, setup: Setup) -> None:
-        """Have the spool opened before the first event."""
-        from logclient.delivery.spool.owner import Spool  # only Linux has it
-
-        assert setup.make_replayer is not None
-        ledger = None if setup.ledger is None else setup.ledger[0]
-        self.spool = Spool(self.config, self.queue, self.diagnostics, setup.make_replayer, ledger)
-        self.queue.open_first(True)
+            assert setup.make_replayer is not None
+            directory = None if setup.ledger is None else setup.ledger[0]
+            self.spool = Spool(config, self.queue, self.diagnostics, setup.make_replayer, directory)
+            self.queue.open_first(True)
 
     def open_spool(self) -> None:
         """Open the files of the spool, if there is one. Callers that put the first event call this."""
@@ -118,26 +108,12 @@ class Engine:
     # -- counts: any thread ------------------------------------------------------------------------
 
     @property
-    def url(self) -> str:
-        """Where events go, redacted."""
-        return self.diagnostics.url
-
-    @property
     def last(self) -> int:
-        """The sequence of the last event."""
         return self.queue.next_seq - 1
 
     @property
     def settled_all(self) -> bool:
-        """Whether every event has its outcome."""
         return self.queue.settled >= self.last
-
-    @property
-    def remaining(self) -> int:
-        """The number of events that were given up, or have no outcome yet."""
-        counts = self.queue.counters()
-        # A sender that is stuck in a name look-up ends when it comes back.
-        return int(self.given_up + counts["queued"] + counts["inflight"])
 
     def stats(self) -> Stats:
         """Take a snapshot of all counts that adds up."""
@@ -162,7 +138,7 @@ class Engine:
             ledger_error=ledger.stopped if ledger is not None else "",
             spooled=self.spool.events if self.spool is not None else 0,
             spool_error=self.spool.error if self.spool is not None else "",
-            url=self.url,
+            url=self.diagnostics.url,
             tls=next((lane.tls for lane in lanes if lane.tls), ""),
             pump=f"python: {why}" if (why := lanes[0].pump.why) else "compiled",
             compressor=self.core.compressor,
@@ -175,7 +151,6 @@ class Engine:
         return self.queue.settled >= target
 
     def wake(self) -> None:
-        """Have the sender look at once."""
         self.pump.poke()
         self.queue.wake()
 
@@ -297,7 +272,8 @@ class Engine:
         """Have callbacks run until the monotonic `deadline`; report, with `words`, how many have not."""
         if left := self.submissions.callbacks.wait_for_all(deadline):
             calls = "callback" if left == 1 else "callbacks"
-            self.diagnostics.log.warn_limited("callbacks", f"{self.url}: {left} {calls} {words}", 40)
+            text = f"{self.diagnostics.url}: {left} {calls} {words}"
+            self.diagnostics.log.warn_limited("callbacks", text, 40)
 
     # -- a fork ------------------------------------------------------------------------------------
 
@@ -332,10 +308,3 @@ def _draw_producer(config: Config) -> bytes:
     while (drawn := os.urandom(10)).startswith(TEST_PRODUCERS):
         pass
     return drawn
-
-
-def _new_core(make_core: Callable[[bytes], Core], producer: bytes) -> Core:
-    core = make_core(producer)
-    core.set_wall_clock(time.time)
-    core.sample_clocks(time.monotonic())  # before the first event
-    return core

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient.delivery import stderr
-from logclient.standard import time
+from logclient.standard import os, time
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from logclient._ext.queue import EventQueue
@@ -58,13 +59,15 @@ class ErrorLog:
         self._peers: set[str] = set()
         self._forgotten = 0
         self._summary_at = 0.0
-        self._lock = threads.Lock()
+        # By process: a forked child may find that of its parent held for ever.
+        self._locks: dict[int, threading.Lock] = {}
 
     def warn_limited(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
         """Write a line unless one of its kind is less than ``every`` seconds old; return whether it was."""
         now = time.monotonic()
+        lock = self._locks.setdefault(os.getpid(), threads.Lock())
         # Do not wait: a log call in a signal handler may find the lock held by its own thread.
-        if not self._lock.acquire(blocking=False):
+        if not lock.acquire(blocking=False):
             self._forgotten += 1
             return False
         try:
@@ -76,7 +79,7 @@ class ErrorLog:
                 return False
             forgotten = self._forget(now)
         finally:
-            self._lock.release()
+            lock.release()
         if held:
             text = f"{text} ({held} more of this kind held back)"
         _write(text, level)
@@ -100,10 +103,6 @@ class ErrorLog:
         if forgotten:
             self._summary_at = now + self.every
         return forgotten
-
-    def after_fork(self) -> None:
-        """Start anew in a forked child: another thread of the parent may have held the lock."""
-        self._lock = threads.Lock()
 
 
 process = ErrorLog()
@@ -139,7 +138,7 @@ def _write(text: str, level: int) -> None:
         elif sys.stderr is not None:
             line = f"logclient: {line}\n"
             if _is_descriptor_2(sys.stderr):
-                stderr.process.write(line.encode(errors="backslashreplace"))
+                stderr.write(line.encode(errors="backslashreplace"))
             else:
                 with threads.without_sigpipe():
                     sys.stderr.write(line)
@@ -188,7 +187,3 @@ class Diagnostics:
     def _have_deferred_written(self) -> None:
         if _deferred:
             self._queue.needs_sender = True
-
-    def warn(self, text: str) -> None:
-        """Report something about a connection that is being made all the same."""
-        self.report("renewal", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 from base64 import b64encode
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from logclient.delivery import stderr
@@ -78,7 +79,7 @@ class Fallback:
 
     def _write(self, data: bytes) -> None:
         if self.target == "stderr":
-            stderr.process.write(data)
+            stderr.write(data)
         else:
             while not self._append(data):
                 pass
@@ -95,8 +96,9 @@ class Fallback:
             size = found.st_size
             if size and size + len(data) > ROTATE_AT and _lock(fd):
                 try:
-                    if _is_at(self.target, found):  # no other process has moved it meanwhile
-                        os.replace(self.target, f"{self.target}.1")
+                    with suppress(FileNotFoundError):
+                        if os.path.samestat(os.stat(self.target), found):  # no other process has moved it
+                            os.replace(self.target, f"{self.target}.1")
                     return False
                 finally:
                     fcntl.flock(fd, fcntl.LOCK_UN)  # a child that was forked meanwhile has it, too
@@ -121,11 +123,3 @@ def _lock(fd: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_at(path: str, found: os.stat_result) -> bool:
-    """Return whether a path still leads to this file."""
-    try:
-        return os.path.samestat(os.stat(path), found)
-    except FileNotFoundError:
-        return False

@@ -92,11 +92,8 @@ class Suspect:
 class Isolation:
     """The search of one engine.
 
-    Args:
-        servers: number of endpoints that are tried in turn.
-        random: in [0, 1).
-        config: its back-off of connections paces the trials, and that of credentials those of an event that
-            is too long under way.
+    The configured back-off of connections paces the trials, and that of credentials those of an event that is
+    too long under way.
     """
 
     def __init__(self, servers: int, random: Callable[[], float], config: Config) -> None:

@@ -75,54 +75,47 @@ _ENDS = {
 class Lane:
     """The connections of one core, one at a time.
 
-    Args:
-        alone: it is the only one of its client, so every endpoint is its home; else the first one is.
-        callers_deliver: the process ends, so there are no trials while other events wait.
+    Alone, as the only one of its client, it is at home at every endpoint; else at the first one.
 
     Attributes:
-        keeps_connected: connect even if there is nothing to send.
         fatal: nothing can be delivered any more, for this reason.
-        connects: connections that were established.
-        disconnects: connections that ended.
         due: the monotonic second at which to look again; FOREVER: when an event comes.
         waits: only the time, or an attempt under way, can bring a connection.
     """
 
     def __init__(
         self,
+        setup: Setup,
+        ending: Ending,
         core: Core,
         in_flight: InflightBatches,
         transport: Transport,
         endpoints: tuple[Any, ...],
-        config: Config,
         books: Books,
         poke: Callable[[], object],
-        *,
-        alone: bool,
-        callers_deliver: bool,
-        keeps_connected: bool,
     ) -> None:
+        config = setup.config
         self.core = core
         self.in_flight = in_flight
         self.transport = transport
         self.pump = _make_pump(transport, in_flight, core, config)
         self.endpoints = Endpoints(endpoints, config, books.diagnostics)
         self.connector = Connector(transport, self.endpoints, in_flight.queue, poke, books.diagnostics)
-        self.trials = Trials(in_flight, config, len(endpoints), books, callers_deliver)
+        self.trials = Trials(in_flight, config, len(endpoints), books, ending)
         self.connection = ConnectionRecord(in_flight, self.pump)
         self.path = Path(config.silence)
         self.link: Link | None = None
         self.tls = ""
         self.fatal: Exception | None = None
         self.connects = self.disconnects = 0
-        self.keeps_connected = keeps_connected
         self.due = FOREVER
         self.waits = False
         self.drain_timeout = FOREVER
+        self._setup = setup
         self._queue = in_flight.queue
         self._books = books
         self._diagnostics = books.diagnostics
-        self._alone = alone
+        self._alone = len(setup.transports) == 1
         self._at_home = False
         self._seen = self._queue.next_seq  # a later event is a reason to connect
         self._outcomes = 0  # of events in flight, that were looked at
@@ -169,13 +162,13 @@ class Lane:
             self.waits = True
             return
         self.due, self.waits = now, True  # at once: the attempt may have taken a wake-up of the sender
-        if attempt.is_called_off:
-            self._seen = 0  # there is still a use for it
+        if attempt.off.is_set():
+            self._seen = 0  # what it was begun for still waits: any event is a reason to connect
         link = connector.end()
         if link is not None:
             self.due = FOREVER
             self._connected(link)
-        elif not attempt.is_called_off:
+        elif not attempt.off.is_set():
             self.trials.give_back()
 
     def _begin_attempt(self, now: float, group: Lanes) -> bool:
@@ -205,7 +198,7 @@ class Lane:
         return self.connector.others(now) if self._alone else ()
 
     def _wants_connection(self, now: float) -> bool:
-        if self._books.requests.waiting or self.keeps_connected or self.trials.is_due(now):
+        if self._books.requests.waiting or self._setup.keeps_connected or self.trials.is_due(now):
             return True
         # Another lane may have taken what came since this one lost its connection.
         return bool(self.trials.unsent) or (not self._alone and self._queue.next_seq > self._seen)
@@ -237,7 +230,6 @@ class Lane:
 
     @property
     def state(self) -> str:
-        """As ``Peer.connection``."""
         if self.fatal is not None:
             return "stopped"
         if self.link is not None:
@@ -245,7 +237,6 @@ class Lane:
         return "refused" if self.endpoints.all_refused else "disconnected"
 
     def abandon(self) -> None:
-        """In a forked child, let go of what the parent goes on with."""
         if self.link is not None:
             self.link.abandon()
         self.connector.abandon()
@@ -283,7 +274,7 @@ class Lane:
         if self.pump.progress != self._progress:
             self._progress = self.pump.progress
             self.endpoints.acknowledged()
-        elif backoff.attempts and self.connection.proven(self.keeps_connected, backoff.bound):
+        elif backoff.attempts and self.connection.proven(self._setup.keeps_connected, backoff.bound):
             self.endpoints.recovered()
         if self.core.missing > self._missing:
             self._missing = self.core.missing
@@ -340,7 +331,7 @@ class Lane:
         self.disconnects += 1
         # With nothing under way: that is how servers end an idle connection. But one that took nothing
         # and ended at once is a failure, or we would connect in a loop.
-        idle = not self.in_flight.inflight and not self.in_flight.waiting and not self.keeps_connected
+        idle = not self.in_flight.inflight and not self.in_flight.waiting and not self._setup.keeps_connected
         quiet = self.connection.used and idle and end in ("closed", "error")
         unanswered = 0 if unacknowledged else self.in_flight.inflight
         words, error, forever = _explain_end(end, self.pump, unanswered, self.connection.acknowledged)
@@ -447,11 +438,8 @@ def _explain_end(
 ) -> tuple[str, Exception | None, bool]:
     """Describe the end of a connection: the text, the error behind it, and whether a new one is useless.
 
-    Args:
-        end: the result of ``PumpGroup.run``, or a text of its own.
-        pump: has the error behind the end.
-        unanswered: events in flight, where the server acknowledges events.
-        acknowledged: whether it has acknowledged some on this connection.
+    `end` is the result of ``PumpGroup.run``, or a text of its own. `unanswered`: events in flight, where the
+    server acknowledges events.
     """
     if end == "protocol":
         if pump.fatal is None:
@@ -471,17 +459,13 @@ def _explain_end(
 
 
 class Lanes:
-    """The lanes of one client, each with its in-flight batches.
-
-    Args:
-        batches: those of the first lane; those of the others are added.
-    """
+    """The lanes of one client. `batches` has those of the first lane; those of the others are added."""
 
     def __init__(
         self,
         setup: Setup,
         batches: list[InflightBatches],
-        make_core: Callable[[], Core],
+        producer: bytes,
         pump: PumpGroup,
         ending: Ending,
         books: Books,
@@ -492,22 +476,15 @@ class Lanes:
         self._books = books
         self._queue = batches[0].queue
         self._lanes: list[Lane] = []
-        endpoints = setup.endpoints
+        endpoints = setup.config.endpoints
         for index, transport in enumerate(setup.transports):
             if index == len(batches):
                 batches.append(InflightBatches(self._queue, batches[0]))
-            lane = Lane(
-                make_core(),
-                batches[index],
-                transport,
-                endpoints[index:] + endpoints[:index],
-                setup.config,
-                books,
-                pump.poke,
-                alone=len(setup.transports) == 1,
-                callers_deliver=ending.callers_deliver,
-                keeps_connected=setup.keeps_connected,
-            )
+            core = setup.make_core(producer)
+            core.set_wall_clock(time.time)
+            core.sample_clocks(time.monotonic())  # before the first event
+            own = endpoints[index:] + endpoints[:index]
+            lane = Lane(setup, ending, core, batches[index], transport, own, books, pump.poke)
             pump.add(lane.pump)
             self._lanes.append(lane)
 
@@ -516,12 +493,10 @@ class Lanes:
 
     @property
     def first(self) -> Lane:
-        """The lane whose core answers requests."""
         return self._lanes[0]
 
     @property
     def fatal(self) -> Exception | None:
-        """The reason for which nothing can be delivered any more."""
         return next((lane.fatal for lane in self if lane.fatal is not None), None)
 
     @property
@@ -531,7 +506,6 @@ class Lanes:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
         return any(lane.link is not None for lane in self)
 
     @property
@@ -545,13 +519,7 @@ class Lanes:
 
     @property
     def holds_sender(self) -> bool:
-        """Whether the sender's thread is in an attempt to connect."""
         return any(lane.connector.holds_sender for lane in self)
-
-    def keep_connected(self, on: bool) -> None:
-        """Have the lanes connect even if there is nothing to send, or not."""
-        for lane in self:
-            lane.keeps_connected = on
 
     # -- what lanes ask ----------------------------------------------------------------------------
 
@@ -569,7 +537,7 @@ class Lanes:
             attempt.call_off()
         else:
             self.record_gaps()
-        return attempt.is_called_off or self._takes_time_of_others(began)
+        return attempt.off.is_set() or self._takes_time_of_others(began)
 
     def _takes_time_of_others(self, began: float) -> bool:
         if len(self._lanes) == 1:
@@ -583,11 +551,9 @@ class Lanes:
         return min(time.monotonic() + pause, self._ending.stop_at)
 
     def needs_thread(self) -> bool:
-        """Return whether an attempt is to have a thread of its own."""
         return len(self._lanes) > 1 and not self._ending.inline
 
     def record_gaps(self) -> None:
-        """Record events that were dropped from the queue."""
         self.batches[0].report_gaps()
         self.batches[0].commit()
         self._books.record()
@@ -661,11 +627,6 @@ class Lanes:
         self._books.not_before = 0.0
         for lane in self:
             lane.plan_end((time.monotonic() + deadline) / 2.0)
-
-    def stop_trials(self) -> None:
-        """Try nothing that takes long: callers wait for what they log."""
-        for lane in self:
-            lane.trials.stopped = True
 
     def fail(self, reason: int) -> int:
         """Fail the events that have no outcome, as many at a time as are copied; return how many."""

@@ -68,7 +68,9 @@ class Observer:
 
 # Senders to call at exit and around a fork.
 _senders: weakref.WeakSet[_Sender] = weakref.WeakSet()
-_registered: dict[str, int] = {}
+_state: dict[str, int] = {}
+"""``hooks_pid``: the process that has installed the hooks. ``delivering_pid``: the one that delivers its last
+events; ``late_sigterm``: the signal that came meanwhile. ``unreported_events``: given up, without a line."""
 _restarting: deque[_Sender] = deque()
 
 _observers: list[weakref.ref[Observer]] = []
@@ -90,8 +92,8 @@ def watch(sender: _Sender) -> None:
 
 
 def _install_hooks() -> None:
-    if "hooks" not in _registered:
-        _registered["hooks"] = os.getpid()
+    if "hooks_pid" not in _state:
+        _state["hooks_pid"] = os.getpid()
         import logging  # noqa: F401  (its atexit callback must be older than ours)
 
         atexit.register(at_exit)
@@ -122,7 +124,7 @@ def report_given_up(log: error_log.ErrorLog, events: int, text: str, kind: str =
     """
     if log.warn_limited(kind, text):
         return
-    _registered["unsaid"] = _registered.get("unsaid", 0) + events
+    _state["unreported_events"] = _state.get("unreported_events", 0) + events
 
 
 def shutting_down() -> bool:
@@ -161,7 +163,7 @@ def _end_process(limit: Callable[[_Sender], float], hurried: bool = False) -> No
         soon = time.monotonic() + OVERTIME
         for sender in found:
             sender.engine.wait_for_callbacks(max(deadline(sender), soon))
-        unsaid = _registered.pop("unsaid", 0)
+        unsaid = _state.pop("unreported_events", 0)
         if unsaid:
             what = error_log.counted(unsaid, "more event")
             error_log.process.warn_limited("unsaid", f"{what} given up or dropped by other clients")
@@ -204,7 +206,8 @@ def finish(found: list[_Sender], deadline: Callable[[_Sender], float]) -> None:
     if left:
         first, more = left[0][0], len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
-        text = f"{first.setup.url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
+        who = f"{first.setup.config.redacted}{others}"
+        text = f"{who}: {error_log.counted(total, 'event')} not delivered before exit"
         kept = {sender: n for sender, n in left if sender.setup.config.fallback and sender.engine.settled_all}
         named = ", ".join(sorted({str(sender.setup.config.fallback) for sender in kept}))
         some = sum(kept.values())
@@ -239,12 +242,12 @@ def _undisturbed() -> Iterator[None]:
 
     multiprocessing's Pool asks its workers to end and terminates them right after that.
     """
-    _registered["delivering"] = os.getpid()
+    _state["delivering_pid"] = os.getpid()
     try:
         yield
     finally:
-        _registered["delivering"] = 0
-        late = _registered.pop("late", 0)
+        _state["delivering_pid"] = 0
+        late = _state.pop("late_sigterm", 0)
         if late:
             os.kill(os.getpid(), late)
 
@@ -315,7 +318,7 @@ def cannot_wait(ident: int) -> bool:
     That is so for the sender, and for callbacks of gevent's event loop that all greenlets
     depend on; these may wait at the end of the process.
     """
-    return in_sender(ident) or (threads.in_hub() and _registered.get("delivering") != os.getpid())
+    return in_sender(ident) or (threads.in_hub() and _state.get("delivering_pid") != os.getpid())
 
 
 def must_not_block(ident: int) -> bool:
@@ -408,7 +411,7 @@ def _deliver_before_exit() -> None:
         pid = os.getpid()
         with suppress(BaseException):  # the caller wants the end of the process
             # A second call, such as that of a watchdog, ends the process at once.
-            if _asked.get("os._exit") == pid and _registered.get("delivering") != pid:
+            if _asked.get("os._exit") == pid and _state.get("delivering_pid") != pid:
                 _asked["os._exit"] = 0
                 at_exit(hurried=True)
         return original(*given, **named)
@@ -455,8 +458,8 @@ def flush_on_sigterm(timeout: float = 2.0) -> None:
     previous = signal.getsignal(signal.SIGTERM)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if _registered.get("delivering") == os.getpid():
-            _registered["late"] = number
+        if _state.get("delivering_pid") == os.getpid():
+            _state["late_sigterm"] = number
             return
         deadline = time.monotonic() + timeout
         ends = not callable(previous) and previous != signal.SIG_IGN

@@ -218,12 +218,10 @@ class CallbackThread:
 
     @property
     def waiting(self) -> int:
-        """Callbacks that are due and have not begun."""
         return len(self._waiting)
 
     @property
     def unfinished(self) -> int:
-        """Callbacks that are due and have not ended."""
         return len(self._waiting) + self._running
 
     @property
@@ -257,7 +255,6 @@ class CallbackThread:
             self.wait_for_all(float("inf"))
 
     def ensure_thread(self) -> None:
-        """Start the thread if callbacks wait and there is none. Called regularly by the sender."""
         if self._waiting:
             with self.lock:
                 self._start()
@@ -296,7 +293,6 @@ class CallbackThread:
                 self._more.set()
 
     def wait_parked(self, timeout: float) -> None:
-        """Wait for the end of a thread that was asked to end."""
         thread = self._thread
         if thread is not None and not self._in_thread and thread.is_alive():
             threads.join(thread, max(0.0, timeout))
@@ -455,7 +451,7 @@ class Submissions:
 
     def settle(self, outcomes: list[tuple[int, int, str, str]]) -> None:
         """Settle deliveries: each outcome is (first sequence, last sequence, status, reason)."""
-        done: list[tuple[int, Outcome]] = []
+        done: list[tuple[int, Delivery, Outcome]] = []
         with self._lock:
             for first, last, status, reason in outcomes:
                 if last - first < len(self.deliveries):
@@ -463,14 +459,13 @@ class Submissions:
                 else:
                     found = [seq for seq in self.deliveries if first <= seq <= last]
                 outcome = Outcome(status, reason)
-                done.extend((seq, outcome) for seq in found)
-        deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
-        for seq, outcome in done:
-            deliveries[seq]._settle(outcome)
+                done.extend((seq, self.deliveries[seq], outcome) for seq in found)
+        for _, delivery, outcome in done:
+            delivery._settle(outcome)
         # Removed afterwards: in the child of a fork in between, the remaining deliveries fail.
         with self._lock:
-            for seq, _ in done:
-                del deliveries[seq]
+            for seq, _, _ in done:
+                self.deliveries.pop(seq, None)  # another thread may have settled it meanwhile
 
     def fail_rest(self) -> None:
         """Fail all that have no outcome: delivery is over."""
@@ -503,12 +498,10 @@ class Submissions:
         return key
 
     def unwatch(self, key: object) -> None:
-        """Cancel a ``watch``."""
         with self._lock:
             self._watched.pop(key, None)
 
     def notify_watchers(self) -> None:
-        """Call the callbacks of ``watch`` that are due."""
         if not self._watched:
             return
         settled = self._queue.settled

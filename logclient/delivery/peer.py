@@ -44,7 +44,8 @@ class Peer:
         # The child of a signal handler that forks from here on does not wait: its parent gets the answer.
         engine = sender.engine
         request = self.begin_request(kind, payload)
-        sender.waiter.until(lambda: request.done or sender.engine is not engine, request.wait, timeout)
+        wait = request.answered.wait
+        sender.waiter.until(lambda: request.done or sender.engine is not engine, wait, timeout)
         return self.finish_request(request, timeout)
 
     def begin_request(
@@ -96,7 +97,6 @@ class Peer:
         if on:
             sender.notice_fork()
         keeps = sender.setup.keeps_connected = on and not sender.closed
-        sender.engine.lanes.keep_connected(keeps)
         if keeps and not sender.ending.inline and sender.start():
             sender.queue.wake()
 
@@ -126,4 +126,4 @@ class Peer:
     def warn(self, kind: str, text: str) -> None:
         """Write a line about this server to the error log."""
         log = self._sender.setup.log
-        log.warn_limited(kind, f"{self._sender.setup.url}: {text}")
+        log.warn_limited(kind, f"{self._sender.setup.config.redacted}: {text}")

@@ -66,9 +66,7 @@ class Producer:
 
     def report(self, kind: str, text: str) -> None:
         """Report an error of an event to `on_error`, and once a minute for each kind to the error log."""
-        watcher = self._sender.engine.books.watcher
-        if watcher is not None:
-            watcher.failed(text)
+        self._sender.engine.books.watcher.failed(text)
         self.log.warn_limited(kind, text)
 
     def put_slowly(

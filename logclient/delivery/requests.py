@@ -24,11 +24,7 @@ class Request:
         self.done = False
         self._when_done = when_done
         self.started = 0.0
-        self._answered = threads.Event()
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until it is done; return whether it is."""
-        return self._answered.wait(timeout)
+        self.answered = threads.Event()
 
     def settle(self, reply: Any = None, error: Exception | None = None) -> None:
         """Settle it; later calls have no effect."""
@@ -36,7 +32,7 @@ class Request:
             self.reply, self.error = reply, error
             self.seconds = time.monotonic() - self.started
             self.done = True
-            self._answered.set()
+            self.answered.set()
             self._when_done()
 
 
@@ -55,19 +51,16 @@ class Requests:
 
     @property
     def waiting(self) -> bool:
-        """Whether one is still to be started."""
         while self._waiting and self._waiting[0].done:  # its caller waits no longer
             self._waiting.popleft()
         return bool(self._waiting)
 
     def add(self, kind: str, payload: Any, when_done: Callable[[], object]) -> Request:
-        """Have the sender start a request."""
         request = Request(kind, payload, when_done)
         self._waiting.append(request)
         return request
 
     def start(self, core: Core) -> None:
-        """Start those that wait."""
         while self.waiting:
             request = self._waiting.popleft()
             request.started = time.monotonic()
@@ -77,7 +70,6 @@ class Requests:
                 request.settle(error=error)
 
     def received(self, event: CoreEvent) -> None:
-        """Settle the request that this event answers, or pass it on."""
         request = self._started.pop(event.token, None) if isinstance(event, Reply) else None
         if request is not None and isinstance(event, Reply):
             request.settle(event.payload)
@@ -85,7 +77,6 @@ class Requests:
             self._on_message(event)
 
     def connection_lost(self) -> None:
-        """Fail the requests that are under way."""
         started, self._started = self._started, {}
         for request in started.values():
             request.settle(error=ConnectFailed("the connection ended before the answer"))

@@ -38,12 +38,7 @@ class Role:
     def start(self, target: Callable[[], object], wait: bool) -> bool:
         """Start a thread for ``target()``, unless there is one, or a fork goes on.
 
-        Args:
-            target: calls ``run``.
-            wait: for another call of this that goes on.
-
-        Returns:
-            Whether there is one, or will be after the fork.
+        Return whether there is one, or will be after the fork. With `wait`, another such call is waited for.
         """
         ending, queue = self._ending, self._queue
         # Between the two hooks of a fork no thread may be started. And a log call in a destructor or signal
@@ -92,12 +87,7 @@ class Role:
         return True
 
     def run(self, step: Callable[[], bool], at_end: Callable[[], object]) -> None:
-        """Have the role in this thread, and deliver.
-
-        Args:
-            step: delivers for a while; returns False, without doing that, when draining is over.
-            at_end: called then.
-        """
+        """Have the role in this thread, and deliver by ``step()``; once that returns False, ``at_end()``."""
         ending = self._ending
         with self._lock:
             self.ident = threads.get_ident()

@@ -22,6 +22,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from logclient import threads
 from logclient._ext.inflight import InflightBatches
@@ -84,7 +85,7 @@ class Sender:
             full_bytes=batch_bytes,
         )
         self._batches = [InflightBatches(self.queue)]
-        self._beginning: dict[int, threads.RLock] = {}  # by process
+        self._beginning: dict[int, Any] = {}  # by process
         found = weakref.ref(self)  # an application that holds a delivery keeps no client alive
         self._callbacks = CallbackThread(
             setup.log.warn_limited, lambda: None if (sender := found()) is None else sender.engine.submissions
@@ -106,7 +107,6 @@ class Sender:
 
     @property
     def waiter(self) -> Waiter:
-        """What waits for this sender."""
         return Waiter(self)
 
     @property
@@ -116,17 +116,14 @@ class Sender:
 
     @property
     def closed(self) -> bool:
-        """Whether no more events are taken."""
         return self.ending.closed
 
     @property
     def ended(self) -> bool:
-        """Whether the client has ended."""
         return self.ending.is_ended
 
     @property
     def running(self) -> bool:
-        """Whether a thread is the sender."""
         return self.ending.running
 
     @property
@@ -196,7 +193,6 @@ class Sender:
     def _refuse_and_drain(self) -> None:
         self.queue.close()
         self.setup.keeps_connected = False
-        self.engine.lanes.keep_connected(False)
         self._drain()
 
     def _drain(self) -> None:
@@ -239,7 +235,7 @@ class Sender:
         if not self.ending.is_open:
             return
         if self.ending.hand_over():
-            self._let_callers_deliver()
+            self.queue.needs_sender = True
             self.engine.deliver_last()
             self.ending.handed_over(time.monotonic())
             return
@@ -262,10 +258,6 @@ class Sender:
             self._drain()
         return begun
 
-    def _let_callers_deliver(self) -> None:
-        self.engine.lanes.stop_trials()
-        self.queue.needs_sender = True
-
     def undelivered(self, before: int) -> int:
         """Return how many events were given up since `given_up` was `before`, after the wait at exit.
 
@@ -277,7 +269,7 @@ class Sender:
             # Its thread is stuck in a name look-up. Later events are delivered in the call that logs them.
             stuck = engine.lanes.holds_sender
             self.ending.write_off(stuck)
-            self._let_callers_deliver()
+            self.queue.needs_sender = True
             # It touches nothing else: its events fail here, and are listed.
             left = engine.settle_stuck() if stuck else engine.last - self.queue.settled
         else:
@@ -339,7 +331,6 @@ class Sender:
     def _after_fork(self) -> None:
         """Begin anew in the child: empty queue, new engine and producer. The parent keeps its own."""
         parents = self.engine
-        self.setup.log.after_fork()
         if parents.spool is not None:
             parents.spool.abandon()
         if self.engine is not parents:  # a signal handler has logged meanwhile
@@ -363,12 +354,9 @@ class Waiter:
         self._sender = sender
 
     def until(self, done: Callable[[], bool], wait: Callable[[float], bool], timeout: float) -> bool:
-        """Wait for what the sender does; return whether it is done.
+        """Wait `timeout` seconds at most for what the sender does; return whether it is done.
 
-        Args:
-            done: returns whether it is.
-            wait: waits so many seconds at most for a thread to do it, and returns whether it is done.
-            timeout: seconds.
+        ``wait(seconds)`` waits for a thread to do it, and returns whether it is done.
         """
         sender = self._sender
         if lifecycle.cannot_wait(sender.role.ident):
@@ -552,18 +540,18 @@ class Waiter:
 
     @property
     def last(self) -> int:
-        """The sequence of the last event."""
         return self._sender.engine.last
 
     @property
     def settled(self) -> int:
-        """The sequence up to which every event has its outcome."""
         return self._sender.queue.settled
 
     @property
     def remaining(self) -> int:
-        """The number of events that were given up, or have no outcome yet."""
-        return self._sender.engine.remaining
+        sender = self._sender
+        counts = sender.queue.counters()
+        # A sender that is stuck in a name look-up ends when it comes back.
+        return int(sender.engine.given_up + counts["queued"] + counts["inflight"])
 
     def when(self, target: int, callback: Callable[[], object]) -> Callable[[], None]:
         """Call ``callback()`` once every event up to `target` has its outcome: in the sender, or here.

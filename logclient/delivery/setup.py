@@ -17,14 +17,9 @@ class Setup:
     """What an engine is made of: in a new client, and again in each forked child.
 
     Args:
-        make_core: makes a core for a producer (10 bytes).
-        transports: make links and compiled pumps: one for each endpoint, to connect to all of them at a time;
+        transports: one for each endpoint, to connect to all of them at a time;
             or one, to try them in turn, beginning with the last one that worked.
-        endpoints: where to connect.
-        config: the configuration, which has all bounds and deadlines.
         ledger: (directory, fields of its ``open`` lines) or None.
-        url: redacted, for stats and messages.
-        log: the error log; None: that of the process.
         make_replayer: makes the sender of what a dead owner left in the spool, with a function for `on_end`.
         orphan: what a dead owner left: the engine sends that, and nothing else.
         on_end: called when the client has ended, before its last callbacks have run.
@@ -38,23 +33,18 @@ class Setup:
         self,
         make_core: Callable[[bytes], Core],
         transports: list[Transport],
-        endpoints: tuple[Any, ...],
         config: Config,
         *,
         ledger: tuple[str, dict[str, Any]] | None = None,
-        url: str = "",
-        log: error_log.ErrorLog | None = None,
         make_replayer: Callable[[OrphanSpool, Callable[[], object]], Any] | None = None,
         orphan: OrphanSpool | None = None,
         on_end: Callable[[], object] = lambda: None,
     ) -> None:
         self.make_core = make_core
         self.transports = transports
-        self.endpoints = endpoints
         self.config = config
         self.ledger = ledger
-        self.url = url
-        self.log = log or error_log.process
+        self.log = error_log.process
         self.make_replayer = make_replayer
         self.orphan = orphan
         self.on_end = on_end

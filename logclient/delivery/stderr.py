@@ -14,35 +14,28 @@ TIMEOUT = 0.5
 
 PAUSE = 10.0
 
-
-class Stderr:
-    """Descriptor 2."""
-
-    def __init__(self) -> None:
-        self._not_before = 0.0
-
-    def write(self, data: bytes) -> None:
-        """Write all of it.
-
-        Raises:
-            TimeoutError: nobody reads it; the rest was not written.
-            OSError: it cannot be written.
-        """
-        end = time.monotonic() + TIMEOUT
-        if end < self._not_before:
-            raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
-        rest = memoryview(data)
-        with _opened() as fd, threads.without_sigpipe():
-            while rest:
-                if not threads.wait_ready([], [fd], max(0.0, end - time.monotonic())):
-                    self._not_before = end + PAUSE
-                    raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
-                with suppress(BlockingIOError):
-                    rest = rest[os.write(fd, rest[: select.PIPE_BUF]) :]  # what a pipe takes at once
+_not_before = 0.0  # when it gets something again: a monotonic second
 
 
-process = Stderr()
-"""That of this process."""
+def write(data: bytes) -> None:
+    """Write all of it to descriptor 2.
+
+    Raises:
+        TimeoutError: nobody reads it; the rest was not written.
+        OSError: it cannot be written.
+    """
+    global _not_before
+    end = time.monotonic() + TIMEOUT
+    if end < _not_before:
+        raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+    rest = memoryview(data)
+    with _opened() as fd, threads.without_sigpipe():
+        while rest:
+            if not threads.wait_ready([], [fd], max(0.0, end - time.monotonic())):
+                _not_before = end + PAUSE
+                raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+            with suppress(BlockingIOError):
+                rest = rest[os.write(fd, rest[: select.PIPE_BUF]) :]  # what a pipe takes at once
 
 
 @contextmanager

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient.config.common import Config
     from logclient.delivery.books import Books
+    from logclient.delivery.ending import Ending
 
 
 class Trials:
@@ -29,7 +30,7 @@ class Trials:
         config: Config,
         endpoints: int,
         books: Books,
-        exiting: bool,
+        ending: Ending,
     ) -> None:
         self.deadline = FOREVER
         """The monotonic second from which other events go before trials."""
@@ -37,12 +38,10 @@ class Trials:
         self._in_flight = in_flight
         self._books = books
         self._diagnostics = books.diagnostics
-        self.stopped = exiting
-        """Whether other events go before trials, because the process ends."""
+        self._ending = ending
 
     @property
     def suspects(self) -> int:
-        """Events in quarantine."""
         return len(self.isolation.suspects)
 
     @property
@@ -51,11 +50,13 @@ class Trials:
         return int(self._in_flight.waiting + self._in_flight.queue.queued[0])
 
     def _allowed(self, now: float, others: int) -> bool:
-        """Return whether there is time for trials; towards the end, `others` go before the suspects."""
-        return not others or (now < self.deadline and not self.stopped)
+        """Return whether there is time for trials.
+
+        Towards the end, and while callers wait for what they log, `others` go before the suspects.
+        """
+        return not others or (now < self.deadline and not self._ending.callers_deliver)
 
     def connected(self) -> None:
-        """Decide the purpose of a new connection."""
         now = time.monotonic()
         self._forget_settled()
         others = self.unsent
@@ -75,7 +76,6 @@ class Trials:
 
     @property
     def reserve(self) -> int:
-        """How many events of the queue are to be kept back as controls."""
         return self.isolation.reserve() if self._allowed(time.monotonic(), self.unsent) else 0
 
     def hold_back(self, events: int) -> None:

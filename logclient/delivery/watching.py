@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Settlement", "Watcher"]
 
 LARGEST = 65_536
-"""Settlements, and errors, that wait for a call; later ones are left out and counted."""
+"""Settlements, and errors, that wait for a call; later ones are left out."""
 
 BODIES = 16 << 20
 """Bytes of bodies that wait for a call; later ones are left out."""
@@ -50,16 +50,11 @@ class Settlement(NamedTuple):
 
 
 class Watcher:
-    """Tells the functions of one client.
-
-    Attributes:
-        omitted: settlements, lost events and errors that were left out because too many waited.
-    """
+    """Tells the functions of one client, those that it has."""
 
     def __init__(self, config: Config, callbacks: CallbackThread) -> None:
         self._config = config
         self._callbacks = callbacks
-        self.omitted = 0
         self._lock = threads.RLock()
         self._settled: list[Settlement] = []
         self._lost: list[Settlement] = []
@@ -72,9 +67,8 @@ class Watcher:
         if self._config.on_delivery is not None:
             self._add(self._settled, [*outcomes])
 
-    def lost(self, events: list[Settlement], omitted: int) -> None:
-        """Tell of events that were lost, and of how many more."""
-        self.omitted += omitted
+    def lost(self, events: list[Settlement]) -> None:
+        """Tell of events that were lost."""
         if self._config.on_drop is not None:
             with self._lock:
                 self._bytes += sum(len(one.body or b"") for one in events)
@@ -91,9 +85,7 @@ class Watcher:
         if not some:
             return
         with self._lock:
-            room = max(0, LARGEST - len(to))
-            self.omitted += max(0, len(some) - room)
-            to += some[:room]
+            to += some[: max(0, LARGEST - len(to))]
             if self._queued:
                 return
             self._queued = True

@@ -122,7 +122,7 @@ class Ledger:
         if not self.is_ours:
             self._begin_anew()
         if not self._locked:
-            # By this lock ``push`` sees that the process lives. It has the lock itself for a moment.
+            # By this lock ``push`` sees that the process lives. ``push`` takes it for a moment, too.
             with suppress(OSError):
                 flock(self.fd, LOCK_EX | LOCK_NB)
                 self._locked = True

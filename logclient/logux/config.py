@@ -83,7 +83,7 @@ def _header_of(name: str, given: Any) -> Secret:
             raise ValueError(f"{name}: {error}") from None
         return _header_value(name, inner.reveal())
 
-    return Secret(_header_value(name, inner.reveal()) if inner.is_known else None, read=read, key=inner)
+    return Secret(_header_value(name, inner.reveal()) if inner.is_known else None, read=read)
 
 
 def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
@@ -111,7 +111,7 @@ def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
         secret_ = _header_of(name, given)
         if isinstance(value, str) and value.startswith(("env:", "file:")):
             read = partial(_header_of_lines, value, name)
-            secret_ = Secret(secret_.reveal(), read=read, key=(value, lower))
+            secret_ = Secret(secret_.reveal(), read=read)
         found[lower] = (name, secret_)
     if sum(len(name) + len(content.reveal()) for name, content in found.values()) > _MAX_HEADER_BYTES:
         raise ValueError(f"must have {_MAX_HEADER_BYTES} bytes together at most")

@@ -22,6 +22,7 @@ class Spans:
     """Finds the active span, for `Encoder`, and with `service` what its resource says about the service.
 
     OpenTelemetry's context is in the context variable `variable`; if that is None, `context` returns it.
+    `service` may change: the encoder asks anew after ``set_fields``.
     """
 
     def __init__(self, service: bool) -> None:
@@ -30,7 +31,7 @@ class Spans:
         except ImportError:
             raise MissingExtra("opentelemetry", "opentelemetry") from None
         self._trace = trace
-        self._service = service
+        self.service = service
         self._last: tuple[Any, Fields] = (None, ())
         self.context = context.get_current
         # Not public, so any other shape of it will do: then `context` is called.
@@ -47,7 +48,7 @@ class Spans:
             ids = span.get_span_context()
             if not ids.is_valid:
                 return None
-            service = self._service_of(span) if self._service else ()
+            service = self._service_of(span) if self.service else ()
             return self._trace.format_trace_id(ids.trace_id), self._trace.format_span_id(ids.span_id), service
         except Exception:
             return None

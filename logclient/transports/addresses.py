@@ -95,7 +95,7 @@ class _Race:
     def winner(self) -> Lookup:
         """Return the endpoint that answers first, and as the first of its `addresses` the one that did.
 
-        An address that is alone is not asked.
+        A single address is returned without an attempt to connect to it, and of datagrams the first one is.
         """
         attempt, running = self._attempt, self._running
         resolved_by = time.monotonic() + (self._timeout or RESOLVED)

@@ -54,7 +54,6 @@ class Tcp(Transport):
         return connect_any(endpoint, self.connect_timeout, attempt, link)
 
     def proxy_of(self, endpoint: Endpoint) -> str:
-        """Return the name of the proxy through which connections to `endpoint` go; empty: through none."""
         proxy = self._proxy
         return "" if proxy is None or proxy.excludes(endpoint) else proxy.peer
 
@@ -67,7 +66,6 @@ class Tcp(Transport):
         return link
 
     def load_pump(self) -> Callable[..., Any]:
-        """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump import TcpPump
 
         return TcpPump

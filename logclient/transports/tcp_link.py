@@ -73,7 +73,6 @@ class TcpLink(Link):
         self._unsent = memoryview(b"")
 
     def fileno(self) -> int:
-        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def _check(self) -> None:
@@ -81,13 +80,11 @@ class TcpLink(Link):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Take these bytes; return whether the kernel has all of them and of the calls before."""
         # A copy: the core may reuse its buffer after `sent`.
         self._unsent = memoryview(b"".join((self._unsent, *buffers)))
         return self.flush()
 
     def flush(self) -> bool:
-        """Write the rest of earlier ``send`` calls; return whether nothing is left."""
         while self._unsent:
             written = self._write(self._unsent)
             if not written:
@@ -97,7 +94,6 @@ class TcpLink(Link):
 
     @property
     def unsent(self) -> int:
-        """Bytes that the kernel has not taken."""
         return len(self._unsent)
 
     def _write(self, data: memoryview) -> int:
@@ -108,14 +104,12 @@ class TcpLink(Link):
             return 0
 
     def receive(self) -> bytes | None:
-        """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
         try:
             return socket_recv(self._socket.fileno(), self.identity, RECEIVE)
         except (BlockingIOError, InterruptedError):
             return None
 
     def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
-        """Return what to wait for: see `Link`."""
         fds = [self._socket.fileno()]
         return fds, fds if writable else [], FOREVER
 
@@ -123,15 +117,13 @@ class TcpLink(Link):
         """Close the socket; the kernel goes on sending the bytes it has."""
         self._socket.close()
 
+    abandon = close  # of the socket alone, whatever a subclass adds to it
+
     def detach(self) -> socket.socket:
         """Give the socket to the caller; the link cannot be used any more."""
         sock = OwnSocket(fileno=self._socket.detach())
         sock.setblocking(False)
         return sock
-
-    def abandon(self) -> None:
-        """In a forked child, close the descriptor without sending anything to the peer."""
-        self._socket.close()
 
     def __del__(self) -> None:
         # The engine keeps its link to the end of the process, so that there is no leak to warn of.

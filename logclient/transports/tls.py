@@ -209,7 +209,6 @@ class Tls(Tcp):
         return wrap
 
     def load_pump(self) -> Callable[..., Any]:
-        """Import the factory of the compiled pump; see `Transport`."""
         if self._library is None:
             raise ImportError(self._why)
         return self._kinds[2]

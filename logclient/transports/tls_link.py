@@ -135,7 +135,6 @@ class TlsLink(TcpLink):
         return self._explain(error)
 
     def receive(self) -> bytes | None:
-        """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
         self._check()
         # A record (16 KiB) is always read completely, so no data waits in the library unseen by `wait`.
         self._writes_first = False
@@ -163,7 +162,6 @@ class TlsLink(TcpLink):
         return error
 
     def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
-        """Return what TLS has to wait for: see `Link`."""
         return super().waits_for((writable and not self._reads_first) or self._writes_first)
 
     def close(self, flush_for: float = 0.0) -> None:
@@ -182,7 +180,6 @@ class CompiledTlsLink(TlsLink):
     _failure: OSError | None = None
 
     def flush(self) -> bool:
-        """Write the rest of earlier ``send`` calls; return whether the kernel has all of it."""
         if not super().flush():
             return False
         try:
@@ -191,7 +188,6 @@ class CompiledTlsLink(TlsLink):
             raise self._reason_of(error) from None
 
     def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
-        """Return what TLS has to wait for: see `Link`."""
         reads, writes = self.tls_socket.waits_for(writable)
         fds = [self.tls_socket.fileno()]
         return fds if reads else [], fds if writes else [], 0.0 if self.tls_socket.has_unread else FOREVER

@@ -85,9 +85,7 @@ class UdpLink(TcpLink):
         if self._queue is not None:
             self._queue.close()
 
-    def abandon(self) -> None:
-        """In a forked child, close the descriptors."""
-        self.close()
+    abandon = close
 
     def receive(self) -> bytes | None:
         """Return a datagram behind its head, or None when there is none."""
@@ -125,7 +123,6 @@ class Udp(Transport):
         return first_address(endpoint, socket.SOCK_DGRAM, make, attempt, 0.0)
 
     def load_pump(self) -> Callable[..., Any]:
-        """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump import UdpPump
 
         return UdpPump

@@ -73,12 +73,7 @@ class WebSocketLink(Link):
         self._broken: OSError | None = None  # the last write failed; reported after the received messages
 
     def facts(self) -> dict[str, Any]:
-        """Describe the protection of the connection: see the link below."""
         return self.inner.facts()
-
-    def fileno(self) -> int:
-        """Return the descriptor of the link below."""
-        return self.inner.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Take these bytes as one text message; False: no more before ``flush`` returns True."""
@@ -185,7 +180,6 @@ class WebSocketLink(Link):
         self.inner.close()
 
     def abandon(self) -> None:
-        """In a forked child, close the descriptor without sending anything to the peer."""
         self.inner.abandon()
 
 
@@ -205,7 +199,6 @@ class WebSocket(Transport):
         self._token: Secret | None = config.token
 
     def load_pump(self) -> Callable[..., Any]:
-        """Import the factory of the compiled pump, over that of the carrier; see `Transport`."""
         if self._extensions and not LINKED:
             raise ImportError("deflate=on needs a build that is linked to zlib")
         carrier = self._carrier.load_pump()
@@ -232,7 +225,6 @@ class WebSocket(Transport):
         return self._carrier.connect_any(endpoint, attempt, link)
 
     def proxy_of(self, endpoint: Endpoint) -> str:
-        """Return the name of the proxy through which connections to `endpoint` go; empty: through none."""
         return self._carrier.proxy_of(endpoint)
 
     def _open(

@@ -135,11 +135,9 @@ class ZmqLink(Link):
         self._pid = os.getpid()
 
     def facts(self) -> dict[str, Any]:
-        """Describe the protection of the connection."""
         return {"mechanism": self.tls} if self.tls else {}
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Give these messages to ZeroMQ; return whether it took all of them and of the calls before."""
         for buffer in buffers:
             view = memoryview(bytes(buffer))
             end = 0
@@ -151,11 +149,9 @@ class ZmqLink(Link):
 
     @property
     def unsent(self) -> int:
-        """Bytes of messages that ZeroMQ has not taken."""
         return sum(4 + len(frame) for frames in self._unsent for frame in frames)
 
     def flush(self) -> bool:
-        """Give ZeroMQ the rest of earlier ``send`` calls; return whether nothing is left."""
         done = 0
         try:
             for frames in self._unsent:
@@ -182,7 +178,6 @@ class ZmqLink(Link):
         return True
 
     def receive(self) -> bytes | None:
-        """Return the messages that have arrived: None when there are none, ``b""`` when the peer closed."""
         found = bytearray()
         while self.reads and len(found) < RECEIVE // 2:
             try:
@@ -405,7 +400,6 @@ class Zmq(Transport):
                 failed = True
 
     def load_pump(self) -> Callable[..., Any]:
-        """Import the factory of the compiled pump; see `Transport`."""
         from zmq.backend import cython
 
         from logclient._ext.pump import ZmqPump

@@ -284,6 +284,36 @@ class TestThreads:
         with Collector() as collector, Refusing() as dead:
             asyncio.run(main(collector.port, dead.url))
 
+    def test_a_loop_after_one_that_stopped_gets_its_outcomes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first loop stops before it asks for its outcome. The second one starts the missing sender."""
+        short = ["can't start new thread"]
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if short and thread.name.startswith("logclient"):
+                raise RuntimeError(short[0])
+            start(thread)
+
+        monkeypatch.setattr(aio, "CHECK", 0.02)
+
+        async def main(client: AsyncClient) -> Outcome:
+            second = asyncio.ensure_future(client.submit({"n": 2}))
+            await asyncio.sleep(0)
+            short.clear()
+            return await asyncio.wait_for(second, PATIENCE)
+
+        with Collector() as collector:
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            client = AsyncClient(url(collector.port))
+            loop = asyncio.new_event_loop()
+            first = loop.create_task(client.submit({"n": 1}))
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            assert asyncio.run(main(client)) == Outcome("acked")
+            assert loop.run_until_complete(first) == Outcome("acked")
+            loop.close()
+            assert client.client.close(PATIENCE) == 0
+
     def test_refused_events_never_stop_the_loop(self) -> None:
         """An outcome that is there at once needs no callback and lets other tasks run."""
 

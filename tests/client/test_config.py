@@ -150,7 +150,7 @@ class TestEndpoints:
         one = parse(f"lumberjack://{places}?{query}")
         assert one.endpoints == tuple(endpoints)
         assert one.ledger == (None if ledger == "none" else os.path.join(os.getcwd(), ledger))
-        assert parse(one.redacted) == one
+        assert vars(parse(one.redacted)) == vars(one)
 
 
 class TestOptions:
@@ -175,7 +175,7 @@ class TestOptions:
         other = one.replace(endpoints=(("h", 1),), silence=1.0)
         assert (other.endpoints, other.silence, other.window) == ((("h", 1),), 1.0, 5)
         assert (one.endpoints, one.silence) == ((("host", 5044),), 30.0)
-        assert other != one and other.replace(endpoints=one.endpoints, silence=one.silence) == one
+        assert vars(other.replace(endpoints=one.endpoints, silence=one.silence)) == vars(one)
         with pytest.raises(TypeError, match="has no 'windw'"):
             one.replace(windw=5)
         with pytest.raises(AttributeError, match="cannot be changed"):
@@ -451,16 +451,16 @@ class TestLogux:
     ) -> None:
         monkeypatch.setenv("mine", "of two")
         two = "of two" if isinstance(value, dict) and value["X-Two"] == "env:mine" else "env:mine"
-        expected = (("Cookie", Secret("a=hunter2; b=1")), ("X-Two", Secret(two)))
+        expected = [("Cookie", "a=hunter2; b=1"), ("X-Two", two)]
         one = parse(self.URL, http_headers=value)
-        assert one.http_headers == expected
+        assert [(name, content.reveal()) for name, content in one.http_headers] == expected
         assert "Cookie" in repr(one) and "hunter2" not in repr(one) + repr(one.options)
         if isinstance(value, str):
             monkeypatch.setenv("TEST_HEADERS", value)
             (tmp_path / "headers").write_text(value)
             for place in ("env:TEST_HEADERS", f"file:{tmp_path / 'headers'}"):
                 one = parse(f"{self.URL}?http_headers={place}")
-                assert one.http_headers == expected
+                assert [(name, content.reveal()) for name, content in one.http_headers] == expected
                 assert "headers=***" in one.redacted and "hunter2" not in repr(one)
 
     @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ class TestLogux:
     def test_the_token_is_a_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TEST_TOKEN", "hunter2")
         one = parse(f"{self.URL}?token=env:TEST_TOKEN")
-        assert one.token == Secret("hunter2")
+        assert one.token.reveal() == "hunter2"
         assert "hunter2" not in repr(one) + one.redacted + repr(one.options)
         assert "must not be written in a URL" in error_message(f"{self.URL}?token=hunter2")
 
@@ -555,7 +555,7 @@ class TestEnvironment:
             url = f"{scheme}://host{'/shop-test' if row.protocol == 'logjam' else ''}"
             found = parse(url)
             if name not in READ:
-                assert found == parse(url, environ={})
+                assert vars(found) == vars(parse(url, environ={}))
             elif name in found.given:
                 assert found.given[name] == f"LOGCLIENT_{name.upper()}"
 
@@ -567,7 +567,7 @@ class TestEnvironment:
         assert not parse(URL, listen=True).given
         for name in READ:
             monkeypatch.setenv(f"LOGCLIENT_{name.upper()}", "")
-        assert parse(URL) == parse(URL, environ={})
+        assert vars(parse(URL)) == vars(parse(URL, environ={}))
 
     def test_the_url_may_be_a_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGCLIENT_URL", "lumberjack://a:1,b?window=5&inflight=3")
@@ -600,7 +600,7 @@ class TestEnvironment:
         tmp_path.joinpath("token").write_text("hunter3\n", encoding="utf-8")
         for place, value in (("env:TEST_TOKEN", "hunter2"), (f"file:{tmp_path / 'token'}", "hunter3")):
             monkeypatch.setenv("LOGCLIENT_URL", f"logux://host?token={place}")
-            assert parse().token == Secret(value)
+            assert parse().token.reveal() == value
         monkeypatch.setenv("LOGCLIENT_URL", "logux://host?token=hunter2")
         text = error_message(None)
         assert text.startswith("LOGCLIENT_URL: token: must not be written in a URL or a variable; give")
@@ -702,12 +702,10 @@ class TestSecrets:
         ):
             assert one.tls_password is not None
             assert one.tls_password.reveal() == "hunter2"
-            assert one.tls_password == Secret("hunter2")
             assert one.path == "/some path"
             assert one.endpoints == (("host", 1),)
             for shown in (repr(one), str(one), f"{one}", one.redacted, repr(one.options)):
                 assert "hunter2" not in shown
-            assert hash(one.tls_password) == hash(Secret("hunter2"))
         assert parse(f"{tls}?tls_password=env:TEST_SECRET").redacted.endswith("?tls_password=***")
 
     def test_invalid_secrets_are_refused(

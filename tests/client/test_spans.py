@@ -242,6 +242,21 @@ class TestOption:
         logclient.connect("lumberjack://h").close()
 
 
+@pytest.mark.parametrize("options", [{}, {"before_send": dict}])
+def test_another_service_takes_the_place_of_the_resources(options: dict[str, Any]) -> None:
+    with Collector(keep=True) as server:
+        with logclient.connect(server.url, opentelemetry=True, service="cart", **options) as client:
+            with TRACER.start_as_current_span("s"):
+                client.send("one")
+                for service in (None, "till", None):
+                    client.reconfigure(service=service)
+                    client.send("another")
+            assert client.flush(PATIENCE) == 0
+        events = [dotted(event) for event in server.events(4, PATIENCE)]
+    found = [{name: event[name] for name in SERVICE if name in event} for event in events]
+    assert found == [{"service.name": "cart"}, SERVICE, {"service.name": "till"}, SERVICE]
+
+
 @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
 def test_every_way_of_sending_has_the_span(scheme: str) -> None:
     server: Any = Collector(keep=True)

@@ -104,23 +104,21 @@ class Rig:
         self.received: list[Any] = []
         limits = {"linger": 0.001, "backoff_min": 0.001, "backoff_max": 0.02, "batch_events": 50} | limits
         limits["window"] = limits.pop("batch_events")
-        self.limits = config_for("lumberjack").replace(**limits)  # not checked against each other
-        self.sender = Sender(
-            Parts(
-                lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),
-                [transport],
-                (self.server.endpoint,),
-                self.limits,
-                ledger=None
-                if ledger is None
-                else (
-                    private_directory(ledger, "ledger"),
-                    {"protocol": "test", "url": "test://server", "identity": "id", "host": "here"},
-                ),
-                url="test://server",
-                log=self.reporter,
-            )
+        about = {"redacted": "test://server", "endpoints": (self.server.endpoint,)}
+        self.limits = config_for("lumberjack").replace(**about, **limits)  # not checked against each other
+        parts = Parts(
+            lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),
+            [transport],
+            self.limits,
+            ledger=None
+            if ledger is None
+            else (
+                private_directory(ledger, "ledger"),
+                {"protocol": "test", "url": "test://server", "identity": "id", "host": "here"},
+            ),
         )
+        parts.log = self.reporter
+        self.sender = Sender(parts)
         self.producer, self.waiter = Producer(self.sender), self.sender.waiter
         self.peer = Peer(self.sender)
         self.peer.on_message(self.received.append)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from logclient._ext.queue import EventQueue
 from logclient.delivery import outcomes
-from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
+from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome, Submissions
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import silent
 from tests.support.forks import needs_fork, run_in_child
@@ -108,6 +109,28 @@ def test_a_dead_callback_thread_is_replaced() -> None:
     runner.queue(second.set)
     assert second.wait(PATIENCE)
     dead[0].join(PATIENCE)
+
+
+def test_what_another_thread_has_settled_meanwhile_keeps_its_outcome() -> None:
+    """As at the end of the process: a caller fails the rest while the sender settles some."""
+
+    class Overtaken(CallbackThread):
+        def queue(self, callback: Callable[..., object], *given: Any) -> None:
+            other = threading.Thread(target=submissions.fail_rest)
+            other.start()
+            other.join(PATIENCE)
+            super().queue(callback, *given)
+
+    runner = Overtaken(lambda kind, text: None)
+    submissions = Submissions(EventQueue(), 10, runner, lambda: None)
+    deliveries = [Delivery(0, runner) for _ in range(3)]
+    assert [submissions.push(b"{}", 2, 0, delivery) for delivery in deliveries] == [1, 2, 3]
+    ran = threading.Event()
+    deliveries[0].add_done_callback(lambda delivery: ran.set())
+    submissions.settle([(1, 2, "acked", "")])
+    found = [delivery.result(0) for delivery in deliveries]
+    assert found == [Outcome("acked"), Outcome("failed", "closed"), Outcome("failed", "closed")]
+    assert not submissions.deliveries and ran.wait(PATIENCE)
 
 
 # -- how many may wait ----------------------------------------------------------------------------------

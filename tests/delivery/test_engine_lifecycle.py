@@ -1060,7 +1060,7 @@ def test_a_core_without_commands_refuses_them(build: Make, setup: Setup) -> None
 
 @needs_fork
 def test_a_child_has_locks_of_its_own() -> None:
-    locks: dict[int, threads.RLock] = {}
+    locks: dict[int, Any] = {}
     taken, over = threading.Event(), threading.Event()
 
     def hold() -> None:

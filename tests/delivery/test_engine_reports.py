@@ -29,6 +29,7 @@ from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, acknowledge, silent
 from tests.support.configs import config_for
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
@@ -179,6 +180,30 @@ def test_own_errors_reach_only_foreign_handlers(server: MemoryServer, capsys: An
         server.up()
         ours.close()
     assert capsys.readouterr().err == ""
+
+
+@needs_fork
+def test_a_child_writes_lines_though_a_thread_of_its_parent_did(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where no sender notices the fork, as with the URL ``none:``."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(str):
+        def __hash__(self) -> int:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+            return str.__hash__(self)
+
+    client = logclient.connect("none:")
+    writer = threading.Thread(target=client.warn_limited, args=(Slow("slow"), "said by the parent"))
+    writer.start()
+    try:
+        assert begun.wait(PATIENCE)
+        run_in_child(lambda: client.warn_limited("quick", "said by the child"))
+    finally:
+        go_on.set()
+        writer.join(PATIENCE)
+    said = capfd.readouterr().err.splitlines()
+    assert {"logclient: said by the parent", "logclient: said by the child"} <= set(said)
 
 
 def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

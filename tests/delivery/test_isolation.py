@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
+from logclient.delivery.ending import Ending
 from logclient.delivery.isolation import (
     CERTAIN,
     CONTROL,
@@ -219,7 +220,7 @@ def test_an_event_that_is_too_long_under_way_is_set_aside_and_not_condemned() ->
 
 def test_a_break_while_several_events_move_says_nothing() -> None:
     books: Any = SimpleNamespace(diagnostics=None)
-    trials = Trials(InflightBatches(EventQueue()), CONFIG, 1, books, False)
+    trials = Trials(InflightBatches(EventQueue()), CONFIG, 1, books, Ending(1.0))
     for moving, limit in ((True, 0), (False, 8)):
         for _ in range(3):
             trials.connected()

@@ -134,7 +134,7 @@ class TestRefusals:
                 client.reconfigure(**{"fields": {"a": 2}, **change} if "fields" not in change else change)
             if "cannot change" in rule:
                 assert str(caught.value).endswith(": make a new client, then close the old one")
-            assert client.config == before
+            assert client.config is before
             assert b'"a":1' in client.encoder.encode({})[0]
 
     def test_options_that_are_not_named_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:

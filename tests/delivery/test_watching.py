@@ -110,10 +110,9 @@ def test_a_slow_function_bounds_memory_and_delays_nobody(monkeypatch: pytest.Mon
         assert client.flush(PATIENCE) == 0 and entered.wait(PATIENCE)
         for n in range(20):
             client.submit({"n": n}).result(PATIENCE)  # or the outcomes of two could come as one
-        watcher = client._sender.engine.books.watcher
-        wait_until(lambda: watcher.omitted == 15)
         go_on.set()
-    assert [len(some) for some in calls] == [1, 5]
+    # The outcome of the last event may come to the function as late as after its second call.
+    assert [len(some) for some in calls[:2]] == [1, 5] and sum(map(len, calls)) <= 7
 
 
 @examples(50)
@@ -129,7 +128,7 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
     lost = [one for one in expected if one.status in ("failed", "dropped")]
     for one in (watcher, alone):
         one.settled(expected)
-        one.lost(lost, 0)
+        one.lost(lost)
     assert thread.wait_for_all(float("inf")) == 0
     assert delivered == expected and all(one.events == 2 for one in delivered)
     assert dropped == alone_dropped == lost
@@ -153,7 +152,7 @@ def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
     one = Settlement("ab", 1, 1, "failed", "closed")
     thread.queue(go_on.wait, PATIENCE)
     watcher.settled([one])
-    watcher.lost([one], 0)
+    watcher.lost([one])
     watcher.failed("one")
     watcher.failed("two")
     go_on.set()
@@ -172,10 +171,10 @@ def test_bodies_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Settlement("ab", 1, 1, "dropped", "overflow", body)
     thread.queue(go_on.wait, PATIENCE)
     for _ in range(3):
-        watcher.lost([one], 0)
+        watcher.lost([one])
     go_on.set()
     assert thread.wait_for_all(float("inf")) == 0
-    watcher.lost([one], 0)
+    watcher.lost([one])
     assert thread.wait_for_all(float("inf")) == 0
     assert [one.body for one in dropped] == [body, body, None, body]
 

@@ -273,10 +273,10 @@ AWAY = {
 """,
     "a second call while a server says nothing": """
     def child():
-        from logclient.delivery.lifecycle import _registered
+        from logclient.delivery.lifecycle import _state
         work()
         threading.Thread(target=lambda: os._exit(5), daemon=True).start()
-        while _registered.get("delivering") != os.getpid():
+        while _state.get("delivering_pid") != os.getpid():
             time.sleep(0.001)
     with socket.create_server(("127.0.0.1", 0)) as server:
         os.environ["LOG_URL"] = f"lumberjack://127.0.0.1:{server.getsockname()[1]}?atexit_timeout=1h"

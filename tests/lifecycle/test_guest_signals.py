@@ -300,7 +300,7 @@ link = kind(config).connect(config.endpoints[0], Attempt())
 link.send([b"x" * 100])
 link.flush()
 poll = select.poll()
-poll.register(link.fileno(), select.POLLHUP)
+poll.register(getattr(link, "inner", link).fileno(), select.POLLHUP)
 assert poll.poll(PATIENCE * 1000), "no reset"
 for n in range(times):
     try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -532,6 +534,42 @@ def test_damaged_heads_journals_and_locks_are_refused_or_read(
             orphan.lock.write_bytes(lock)
             assert not orphan.check(SEQUENCES)
     assert refused > (10 if boot == "this" else 0)
+
+
+@contextmanager
+def _descriptors_left(count: int) -> Iterator[None]:
+    """Let this process open so many descriptors more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + count, before[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for fd in taken[len(taken) - count :]:
+            os.close(fd)
+        del taken[len(taken) - count :]
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in taken:
+            os.close(fd)
+
+
+def test_a_shortage_of_descriptors_leaves_no_file_of_a_log_open(original: Original, tmp_path: Path) -> None:
+    boot = bytes(range(16))
+    orphan = OrphanSpool(tmp_path / "orphan", original, boot=boot)
+    for number in range(1, 4):
+        orphan.write(Path(orphan.files.log_path(number)), bytearray(original.log), boot)
+    assert orphan.files.lock()
+    before = os.listdir("/proc/self/fd")
+    for count in range(1, 4):
+        with _descriptors_left(count), pytest.raises(OSError, match="Too many open files"):
+            read_orphan(orphan.files, owner_files.boot_id(), None)
+        assert os.listdir("/proc/self/fd") == before
+    orphan.files.unlock()
+    assert not orphan.check(SEQUENCES)
 
 
 def _blocks(log: bytes) -> list[int]:

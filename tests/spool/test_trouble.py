@@ -19,7 +19,7 @@ import logclient
 from logclient.delivery.spool import owner, owner_files, replay
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE, wait_until
-from tests.support.tmpfs import mounted
+from tests.support.tmpfs import mounted, on_btrfs
 
 MIB = 1 << 20
 SEGMENT = 4 * MIB + 4096
@@ -141,6 +141,27 @@ def test_file_systems_that_are_unsafe_are_refused(
     with Scene(tmp_path) as scene:
         _assert_refused(scene, kind.partition(".")[0], capfd)
         assert list(scene.spool.iterdir()) == []
+
+
+def test_the_file_system_is_that_of_the_mount(tmp_path: Path) -> None:
+    mounts = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        mounts[before.split()[4]] = after.split()[0]
+    for place in ("/", "/proc", "/sys", "/dev/shm", str(tmp_path)):
+        path = os.path.realpath(place)
+        at = max((point for point in mounts if os.path.commonpath((point, path)) == point), key=len)
+        assert owner_files.file_system(place) == mounts[at]
+    with mounted(tmp_path / "memory") as place:
+        (place / "folder").mkdir()
+        assert owner_files.file_system(str(place / "folder")) == "tmpfs"
+
+
+def test_btrfs_is_known_though_its_subvolumes_have_devices_of_their_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Scene(tmp_path) as scene, on_btrfs(scene.spool):
+        _assert_refused(scene, "btrfs", capfd)
 
 
 def test_systems_without_a_spool_go_on_without(

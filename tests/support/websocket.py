@@ -52,7 +52,11 @@ def server_frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0
 
 def why_python() -> str:
     """Return why clients of this process use the pump in Python; empty: they do not."""
-    return transports.websocket(transports.tcp(1.0)).why_python()
+    try:
+        transports.websocket(transports.tcp(1.0)).load_pump()
+    except ImportError as error:
+        return str(error)
+    return ""
 
 
 @contextmanager

@@ -138,7 +138,7 @@ def sender_of(way: str, url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Send
     monkeypatch.setattr(UdpLink, "send_method", way)
     config = parse(url)
     transport = RecordedUdp(config)
-    sender = Sender(Setup(lambda producer: Plog(config, producer), [transport], config.endpoints, config))
+    sender = Sender(Setup(lambda producer: Plog(config, producer), [transport], config))
     return sender, transport
 
 

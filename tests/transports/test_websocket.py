@@ -455,14 +455,14 @@ class TestTheEnd:
                 while raw.link.send([b"x" * 100_000]):
                     pass
                 assert_returns(lambda: raw.link.close(0.1))
-                assert raw.link.fileno() == -1
+                assert raw.link.inner.fileno() == -1
                 thread.join(PATIENCE)
                 assert len(ends) == 1 and isinstance(ends[0], ConnectionError)
             finally:
                 over.set()
                 thread.join()
             raw.link.close(0.1)  # no harm in a second one
-            assert raw.link.fileno() == -1
+            assert raw.link.inner.fileno() == -1
 
     def test_a_close_without_a_code_is_an_ordinary_end(self) -> None:
         with RawServer() as raw:
@@ -648,7 +648,7 @@ class TestHostile:
             with assert_memory_below(MIB):
                 for _ in range(40):
                     raw.far.sendall(spree)
-                    while raw.link.receive() is None and select.select([raw.link], [], [], 0.01)[0]:
+                    while raw.link.receive() is None and select.select([raw.link.inner], [], [], 0.01)[0]:
                         raw.link.wait(0, True)
             raw.far.sendall(server_frame(PING, b"the last") + server_frame(TEXT, b"[1]"))
             assert read_message(raw.link) == b"[1]"

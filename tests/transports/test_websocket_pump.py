@@ -314,9 +314,9 @@ class TestTheEnd:
             assert far.recv(65536, socket.MSG_PEEK)
             far.sendall(b"".join(server_frame(BINARY, b"k" + n.to_bytes(8, "big")) for n in range(1, 5)))
             far.close()  # with bytes unread: a reset
-            assert select.select([link], [], [], PATIENCE)[0]
+            assert select.select([link.inner], [], [], PATIENCE)[0]
             gone = select.poll()
-            gone.register(link, 0)
+            gone.register(link.inner, 0)
             assert gone.poll(PATIENCE * 1000)
             for _ in range(10):
                 queue.push(b"event" * more)

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 class Adoption:
     """Adopts what dead owners left, one owner after the other. By one thread at a time.
 
-    Args:
-        directory: of the spool.
-        ledger: the directory of ledgers; None: there is none.
-        make_replayer: makes the sender of what a dead owner left, and has a function called at its end.
+    `make_replayer` makes the sender of what a dead owner left, and has a function called at its end.
     """
 
     def __init__(
@@ -46,10 +43,7 @@ class Adoption:
     def look(self, own: str, boot: bytes, look_again: Callable[[], object]) -> None:
         """Have the next dead owner's events sent, if there is one, and none is being adopted.
 
-        Args:
-            own: the name of the caller's own files.
-            boot: the id of this boot.
-            look_again: called when the events of that owner are sent.
+        ``look_again()`` is called when they are sent.
         """
         if self._replayer is not None:
             if not self._replayer.ended:

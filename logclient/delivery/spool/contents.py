@@ -121,7 +121,7 @@ class _Reader:
         try:
             return owner_files.Head.decode(data, magic), data, status
         except ValueError as error:
-            self.damage(path, str(error), _ALL, "newer" in str(error))
+            self.damage(path, str(error), _ALL, isinstance(error, owner_files.NewerVersionError))
             return None
 
     def read_segment(self, number: int) -> None:

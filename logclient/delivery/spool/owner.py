@@ -45,11 +45,7 @@ TRY_AGAIN = 10.0
 
 
 class Spool:
-    """The spool of one client.
-
-    Args:
-        make_replayer, ledger: see `Adoption`.
-    """
+    """The spool of one client."""
 
     def __init__(
         self,

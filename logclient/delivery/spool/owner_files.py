@@ -43,6 +43,10 @@ COPYING = frozenset(("bcachefs", "btrfs", "zfs"))
 """File systems that write a page to a new place: space that was allocated may be missing then."""
 
 
+class NewerVersionError(ValueError):
+    """A file of a spool that only a newer logclient can read; the text says why."""
+
+
 class Head(NamedTuple):
     """The head of a segment, or of a file of the log."""
 
@@ -71,7 +75,8 @@ class Head(NamedTuple):
         if order != BYTE_ORDER:
             raise ValueError("was written by a machine with another byte order")
         if found != magic or version > VERSION:
-            raise ValueError(f"has version {version}, newer than {VERSION}: a newer logclient can read it")
+            words = f"has version {version}, newer than {VERSION}: a newer logclient can read it"
+            raise NewerVersionError(words)
         if _SUM.unpack_from(data, _HEAD.size)[0] != xxh64(packed):
             raise ValueError("has a damaged head")
         if (head, size, chunk) != (HEAD, SEGMENT if magic == MAGIC else 0, CHUNK_STRUCT):
@@ -110,7 +115,6 @@ class OwnerFiles:
         return os.path.join(self.directory, f"{self.producer}.lock")
 
     def segment_path(self, number: int) -> str:
-        """Return the path of a segment."""
         return os.path.join(self.directory, f"{self.producer}.{number:06d}.seg")
 
     def create(self) -> None:
@@ -158,20 +162,16 @@ class OwnerFiles:
         os.pwrite(self._file.use(), boot, 0)
 
     def remove_segment(self, number: int) -> None:
-        """Remove a segment, if it is there."""
         with suppress(OSError):
             os.unlink(self.segment_path(number))
 
     def log_path(self, number: int) -> str:
-        """Return the path of a file of the log."""
         return os.path.join(self.directory, f"{self.producer}.{number:06d}.log")
 
     def segments(self) -> list[int]:
-        """Return the numbers of the segments that are there, rising."""
         return self._numbers("seg")
 
     def logs(self) -> list[int]:
-        """Return the numbers of the files of the log, rising."""
         return self._numbers("log")
 
     def _numbers(self, kind: str) -> list[int]:
@@ -211,13 +211,19 @@ def boot_id() -> bytes:
 
 def file_system(directory: str) -> str:
     """Return the type of the file system of a directory, such as ``ext4``; empty when it is unknown."""
-    device = os.stat(directory).st_dev
-    name = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            if before.split()[2] == name:
-                return after.split()[0]
+    # By the number of its mount: the device of a subvolume of btrfs is that of no mount.
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+                mount = next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    before, _, after = line.partition(" - ")
+                    if before.split()[0] == mount:
+                        return after.split()[0]
+    finally:
+        os.close(fd)
     return ""
 
 
@@ -242,7 +248,6 @@ class OrphanSpool(NamedTuple):
     record: Record | None  # what its ledger says
 
     def close(self) -> None:
-        """Close the descriptors; the lock stays."""
         for _, fd in self.segments:
             os.close(fd)
         self.segments.clear()
@@ -252,12 +257,7 @@ def read_orphan(files: OwnerFiles, boot: bytes, ledger: str | None) -> tuple[Orp
     """Read the heads of a dead owner's segments; after another boot, make new ones from its log.
 
     Segments that were written since this machine started are what their owner left: the page cache has them.
-    After another start, or in a copy, only what a checksum of the log confirms is used.
-
-    Args:
-        files: locked.
-        boot: of this machine.
-        ledger: the directory of ledgers; None: there is none.
+    After another start, or in a copy, only what a checksum of the log confirms is used. The files are locked.
 
     Returns:
         What it left, or None, and words about what could not be used.
@@ -327,20 +327,26 @@ def _read_heads(files: OwnerFiles) -> dict[int, tuple[Head | None, os.stat_resul
 
 
 def _read_logs(files: OwnerFiles) -> list[tuple[Head, int, int]]:
-    """Open the log's files up to the first whose head is not whole: (head, descriptor, bytes)."""
+    """Open the files of the log whose head is whole: (head, descriptor, bytes)."""
     found: list[tuple[Head, int, int]] = []
-    for number in files.logs():
-        fd = open_regular(files.log_path(number))
-        try:
-            head = Head.decode(os.pread(fd, HEAD, 0), LOG_MAGIC)
-        except ValueError as error:
+    try:
+        for number in files.logs():
+            path = files.log_path(number)
+            fd = open_regular(path)
+            try:
+                found.append((Head.decode(os.pread(fd, HEAD, 0), LOG_MAGIC), fd, os.fstat(fd).st_size))
+            except NewerVersionError as error:
+                os.close(fd)
+                raise ValueError(f"{os.path.basename(path)} {error}") from None
+            except ValueError:  # the machine ended before the first sync of this file
+                os.close(fd)
+            except BaseException:
+                os.close(fd)
+                raise
+    except BaseException:
+        for _, fd, _ in found:
             os.close(fd)
-            if "newer" in str(error):
-                for _, other, _ in found:
-                    os.close(other)
-                raise ValueError(f"{os.path.basename(files.log_path(number))} {error}") from None
-            continue  # the machine ended before its first sync
-        found.append((head, fd, os.fstat(fd).st_size))
+        raise
     return found
 
 

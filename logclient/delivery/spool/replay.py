@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 class Replay:
     """The events of a dead owner in the queue of the engine that sends them.
 
-    Args:
-        queue: empty; the events are queued there.
-        age: seconds after which an event is dropped; None: never.
+    Those that are older than `age` seconds are dropped.
 
     Attributes:
-        directory: where the files are.
         unlisted: outcomes that its ledger has not, by status and reason.
         history: all outcomes before the adoption.
     """
@@ -94,17 +91,10 @@ class Replay:
 def settle(
     orphan: OrphanSpool, pending: Ranges, expired: Ranges, last: int, damaged: bool
 ) -> tuple[dict[tuple[str, str], Ranges], History]:
-    """Find out what became of a dead owner's events.
+    """Find out what became of a dead owner's events: outcomes that its ledger has not, and all outcomes.
 
-    Args:
-        orphan: what it left.
-        pending: sequences without an outcome.
-        expired: sequences that are dropped, because they are too old.
-        last: the highest sequence that is known.
-        damaged: some events could not be read.
-
-    Returns:
-        Outcomes that its ledger has not, and all outcomes.
+    Of the sequences up to `last`, those in `pending` have no outcome, and those in `expired` are too old
+    and dropped. `damaged`: some events could not be read.
     """
     journal, record = orphan.journal, orphan.record
     complete = orphan.whole and journal.complete and not journal.unspooled and not damaged
