@@ -56,7 +56,7 @@ def resolve(given: Folder, what: str) -> str:
     text = os.fspath(given)
     if not text:  # which abspath makes the current directory
         raise ConfigError(f"{what}: must not be empty")
-    if "\0" in unquote(text):
+    if "\0" in (unquote(text) if is_url(text) else text):
         raise ConfigError(f"{what}: {redact_url(text)[:100]}: it has a zero byte, which no path has")
     if not is_url(text):
         return os.path.abspath(text)
