@@ -182,7 +182,7 @@ def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[C
         key = (head.run, head.host, head.listener, head.number, head.first_arrival)
         same = originals.setdefault(key, [])
         fits = i < len(order)
-        original = next((x for x in same[0 if fits else -1 :] if _same(x, segment)), None)
+        original = next((x for x in same if _same(x, segment)), None)
         if original is not None:
             why = f"it is a copy of {original.name}"
             left_out.append(LeftOut("copy", segment.name, why, head.protocol, False))

@@ -182,6 +182,9 @@ def find_new_producers(places: Sequence[str], before: Parts) -> Parts:
     first = order[starts_of(high[order], low[order])]
     found = Parts(now.folders, now.rows[first[first >= len(before)] - len(before)])
     for i, part in enumerate(found):
-        line = storage.read_at(part.path, "ledger", 0, _MAX_OPEN_LINE)
+        try:
+            line = storage.read_at(part.path, "ledger", 0, _MAX_OPEN_LINE)
+        except OSError as error:
+            raise storage.failure(error, part.path, "ledger") from error
         found.rows["size"][i] = line.find(b"\n") + 1
     return found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from logclient._ext.hash import xxh64
+from logclient.errors import LedgerError
 from logclient.evidence import decode
 from logclient.evidence.frames import Frame
 from logclient.evidence.segments import Segment, SegmentReader, unit_at
@@ -260,7 +261,13 @@ def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None)
         segment, protocol = by_name[row["segment"]]
         place = row["segment"], row["unit_at"]
         if place not in found:
-            unit = unit_at(segment, row["unit_at"])
+            try:
+                unit = unit_at(segment, row["unit_at"])
+            except LedgerError:
+                raise  # a server, which may fail for all of them
+            except OSError:
+                found[place] = []  # the segment was removed meanwhile
+                continue
             found[place] = [frame for frame in _frames(protocol, unit) if frame.wrong]
         if wrong := found[place]:
             frame = wrong.pop(0) if len(wrong) > 1 else wrong[0]
