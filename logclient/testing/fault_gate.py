@@ -210,7 +210,11 @@ class FaultGate(Generic[P, K, D]):
             else:
                 self._faults.withdraw(plan.delay)
         partial = 0
-        part = end if end is not None and end.fault.name == "partial-cut" else plan.partial
+        part = plan.partial
+        if end is not None and end.fault.name == "partial-cut":
+            if part is not None:  # nothing follows that part
+                self._faults.withdraw(part)
+            part = end
         if part is not None:
             partial = int(part.fault.value) or unit.size // 2
             if not 0 < partial < unit.answers:  # a part of one event cannot be acknowledged
