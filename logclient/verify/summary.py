@@ -240,7 +240,7 @@ class Summary:
 
     def _selection(self) -> dict[str, Any] | None:
         """Return what is judged and what is left out; None: everything is judged."""
-        if (fields := self.selection.to_json()) is None:
+        if self.selection == EVERYTHING:
             return None
         ledger, chosen = self.ledger, self.ledger.selected
         by_hash = ledger.shared[(ledger.shared[:, 2] != 0) & ledger.addressed[ledger.shared_by]]
@@ -251,7 +251,8 @@ class Summary:
             "events": events + len(more),
             "without_id": int(ledger.last[~ledger.addressed].sum()) + len(by_hash),
         }
-        return {**fields, "left_out": left_out}
+        since, until = self.selection
+        return {"since_us": since, "until_us": until, "runs": [], "left_out": left_out}
 
     # -- producers
 
