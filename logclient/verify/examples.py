@@ -98,7 +98,7 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
     Where an event may come in several units, `messages` has the open ones of the listener.
     """
     reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
-    find = decode.decoder(protocol)
+    spec, find = decode.wire(protocol), decode.decoder(protocol)
     for batch in reader:
         which = np.flatnonzero(batch.direction == 0)
         if messages is not None and len(which):
@@ -110,7 +110,7 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
             i = unit - batch.ordinal
             at = int(batch.offset[i])
             raw = bytes(batch.data[at : at + int(batch.length[i])])
-            frames = _frames(protocol, raw)
+            frames = list(spec.frames(raw))
             if messages is not None:
                 body = judged.payload(int(np.searchsorted(which, i)))
                 offset, begin, data = max(raw.find(body[:FRAME_BYTES]), 0), 0, raw
@@ -119,10 +119,10 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
                 events = find(batch.take(np.array([i])))
                 if within >= len(events.unit):
                     continue
-                data = decode.inflate_unit(protocol, raw)
+                data = bytes(spec.codec.expand(raw))
                 offset = int(events.offset[within])
                 body = data[offset : offset + int(events.length[within])]
-                head = decode.wire(protocol).frame_head
+                head = spec.frame_head
                 frames, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
                 shown = data[begin : min(offset + len(body), begin + FRAME_BYTES)]
             example.update(
@@ -213,10 +213,6 @@ def _is_sent(name: str, facts: LedgerFacts) -> bool:
     return p >= 0 and 1 <= int(name[20:], 16) <= int(facts.last[p])
 
 
-def _frames(protocol: str, unit: bytes) -> list[Frame]:
-    return list(decode.wire(protocol).frames(unit))
-
-
 def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
     """Return the frames around an event, outermost first, and the offset of the last one.
 
@@ -268,7 +264,7 @@ def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None)
             except OSError:
                 found[place] = []  # the segment was removed meanwhile
                 continue
-            found[place] = [frame for frame in _frames(protocol, unit) if frame.wrong]
+            found[place] = [frame for frame in decode.wire(protocol).frames(unit) if frame.wrong]
         if wrong := found[place]:
             frame = wrong.pop(0) if len(wrong) > 1 else wrong[0]
             row.update(wrong=frame.wrong, bytes_at=frame.around_at, bytes=frame.around.hex())
