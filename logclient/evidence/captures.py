@@ -331,7 +331,7 @@ def find_doubts(
                 continue  # whatever is missing arrived before any event that is judged was made
             goes_on = i == len(some) - 1 and (listed["unclosed"] or report.closed in CONTINUED)
             alone = len(own) == len(named) == 1 and "" not in named
-            if goes_on and alone and (end_us := _end_us(some)):
+            if goes_on and alone and (end_us := next((x.end_us for x in reversed(some) if x.units), 0)):
                 # A unit is written before it is acknowledged, so what is missing was not acknowledged yet.
                 [family] = named
                 end_us -= CLOCKS_US
@@ -357,11 +357,6 @@ def find_doubts(
         problems.append(Problem("other run", names, -1, why))
     ends = {family: at for family, at in ends.items() if family in every - doubtful}
     return problems, doubtful & every, disordered & every, ends
-
-
-def _end_us(reports: Sequence[SegmentReport]) -> int:
-    """Return when the last unit of a listener was received; 0: it is not known."""
-    return next((report.end_us for report in reversed(reports) if report.units), 0)
 
 
 def continuity(report: SegmentReport, previous: SegmentReport | None) -> list[Problem]:
