@@ -55,9 +55,6 @@ class ReplyPlan(NamedTuple):
     due: float = 0.0  # of the ack, monotonic seconds
 
 
-PROMPT = ReplyPlan()
-
-
 class Unit(Protocol[K, D]):
     """One whole unit of a protocol, with the operations that faults need."""
 
@@ -170,7 +167,7 @@ class FaultGate(Generic[P, K, D]):
     def admit(self, peer: P, unit: Unit[K, D], now: float) -> Decision[K, D]:
         """Decide on the next unit of a peer."""
         if not self._faults:
-            return Decision([unit.original()], unit.replies(PROMPT))
+            return Decision([unit.original()], unit.replies(ReplyPlan()))
         waiting = self._held.get(peer.number)
         plan = self._faults.plan(peer.number, paired=waiting is not None)
         if plan.connection is not None and plan.connection.fault.name == "cut-before-write":
