@@ -277,11 +277,6 @@ def _errors_named(place: str, what: str) -> Iterator[None]:
         raise failure(cause, place, what) from error
 
 
-def check_reachable(place: str, what: str) -> None:
-    """Check that this process can read what is behind a URL."""
-    _open(place, what)
-
-
 def check_writable(place: str, what: str) -> None:
     """Check that objects can be written to a URL and deleted again."""
     system, path = _open(place, what)
