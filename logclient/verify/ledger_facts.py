@@ -41,7 +41,6 @@ class Producer(NamedTuple):
     goes_on: bool  # in a part that is not here
     ended: bool  # no process writes it any more, although it has no ``close`` line
     closed: bool
-    events: int  # that are listed
     evidence: int  # index of EVIDENCE
     problems: list[str]
     mode: str  # of protocols with several: Logjam's "request" or "async"

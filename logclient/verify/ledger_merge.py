@@ -400,7 +400,6 @@ def _producer(
         ended=facts[-1]["end"] == "ended",
         pending_after=int(outside.settled[p]) if outside and more else LAST_SEQUENCE,
         closed=close is not None,
-        events=checked.listed[p],
         evidence=evidence,
         problems=problems,
         pid=first["pid"],
