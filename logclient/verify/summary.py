@@ -16,6 +16,7 @@ from logclient.errors import ExitCode
 from logclient.evidence import captures
 from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET, protocol_of
+from logclient.evidence.frames import counted
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import encodable, redact_url
@@ -40,7 +41,6 @@ from logclient.verify.verdict import (
     Service,
     Timeline,
     Verdict,
-    counted,
     sentence,
     severity,
 )

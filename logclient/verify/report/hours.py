@@ -17,9 +17,10 @@ from pyarrow import compute, parquet
 
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence import storage
+from logclient.evidence.frames import counted
 from logclient.verify import output
 from logclient.verify.report import charts, pages, tables, words
-from logclient.verify.verdict import BREAKING, Counts, Timeline, counted
+from logclient.verify.verdict import BREAKING, Counts, Timeline
 
 MAX_INTERVALS, MAX_SERVICES = 24 * 14, 50
 UNKNOWN = "not known"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from logclient.errors import ExitCode, MissingExtra
-from logclient.evidence.frames import hexdump
+from logclient.evidence.frames import counted, hexdump
 from logclient.readable import escape
 from logclient.verify.report import charts, tables, words
 from logclient.verify.report.words import clock, duration
-from logclient.verify.verdict import Verdict, counted
+from logclient.verify.verdict import Verdict
 
 try:
     import jinja2
