@@ -23,7 +23,7 @@ from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import Part
 from logclient.evidence.segments import YEAR_2255
 from logclient.evidence.selection import EVERYTHING, MAX_TIME_US, Selection
-from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE, LATE
+from logclient.verify.ledger_facts import ACKED, AFTER_END, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.worker import without_collection
 
 VERSION = 1  # of the format
@@ -63,7 +63,7 @@ def survey(
 ) -> dict[str, Any]:
     """Read what some ledger files say, but for hashes and times.
 
-    `ends` has times for some protocols: outcomes that were written then or later are `LATE`.
+    `ends` has times for some protocols: outcomes that were written then or later are `AFTER_END`.
 
     The result has tables, whose rows begin with the index of a file in the group, and as ``facts`` all else:
     ``spans``: first, last, position among all events of the group;
@@ -268,7 +268,7 @@ class LedgerReader:
             reason = self._reason(fields.get("reason"))
             at_us, end_us = _read_time(fields), self.lines.end_us
             if kind == "outcome" and end_us < MAX_TIME_US and (at_us is None or at_us >= end_us):
-                code += LATE
+                code += AFTER_END
             for first, last in seqs:
                 self.lines.outcomes.append(self.index, first, last, code, reason)
             if kind == "dropped" and at_us is not None and self.selection.place(np.int64(at_us)) == 0:

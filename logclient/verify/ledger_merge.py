@@ -23,12 +23,12 @@ from logclient.evidence.selection import EVERYTHING, Selection, time_text
 from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_facts import (
     ACKED,
+    AFTER_END,
     DROPPED,
     FAILED,
     HANDED,
     HOLES,
     LAST_SEQUENCE,
-    LATE,
     OUTCOMES,
     PRODUCER_ROW,
     STOPPED,
@@ -154,8 +154,8 @@ class _Merger:
             some[name] = _by_producer(rows[complete])
             self.rows[name] = rows[~complete]
         outcomes = some["outcomes"]
-        early = outcomes[(outcomes[:, 3] > DROPPED) & (outcomes[:, 3] < LATE), :3]
-        outcomes[:, 3] %= LATE
+        early = outcomes[(outcomes[:, 3] > DROPPED) & (outcomes[:, 3] < AFTER_END), :3]
+        outcomes[:, 3] %= AFTER_END
         checked = _check(base, n, some["spans"], outcomes, some["expects_id"], some["has_id"])
         if self.twice:
             # Another hash than that in this ledger may be in the other one.

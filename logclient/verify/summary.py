@@ -65,7 +65,7 @@ PRODUCERS = pa.schema(  # of `Summary.producer_table`
 
 
 class Summary:
-    """The verdict of a tally, after `Tally.stitch` and `Tally.count_unlisted`.
+    """The verdict of a tally, after `Tally.count_unlisted`.
 
     `problems` are the reasons why captures may be incomplete, `doubtful` the protocols concerned, and
     `disordered` those of them whose units may not be in the order of arrival.

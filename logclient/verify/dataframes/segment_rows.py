@@ -54,7 +54,9 @@ def folders_of(options: Any, what: str, *names: str) -> list[str]:
     return storage.resolve_all(given, what)
 
 
-def find_series(folders: Sequence[str], protocol: str = "") -> tuple[list[Series], list[captures.LeftOut]]:
+def find_series(
+    folders: Sequence[str], protocol: str = ""
+) -> tuple[list[Series], list[captures.LeftOutFile]]:
     """Find the segments that the verifier would compare, and unreadable files whose rows no other one has."""
     found: dict[str, Series] = {}
     chosen, left_out = captures.choose(storage.expand(folders, "capture"))
@@ -157,7 +159,7 @@ class _Part(InputPartition):
     """What one task reads, and files that are only named."""
 
     series: list[Series]
-    left_out: Sequence[captures.LeftOut] = ()
+    left_out: Sequence[captures.LeftOutFile] = ()
 
 
 class SegmentRowReader(DataSourceReader):
