@@ -35,14 +35,14 @@ Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any
 
 
 def resolve(
-    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: LedgerFacts, pick: Pick | None
+    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], facts: LedgerFacts, pick: Pick | None
 ) -> dict[str, list[dict[str, Any]]]:
     """Name the examples, and add their data from the ledgers and their bytes, as in ``verdict.json``.
 
     `doubtful` are the protocols with an incomplete capture, whose unseen events are unknown. `pick` fetches
     records by listener and number; None: a capture arrived.
     """
-    find = functools.cache(packed.find)
+    find = functools.cache(facts.find)
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[int, list[_Place]] = {}  # by listener
     for word, rows in sorted(found.items()):
@@ -52,17 +52,17 @@ def resolve(
             if other:
                 example["hash"] = other
             p = find(producer) if producer else -1
-            doubt = p >= 0 and packed.families[packed.family[p]] in doubtful
+            doubt = p >= 0 and facts.families[facts.family[p]] in doubtful
             uncertain = sent and word in ("lost", "missing") and doubt
             examples = shown.setdefault("unknown" if uncertain else word, [])
             if len(examples) >= plan.examples:
                 continue
             examples.append(example)
             if p >= 0 and sequence is not None:
-                x = packed.producers[p]
+                x = facts.producers[p]
                 example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
-                example["fate"] = OUTCOMES[int(packed.outcomes_at(p, np.array([sequence], np.int64))[0])]
-                if reason := packed.reason(p, sequence):
+                example["fate"] = OUTCOMES[int(facts.outcomes_at(p, np.array([sequence], np.int64))[0])]
+                if reason := facts.reason(p, sequence):
                     example["reason"] = reason
             if hash_ is not None:
                 example |= {} if plan.by_id else {"sent_hash": f"{hash_:016x}"}
