@@ -19,13 +19,13 @@ except ImportError as error:
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from logclient.verify.dataframes import LogSource
+    from logclient.verify.dataframes.sources import LogSource
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The data source ``logclient``, see `logclient.verify.dataframes.LogSource`."""
+    """The data source ``logclient``, see `logclient.verify.dataframes.sources.LogSource`."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,10 +33,7 @@ class DefaultSource(DataSource):
         return "logclient"
 
     def _source(self) -> LogSource:
-        from logclient.evidence import require
-
-        require("pyarrow", "numpy")
-        from logclient.verify.dataframes import LogSource
+        from logclient.verify.dataframes.sources import LogSource
 
         return LogSource(self.options)
 

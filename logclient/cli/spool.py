@@ -16,6 +16,7 @@ from logclient.client import connect
 from logclient.delivery.spool import contents, owner_files
 from logclient.delivery.spool.contents import Owner
 from logclient.errors import ExitCode
+from logclient.evidence.frames import counted
 from logclient.readable import escape
 
 _LOOK_S = 0.25  # seconds between two looks at the files while they are sent
@@ -69,22 +70,18 @@ def _time(us: int) -> str:
         return ""
 
 
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def _describe(owner: Owner) -> str:
     words = [f"{owner.producer} {'alive' if owner.alive else 'dead'}"]
     if owner.version:
         words.append(f"pid {owner.pid}, {owner.mode}, version {owner.version}")
-    words.append(f"{_counted(owner.segments, 'segment')}, {owner.bytes} bytes on disk")
-    words.append(f"{_counted(owner.events, 'event')} waiting, {owner.body_bytes} bytes")
+    words.append(f"{counted(owner.segments, 'segment')}, {counted(owner.bytes, 'byte')} on disk")
+    words.append(f"{counted(owner.events, 'event')} waiting, {counted(owner.body_bytes, 'byte')}")
     if owner.oldest_us:
         words.append(f"oldest {_time(owner.oldest_us)}")
     if owner.boot == "earlier":
         words.append("from before a restart or a copy")
     if owner.damages:
-        words.append(f"{_counted(len(owner.damages), 'fault')}: see logclient spool check")
+        words.append(f"{counted(len(owner.damages), 'fault')}: see logclient spool check")
     return ", ".join(words)
 
 
@@ -103,7 +100,7 @@ def _check(arguments: argparse.Namespace) -> int:
             print(json.dumps(_facts(owner)))
     else:
         print(*(escape(damage.line) for damage in damages), sep="\n", end="\n" if damages else "")
-        print(f"{_counted(len(owners), 'owner')}, {_counted(len(damages), 'fault')}")
+        print(f"{counted(len(owners), 'owner')}, {counted(len(damages), 'fault')}")
     return ExitCode.BROKEN if damages else ExitCode.OK
 
 
@@ -135,8 +132,9 @@ def _drain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**result, "exit": int(code)}))
     else:
-        owners = _counted(len(before), "dead owner")
-        print(f"{_counted(events, 'event')} of {owners}: {rest} left" + (f" in {len(left)}" if left else ""))
+        owners = counted(len(before), "dead owner")
+        where = f" in {len(left):,}" if left else ""
+        print(f"{counted(events, 'event')} of {owners}: {rest:,} left{where}")
     if stopped:
         raise stopped
     return code
@@ -185,7 +183,7 @@ def _purge(arguments: argparse.Namespace) -> int:
     if dead and not arguments.yes:
         if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("purge: needs --yes where nobody can be asked")
-        answer = input(f"remove {_events(dead)} of {_counted(len(dead), 'owner')}? [y/N] ")
+        answer = input(f"remove {_events(dead)} of {counted(len(dead), 'owner')}? [y/N] ")
         if answer.strip().lower() not in ("y", "yes"):
             return ExitCode.BROKEN
     code = ExitCode.OK
@@ -199,10 +197,10 @@ def _purge(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps({**_facts(owner), "removed": removed}))
     if not arguments.json:
-        gone = f"{_counted(len(dead), 'owner')}, {_events(dead)} removed"
+        gone = f"{counted(len(dead), 'owner')}, {_events(dead)} removed"
         print(gone if code == ExitCode.OK else "not everything was removed")
     return code
 
 
 def _events(owners: list[Owner]) -> str:
-    return _counted(sum(owner.events for owner in owners), "event")
+    return counted(sum(owner.events for owner in owners), "event")

@@ -36,6 +36,15 @@ class Workspace:
         return found
 
 
+def keyed(rows: I64, base: int = 0) -> I64:
+    """Return rows of producer, first and last as ranges, with the producer above 48 bits of the sequence.
+
+    Ranges of many producers are then one sorted table. `base` is the producer that counts as 0.
+    """
+    ranges: I64 = rows[:, 1:3] + ((rows[:, :1] - base) << 48)
+    return ranges
+
+
 def expand(ranges: I64) -> I64:
     """Return all numbers of some ranges, one range after the other."""
     sizes = ranges[:, 1] - ranges[:, 0] + 1

@@ -25,7 +25,7 @@ _AGAIN_US = 60_000_000  # after which a client has sent again what was not ackno
 _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: its end record
 
 
-class LeftOut(NamedTuple):
+class LeftOutFile(NamedTuple):
     """A file that is not compared, with the reason."""
 
     kind: str  # "unread", "misnamed" or "copy"
@@ -87,14 +87,14 @@ class Survey(NamedTuple):
         return found
 
 
-def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
+def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOutFile]]:
     """Choose the segments below some folders to compare, by listener and number; and all that is left out.
 
     The listeners of several folders have different names, see `_name_listeners`.
     """
     places = [places] if isinstance(places, str) else places
     listed, unread = segments.list_segments(places)
-    left_out = [LeftOut("unread", one.segment, one.reason, "", True) for one in unread]
+    left_out = [LeftOutFile("unread", one.segment, one.reason, "", True) for one in unread]
 
     def read(segment: Segment) -> Header | OSError | None:
         try:
@@ -110,11 +110,11 @@ def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
     for found, header in zip(listed, storage.for_each(read, listed, remote), strict=True):
         segment = found._replace(listener=storage.display_name(found.listener))
         if isinstance(header, OSError):
-            left_out.append(LeftOut("unread", segment.name, header.strerror or str(header), "", True))
+            left_out.append(LeftOutFile("unread", segment.name, header.strerror or str(header), "", True))
             continue
         if header is None and not found.number:
             why = "its name is not <listener>-<nnnnnn>.cap, and it has no header that can be read"
-            left_out.append(LeftOut("misnamed", segment.name, why, "", True))
+            left_out.append(LeftOutFile("misnamed", segment.name, why, "", True))
             continue
         fits = header is None or (  # it is named as its header says: ``main`` or ``b.main``
             found.number == header.number and f".{found.listener}".endswith(f".{header.listener}")
@@ -167,9 +167,9 @@ def _same(a: Segment, b: Segment) -> bool:
     return storage.begin_equally(a.path, b.path, "capture", min(a.size, b.size) - _END_RECORD)
 
 
-def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
+def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[Chosen], list[LeftOutFile]]:
     kept: list[Chosen] = []
-    left_out: list[LeftOut] = []
+    left_out: list[LeftOutFile] = []
     # By what differs between all segments, except for copies and for runs with the same name.
     originals: dict[tuple[Any, ...], list[Segment]] = {}
     # The longest file first, and of files of the same length the one with the shortest name.
@@ -182,17 +182,17 @@ def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[C
         key = (head.run, head.host, head.listener, head.number, head.first_arrival)
         same = originals.setdefault(key, [])
         fits = i < len(order)
-        original = next((x for x in same[0 if fits else -1 :] if _same(x, segment)), None)
+        original = next((x for x in same if _same(x, segment)), None)
         if original is not None:
             why = f"it is a copy of {original.name}"
-            left_out.append(LeftOut("copy", segment.name, why, head.protocol, False))
+            left_out.append(LeftOutFile("copy", segment.name, why, head.protocol, False))
         elif fits:
             same.append(segment)
             kept.append(one)
         else:
             due = f"{head.listener[:200]}-{head.number:06d}.cap"
             why = f"its header names it {due}: rename it so, or to <host>.{due} if another host has that name"
-            left_out.append(LeftOut("misnamed", segment.name, why, head.protocol, True))
+            left_out.append(LeftOutFile("misnamed", segment.name, why, head.protocol, True))
     return kept, left_out
 
 
@@ -305,7 +305,7 @@ def find_doubts(
     disordered: set[str] = set()
     ends: dict[str, int] = {}
     every = set(families)
-    for one in (LeftOut(*fields) for fields in left_out):
+    for one in (LeftOutFile(*fields) for fields in left_out):
         problems.append(one.problem())
         if one.doubt:
             doubtful |= {protocol_of(one.protocol)} if decodable(one.protocol) else every
@@ -331,7 +331,7 @@ def find_doubts(
                 continue  # whatever is missing arrived before any event that is judged was made
             goes_on = i == len(some) - 1 and (listed["unclosed"] or report.closed in CONTINUED)
             alone = len(own) == len(named) == 1 and "" not in named
-            if goes_on and alone and (end_us := _end_us(some)):
+            if goes_on and alone and (end_us := next((x.end_us for x in reversed(some) if x.units), 0)):
                 # A unit is written before it is acknowledged, so what is missing was not acknowledged yet.
                 [family] = named
                 end_us -= CLOCKS_US
@@ -357,11 +357,6 @@ def find_doubts(
         problems.append(Problem("other run", names, -1, why))
     ends = {family: at for family, at in ends.items() if family in every - doubtful}
     return problems, doubtful & every, disordered & every, ends
-
-
-def _end_us(reports: Sequence[SegmentReport]) -> int:
-    """Return when the last unit of a listener was received; 0: it is not known."""
-    return next((report.end_us for report in reversed(reports) if report.units), 0)
 
 
 def continuity(report: SegmentReport, previous: SegmentReport | None) -> list[Problem]:

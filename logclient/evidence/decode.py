@@ -79,13 +79,6 @@ def find_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> 
     return others
 
 
-def find_checks(events: Events) -> npt.NDArray[np.intp]:
-    """Return the rows of test events, but for those of the decoder's producers."""
-    rows = np.flatnonzero(events.status == FOREIGN)
-    checks: npt.NDArray[np.intp] = rows[events.high[rows] >> np.uint64(32) == CHECK]
-    return checks
-
-
 def mark(events: Events, rows: npt.NDArray[np.intp], word: str) -> Events:
     """Return events with some rows that have a status of this name."""
     status = events.status.copy()
@@ -216,8 +209,3 @@ def _events(found: Any, spec: Wire) -> Events:
         {name: np.frombuffer(getattr(found, name), kind) for name, kind in spec.columns.items()},
         spec.codec.STATUS_NAMES,
     )
-
-
-def inflate_unit(protocol: str, unit: bytes) -> bytes:
-    """Return the bytes of a unit in which `Events.offset` counts."""
-    return bytes(wire(protocol).codec.expand(unit))

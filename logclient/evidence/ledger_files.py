@@ -136,11 +136,8 @@ def _ask_sizes_again(parts: Parts) -> None:
     again = np.append(parts.same_producer(), False)
     again &= np.array([storage.is_url(folder) for folder in parts.folders])[parts.rows["folder"]]
     some = Parts(parts.folders, parts.rows[again])
-
-    def ask(part: Part) -> int:
-        return storage.size_of(part.path, "ledger")
-
-    parts.rows["size"][again] = list(storage.for_each(ask, some, remote=True))
+    sizes = storage.for_each(lambda part: storage.size_of(part.path, "ledger"), some, remote=True)
+    parts.rows["size"][again] = list(sizes)
 
 
 def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str], set[str]]:
@@ -182,6 +179,9 @@ def find_new_producers(places: Sequence[str], before: Parts) -> Parts:
     first = order[starts_of(high[order], low[order])]
     found = Parts(now.folders, now.rows[first[first >= len(before)] - len(before)])
     for i, part in enumerate(found):
-        line = storage.read_at(part.path, "ledger", 0, _MAX_OPEN_LINE)
+        try:
+            line = storage.read_at(part.path, "ledger", 0, _MAX_OPEN_LINE)
+        except OSError as error:
+            raise storage.failure(error, part.path, "ledger") from error
         found.rows["size"][i] = line.find(b"\n") + 1
     return found

@@ -73,7 +73,8 @@ def push(folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None
             if tell is not None:
                 tell(file.name)
 
-    for path in _last_parts(source):
+    last_parts = {file.path.rpartition("-")[0]: file.path for file in _find(source, ".ledger")}
+    for path in last_parts.values():
         _note_end(path)
     ledgers = {file: _whole_lines(file) for file in _find(source, ".ledger")}
     known = {file.name for file in ledgers} | set(there)
@@ -85,14 +86,10 @@ def push(folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None
     for file, size in (closed | ledgers).items():
         put(file, size)
     waiting = [file.name for file in segments if file not in closed]
-    waiting += [file.name for file, size in ledgers.items() if not _has_close(file, size)]
+    for file, size in ledgers.items():
+        if not _last_line(file.read(max(size - _COPY_BYTES, 0), size)).startswith(b'{"t":"close"'):
+            waiting.append(file.name)
     return Pushed(copied, unchanged, waiting, failed)
-
-
-def _last_parts(source: str) -> Iterator[str]:
-    """Yield the last part of each ledger."""
-    files = {file.path.rpartition("-")[0]: file.path for file in _find(source, ".ledger")}
-    yield from files.values()
 
 
 def _note_end(path: str) -> None:
@@ -165,11 +162,6 @@ def _whole_lines(file: _File) -> int:
             return begin + at + 1
         end = begin
     return 0
-
-
-def _has_close(file: _File, size: int) -> bool:
-    data = file.read(max(size - _COPY_BYTES, 0), size)
-    return _last_line(data).startswith(b'{"t":"close"')
 
 
 def _last_line(data: bytes) -> bytes:

@@ -11,7 +11,7 @@ from logclient.errors import ConfigError
 CLOCKS_US = 10_000_000
 """The clocks of two machines differ by less, where the time of one decides about events of the other."""
 
-_MAX_TIME_US = 1 << 60
+MAX_TIME_US = 1 << 60  # times are below it
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -36,14 +36,9 @@ class Selection(NamedTuple):
 
     def place(self, times: Any) -> Any:
         """Return for each time of an array, as int8, -1: before the selection, 0: in it, 1: after it."""
-        after = times >= (_MAX_TIME_US if self.until_us is None else self.until_us)
-        before = times < (-_MAX_TIME_US if self.since_us is None else self.since_us)
+        after = times >= (MAX_TIME_US if self.until_us is None else self.until_us)
+        before = times < (-MAX_TIME_US if self.since_us is None else self.since_us)
         return after.astype("i1") - before
-
-    def contains(self, time_us: int) -> bool:
-        """Return whether a time is selected."""
-        low, high = self.since_us, self.until_us
-        return (low is None or time_us >= low) and (high is None or time_us < high)
 
     @property
     def phrase(self) -> str:
@@ -52,12 +47,6 @@ class Selection(NamedTuple):
         if since and until:
             return f"made from {since} to {until}"
         return f"made since {since}" if since else f"made until {until}" if until else ""
-
-    def to_json(self) -> dict[str, Any] | None:
-        """Return plain values, or None when everything is selected."""
-        if self == EVERYTHING:
-            return None
-        return {"since_us": self.since_us, "until_us": self.until_us, "runs": []}
 
 
 EVERYTHING = Selection()
@@ -90,7 +79,7 @@ def read_time(name: str, given: float | str | None) -> int | None:
             at = at.replace(tzinfo=at.tzinfo or datetime.UTC)
             return (at - _EPOCH) // datetime.timedelta(microseconds=1)
         us = round(float(given.removeprefix("@") if isinstance(given, str) else given) * 1_000_000)
-        if abs(us) < _MAX_TIME_US:
+        if abs(us) < MAX_TIME_US:
             return us
     except (ValueError, OverflowError):
         pass

@@ -56,7 +56,7 @@ def resolve(given: Folder, what: str) -> str:
     text = os.fspath(given)
     if not text:  # which abspath makes the current directory
         raise ConfigError(f"{what}: must not be empty")
-    if "\0" in unquote(text):
+    if "\0" in (unquote(text) if is_url(text) else text):
         raise ConfigError(f"{what}: {redact_url(text)[:100]}: it has a zero byte, which no path has")
     if not is_url(text):
         return os.path.abspath(text)
@@ -275,11 +275,6 @@ def _errors_named(place: str, what: str) -> Iterator[None]:
             except Exception as reason:
                 cause = reason
         raise failure(cause, place, what) from error
-
-
-def check_reachable(place: str, what: str) -> None:
-    """Check that this process can read what is behind a URL."""
-    _open(place, what)
 
 
 def check_writable(place: str, what: str) -> None:

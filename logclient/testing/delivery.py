@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
 EXAMPLES = 20  # events of each fault that an error names
-_SIGNS = {"lost": "-", "missing": "-", "dropped": "-", "unknown": "?", "unexpected": "+", "duplicated": "+"}
+_SIGNS = {"lost": "-", "missing": "-", "unknown": "?", "unexpected": "+", "duplicated": "+"}
 _BODY = 200  # characters of a body that are shown
 
 

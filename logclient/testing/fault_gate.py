@@ -55,9 +55,6 @@ class ReplyPlan(NamedTuple):
     due: float = 0.0  # of the ack, monotonic seconds
 
 
-PROMPT = ReplyPlan()
-
-
 class Unit(Protocol[K, D]):
     """One whole unit of a protocol, with the operations that faults need."""
 
@@ -170,7 +167,7 @@ class FaultGate(Generic[P, K, D]):
     def admit(self, peer: P, unit: Unit[K, D], now: float) -> Decision[K, D]:
         """Decide on the next unit of a peer."""
         if not self._faults:
-            return Decision([unit.original()], unit.replies(PROMPT))
+            return Decision([unit.original()], unit.replies(ReplyPlan()))
         waiting = self._held.get(peer.number)
         plan = self._faults.plan(peer.number, paired=waiting is not None)
         if plan.connection is not None and plan.connection.fault.name == "cut-before-write":
@@ -210,7 +207,11 @@ class FaultGate(Generic[P, K, D]):
             else:
                 self._faults.withdraw(plan.delay)
         partial = 0
-        part = end if end is not None and end.fault.name == "partial-cut" else plan.partial
+        part = plan.partial
+        if end is not None and end.fault.name == "partial-cut":
+            if part is not None:  # nothing follows that part
+                self._faults.withdraw(part)
+            part = end
         if part is not None:
             partial = int(part.fault.value) or unit.size // 2
             if not 0 < partial < unit.answers:  # a part of one event cannot be acknowledged

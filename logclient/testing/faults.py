@@ -71,9 +71,6 @@ class Plan(NamedTuple):
     keepalive: Act | None = None
 
 
-NO_FAULTS = Plan()
-
-
 class Faults:
     """The faults of one collector, by their specification (see the module): call `plan` for each unit."""
 
@@ -117,8 +114,6 @@ class Faults:
 
         The second unit of a swap (`paired`) has no other data faults and no connection faults.
         """
-        if not self.faults:
-            return NO_FAULTS
         for scope in (0, connection):
             self._units[scope] = self._units.get(scope, 0) + 1
         found: dict[str, Act] = {}

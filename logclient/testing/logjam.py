@@ -112,6 +112,7 @@ class _Producer(Peer[list[bytes]]):
     routing_id: bytes = b""
     fd: int = -1  # of its connection
     address: str = ""
+    frame: Any = None  # of the last message that it brought
 
 
 class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
@@ -456,7 +457,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             self._count_reason(answer.reason)
         if answer.message is not None:
             self._count["events"] += 1
-            self._frame = first
+            producer.frame = first
             gated = _Unit(answer.message, answer.reply, self._decoder, self._max_bytes)
             self._admit(producer, gated, now)
             return
@@ -477,11 +478,16 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         if reply.data is not None:
             self._enqueue_reply(producer, reply)
             return
-        # The connection that brought the last message is cut. A routing id may have got another one
-        # meanwhile, and a pushing producer has no routing id.
-        producer.fd = self._source(self._frame)
-        producer.address = logjam_sockets.address_of(producer.fd)
+        self._find_connection(producer)
         self._close_after_replies(producer, reply)
+
+    def _find_connection(self, producer: _Producer) -> None:
+        """Find the connection that brought the last message, so that it can be cut.
+
+        A routing id may have got another one meanwhile, and a pushing producer has no routing id.
+        """
+        producer.fd = self._source(producer.frame)
+        producer.address = logjam_sockets.address_of(producer.fd)
 
     def _close_after_replies(self, producer: _Producer, close: Reply[list[bytes]] | None = None) -> None:
         """Take nothing more from a connection, and cut it when its replies are sent."""
@@ -497,6 +503,8 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
 
     def _not_captured(self, producer: _Producer) -> None:
         producer.replies.clear()
+        if producer is self._pushers:
+            self._find_connection(producer)
         self._close_after_replies(producer)
 
     def _was_captured(self, unit: Captured) -> None:

@@ -94,11 +94,9 @@ class Consumer:
             thread.join()
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     def _serve(self, subscriber: Subscriber) -> None:

@@ -37,7 +37,6 @@ class Message(NamedTuple):
     parts: list[bytes]  # as it arrived, with the empty frame of a request
     first: int  # index of the app-env in `parts`
     meta: Meta
-    request: bool
 
     @property
     def topic(self) -> bytes:
@@ -101,7 +100,7 @@ class Device:
             meta, valid = read_meta(parts[3])
         else:
             return Answer(reason=f"frames: a message has 4, not {_counted(count)}")
-        return self._judge(Message(parts, 0, meta, request=False), valid)
+        return self._judge(Message(parts, 0, meta), valid)
 
     def _request(self, parts: list[bytes]) -> Answer:
         count = len(parts) - 1
@@ -115,7 +114,7 @@ class Device:
             if valid:
                 return Answer([name, PONG, self._host], ping=True)
             return Answer([name, REFUSED], reason="meta: not valid", ping=True)
-        answer = self._judge(Message(parts, 1, meta, request=True), valid)
+        answer = self._judge(Message(parts, 1, meta), valid)
         accepted = valid and is_app_env(name)
         return answer._replace(reply=[name, ACCEPTED if accepted else REFUSED])
 

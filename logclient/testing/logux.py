@@ -240,8 +240,8 @@ class Collector(StreamCollector[Counts, _Connection]):
             authenticate = partial(_has_token, token.encode())
         if strict_spec and isinstance(subprotocol, int):
             subprotocol = f"{subprotocol}.0.0"
-        rules = Rules(node_id, subprotocol, minimum, authenticate, judge)
-        self._rules = rules._replace(
+        self._rules = Rules(
+            node_id, subprotocol, minimum, authenticate, judge,
             types=None if types is None else frozenset(types), headers=dict(headers or {}), timeout=timeout,
             development=development, keep_log=keep_log, strict_spec=strict_spec, ping=ping,
         )  # fmt: skip

@@ -376,11 +376,9 @@ class CollectorBase(Generic[C]):
         self._wake_out.close()
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     def hold(self) -> None:

@@ -82,9 +82,9 @@ class Collector(CollectorBase[Counts]):
         host: an address to listen on; IPv6 without brackets.
         port: the UDP port; 0 picks a free one; ``port`` has it then, and a restart keeps it.
         tcp_port: the port for lines over TCP, the same way; None: no lines.
-        max_size: see `Listener`.
-        expire_time: see `Listener`.
-        allow_kill: see `Listener`.
+        max_size: bytes of all incomplete messages; one of several fragments may have a quarter of it.
+        expire_time: seconds without a new fragment after which an incomplete message is dropped.
+        allow_kill: let the command KILL end the server.
         max_line: bytes of a line.
         reply_rate: answers a second to one host that are longer than the question (STAT, ENVI); all hosts
             together get twenty times as many; 0 = no limit. The sender's address of a question may be forged.

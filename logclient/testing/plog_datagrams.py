@@ -37,7 +37,6 @@ class Batch(NamedTuple):
     times: array[int] | None = None  #: when each came, microseconds since 1970; None: now
 
     def __len__(self) -> int:
-        """Return the number of datagrams."""
         return len(self.offsets)
 
     def raw(self, row: int) -> memoryview:

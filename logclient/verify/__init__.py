@@ -14,7 +14,8 @@ from logclient.evidence import require
 from logclient.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from logclient.verify.dataframes import arrivals, decoded, events, ledger, register
+    from logclient.verify.dataframes.bodies import decoded
+    from logclient.verify.dataframes.sources import arrivals, events, ledger, register
     from logclient.verify.hourly import append
     from logclient.verify.job import run
     from logclient.verify.violation_files import violation_ids, violations
@@ -33,11 +34,11 @@ __all__ = [
 
 _MODULES = {
     "append": "hourly",
-    "arrivals": "dataframes",
-    "decoded": "dataframes",
-    "events": "dataframes",
-    "ledger": "dataframes",
-    "register": "dataframes",
+    "arrivals": "dataframes.sources",
+    "decoded": "dataframes.bodies",
+    "events": "dataframes.sources",
+    "ledger": "dataframes.sources",
+    "register": "dataframes.sources",
     "run": "job",
     "violation_ids": "violation_files",
     "violations": "violation_files",

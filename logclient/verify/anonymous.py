@@ -33,7 +33,7 @@ class AnonymousReducer:
 
     def __init__(self, task: Task, key: int) -> None:
         self.task = task
-        self.plan, self.packed, self.writer, self.times, *_ = task
+        self.plan, self.facts, self.writer, self.times, *_ = task
         self.key = key
         self.ledger = [np.empty(0, EVENT)]
         self.arrivals = FirstArrivals(("a", np.uint64), split=self._segments_of)
@@ -71,17 +71,17 @@ class AnonymousReducer:
         seen = nth < np.repeat(copies, sizes)
         owner = rows["owner"]
         marks = rows["outcome"] | rules.LISTED | seen * rules.SEEN
-        marks |= ~self.packed.whole[owner] * rules.NOT_WHOLE
-        marks |= (rows["sequence"] > self.packed.pending_after[owner]) * rules.NEW
-        if self.packed.ends:
-            settled = contained(self.packed.tables["settled"], owner, rows["sequence"])
+        marks |= ~self.facts.whole[owner] * rules.NOT_WHOLE
+        marks |= (rows["sequence"] > self.facts.pending_after[owner]) * rules.NEW
+        if self.facts.ends:
+            settled = contained(self.facts.tables["settled"], owner, rows["sequence"])
             marks |= ~settled * rules.UNSETTLED
         state = rules.RULES[marks] & rules.STATE
         extra = np.maximum(copies - sizes, 0)
-        tables = ProducerTables(self.packed.last)
+        tables = ProducerTables(self.facts.last)
 
         def count(events: npt.NDArray[Any], kind: int, n: I64 | None = None) -> None:
-            self.times.add(self.packed.family[events["owner"]], events["created_us"], kind, n)
+            self.times.add(self.facts.family[events["owner"]], events["created_us"], kind, n)
             if kind != schema.OK:
                 tables.add_places(events["owner"], events["sequence"], kind, n)
 
@@ -104,7 +104,7 @@ class AnonymousReducer:
                 ends = np.minimum(np.append(starts[1:], len(p)), starts + self.plan.examples)
                 first = expand(np.column_stack((starts, ends - 1))[: self.plan.examples])
                 examples[word] = [
-                    [self.packed.name(p_), s, None, -1, 0, 0, True, hash_, made]
+                    [self.facts.name(p_), s, None, -1, 0, 0, True, hash_, made]
                     for hash_, p_, s, _, made in some[first].tolist()
                 ]
         # Extra copies are charged to the first event of their hash.

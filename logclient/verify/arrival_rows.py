@@ -234,7 +234,8 @@ class BucketWriter:
         if not self.needs_json:
             status = np.where(events.status == decode.NOT_JSON, np.uint8(decode.NO_ID), events.status)
             events = events._replace(status=status)
-        checks = decode.find_checks(events)
+        foreign = np.flatnonzero(events.status == decode.FOREIGN)
+        checks = foreign[events.high[foreign] >> np.uint64(32) == decode.CHECK]
         if len(checks):
             events = decode.mark(events, self._without_known(events, checks), "check")
         return events

@@ -134,7 +134,10 @@ class Comparison:
         return tally
 
     def _facts(self, ends: dict[str, int]) -> LedgerFacts:
-        """Read the ledgers. `ends` has the times from which on outcomes are late, of protocols."""
+        """Read the ledgers.
+
+        `ends`: protocol -> time; an outcome written then or later may not be in the capture yet.
+        """
         ledgers, selection = self.ledgers, self.selection
         surveys = self.steps.survey(ledgers.parts, selection, ends)
         bits = self.tuning.bucket_bits

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from logclient._ext.hash import xxh64
+from logclient.errors import LedgerError
 from logclient.evidence import decode
 from logclient.evidence.frames import Frame
 from logclient.evidence.segments import Segment, SegmentReader, unit_at
@@ -34,14 +35,14 @@ Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any
 
 
 def resolve(
-    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: LedgerFacts, pick: Pick | None
+    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], facts: LedgerFacts, pick: Pick | None
 ) -> dict[str, list[dict[str, Any]]]:
     """Name the examples, and add their data from the ledgers and their bytes, as in ``verdict.json``.
 
     `doubtful` are the protocols with an incomplete capture, whose unseen events are unknown. `pick` fetches
     records by listener and number; None: a capture arrived.
     """
-    find = functools.cache(packed.find)
+    find = functools.cache(facts.find)
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[int, list[_Place]] = {}  # by listener
     for word, rows in sorted(found.items()):
@@ -51,17 +52,17 @@ def resolve(
             if other:
                 example["hash"] = other
             p = find(producer) if producer else -1
-            doubt = p >= 0 and packed.families[packed.family[p]] in doubtful
+            doubt = p >= 0 and facts.families[facts.family[p]] in doubtful
             uncertain = sent and word in ("lost", "missing") and doubt
             examples = shown.setdefault("unknown" if uncertain else word, [])
             if len(examples) >= plan.examples:
                 continue
             examples.append(example)
             if p >= 0 and sequence is not None:
-                x = packed.producers[p]
+                x = facts.producers[p]
                 example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
-                example["fate"] = OUTCOMES[int(packed.outcomes_at(p, np.array([sequence], np.int64))[0])]
-                if reason := packed.reason(p, sequence):
+                example["fate"] = OUTCOMES[int(facts.outcomes_at(p, np.array([sequence], np.int64))[0])]
+                if reason := facts.reason(p, sequence):
                     example["reason"] = reason
             if hash_ is not None:
                 example |= {} if plan.by_id else {"sent_hash": f"{hash_:016x}"}
@@ -97,7 +98,7 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
     Where an event may come in several units, `messages` has the open ones of the listener.
     """
     reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
-    find = decode.decoder(protocol)
+    spec, find = decode.wire(protocol), decode.decoder(protocol)
     for batch in reader:
         which = np.flatnonzero(batch.direction == 0)
         if messages is not None and len(which):
@@ -109,7 +110,7 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
             i = unit - batch.ordinal
             at = int(batch.offset[i])
             raw = bytes(batch.data[at : at + int(batch.length[i])])
-            frames = _frames(protocol, raw)
+            frames = list(spec.frames(raw))
             if messages is not None:
                 body = judged.payload(int(np.searchsorted(which, i)))
                 offset, begin, data = max(raw.find(body[:FRAME_BYTES]), 0), 0, raw
@@ -118,10 +119,10 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
                 events = find(batch.take(np.array([i])))
                 if within >= len(events.unit):
                     continue
-                data = decode.inflate_unit(protocol, raw)
+                data = bytes(spec.codec.expand(raw))
                 offset = int(events.offset[within])
                 body = data[offset : offset + int(events.length[within])]
-                head = decode.wire(protocol).frame_head
+                head = spec.frame_head
                 frames, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
                 shown = data[begin : min(offset + len(body), begin + FRAME_BYTES)]
             example.update(
@@ -212,10 +213,6 @@ def _is_sent(name: str, facts: LedgerFacts) -> bool:
     return p >= 0 and 1 <= int(name[20:], 16) <= int(facts.last[p])
 
 
-def _frames(protocol: str, unit: bytes) -> list[Frame]:
-    return list(decode.wire(protocol).frames(unit))
-
-
 def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
     """Return the frames around an event, outermost first, and the offset of the last one.
 
@@ -260,8 +257,14 @@ def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None)
         segment, protocol = by_name[row["segment"]]
         place = row["segment"], row["unit_at"]
         if place not in found:
-            unit = unit_at(segment, row["unit_at"])
-            found[place] = [frame for frame in _frames(protocol, unit) if frame.wrong]
+            try:
+                unit = unit_at(segment, row["unit_at"])
+            except LedgerError:
+                raise  # a server, which may fail for all of them
+            except OSError:
+                found[place] = []  # the segment was removed meanwhile
+                continue
+            found[place] = [frame for frame in decode.wire(protocol).frames(unit) if frame.wrong]
         if wrong := found[place]:
             frame = wrong.pop(0) if len(wrong) > 1 else wrong[0]
             row.update(wrong=frame.wrong, bytes_at=frame.around_at, bytes=frame.around.hex())

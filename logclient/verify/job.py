@@ -192,6 +192,7 @@ def run(
             place, found = output.prepare_folder(out)
             made += found
             if not local:
+                watch.step("starting Spark")
                 own = spark if arrived is None else arrived.sparkSession
                 jar = connector() if kafka is not None else ""
                 session = Session(master, heap=heap, packages=packages, conf=conf, spark=own, connector=jar)

@@ -17,7 +17,7 @@ from logclient.verify.schema import NEVER
 
 # Outcomes, weakest first. Where a ledger has two for one sequence, the stronger one holds.
 NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
-LATE = 8  # added to an outcome that a capture which goes on may not have yet
+AFTER_END = 8  # added to an outcome that a capture which goes on may not have yet
 OUTCOMES = ("undecided", "dropped", "failed", "handed", "acked")  # their names
 LAST_SEQUENCE = (1 << 48) - 1
 NEVER_COMPLETE = int(np.iinfo(np.int64).min)  # in place of a time: a ledger may lack any event
@@ -41,7 +41,6 @@ class Producer(NamedTuple):
     goes_on: bool  # in a part that is not here
     ended: bool  # no process writes it any more, although it has no ``close`` line
     closed: bool
-    events: int  # that are listed
     evidence: int  # index of EVIDENCE
     problems: list[str]
     mode: str  # of protocols with several: Logjam's "request" or "async"
@@ -122,7 +121,6 @@ class PackedRows:
         self.sizes = [min(PACKED_ROWS, len(rows) - low) for low in range(0, len(rows), PACKED_ROWS)]
 
     def __getitem__(self, rows: slice) -> I64:
-        """Return the rows between two indices."""
         low, high = int(rows.start), int(rows.stop)
         first = low // PACKED_ROWS
         found = [np.empty((0, self.width), np.int64)]
@@ -260,10 +258,6 @@ class LedgerFacts:
         hashed[self.shared_by[self.shared[:, 2] != 0]] = True
         files = np.unique(self.spans[hashed[self.spans[:, 0]], 4]).tolist()
         return files, int(self.rows["listed"][hashed].sum())
-
-    def owner(self, bucket: int) -> int:
-        """Return the producer of a bucket that only one has."""
-        return int(np.searchsorted(self.bases[:-1], bucket, side="right")) - 1
 
     def own_buckets(self, p: int) -> int:
         """Return how many buckets a producer has for itself; 0: it shares one, or has none."""

@@ -22,8 +22,8 @@ from logclient.evidence.arrays import I64, U64, expand, starts_of, subtract, uni
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import Part
 from logclient.evidence.segments import YEAR_2255
-from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE, LATE
+from logclient.evidence.selection import EVERYTHING, MAX_TIME_US, Selection
+from logclient.verify.ledger_facts import ACKED, AFTER_END, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.worker import without_collection
 
 VERSION = 1  # of the format
@@ -31,7 +31,6 @@ READ_BYTES = 1 << 20  # of a ledger at a time
 AHEAD = 16  # files that are opened before they are read
 STEP = 1 << 15  # events, at least, between two lines from which on a file can be read again
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
-_MAX_TIME_US = 1 << 60  # a later time is damage
 MAX_LINE = 256 << 20  # a longer line is damage
 _MAX_PROBLEMS = 20  # the most problems of one file that are named
 MAX_REASONS = 256  # the most different reasons of all files together
@@ -64,7 +63,7 @@ def survey(
 ) -> dict[str, Any]:
     """Read what some ledger files say, but for hashes and times.
 
-    `ends` has times for some protocols: outcomes that were written then or later are `LATE`.
+    `ends` has times for some protocols: outcomes that were written then or later are `AFTER_END`.
 
     The result has tables, whose rows begin with the index of a file in the group, and as ``facts`` all else:
     ``spans``: first, last, position among all events of the group;
@@ -268,11 +267,11 @@ class LedgerReader:
             code = DROPPED if kind == "dropped" else _OUTCOME_CODES[_read_text(fields["status"], "status")]
             reason = self._reason(fields.get("reason"))
             at_us, end_us = _read_time(fields), self.lines.end_us
-            if kind == "outcome" and end_us < _MAX_TIME_US and (at_us is None or at_us >= end_us):
-                code += LATE
+            if kind == "outcome" and end_us < MAX_TIME_US and (at_us is None or at_us >= end_us):
+                code += AFTER_END
             for first, last in seqs:
                 self.lines.outcomes.append(self.index, first, last, code, reason)
-            if kind == "dropped" and at_us is not None and self.selection.contains(at_us):
+            if kind == "dropped" and at_us is not None and self.selection.place(np.int64(at_us)) == 0:
                 self.lines.drops.append(self.index, at_us, _size(seqs))
         elif kind == "ids":
             ids = _read_base64(fields["ids"], 16 * _read_count(seqs, fields), "ids")
@@ -325,7 +324,7 @@ class LedgerReader:
 
     def _batch(self, fields: dict[str, Any], seqs: list[tuple[int, int]]) -> None:
         n = _read_count(seqs, fields)
-        base = _read_integer(fields["base"], "base", 1 - _MAX_TIME_US, _MAX_TIME_US - 1)
+        base = _read_integer(fields["base"], "base", 1 - MAX_TIME_US, MAX_TIME_US - 1)
         hashes = _read_base64(fields["hashes"], 8 * n, "hashes")
         deltas = np.frombuffer(_read_base64(fields["created"], 4 * n, "created"), "<i4")
         if "own" in fields:
@@ -447,7 +446,7 @@ def _read_integer(value: Any, name: str, low: int, high: int) -> int:
 def _read_time(fields: dict[str, Any]) -> int | None:
     """Return when a line was written; None: it does not say that, or what makes no sense."""
     at = fields.get("at_us")
-    return at if type(at) is int and abs(at) < _MAX_TIME_US else None
+    return at if type(at) is int and abs(at) < MAX_TIME_US else None
 
 
 def _read_text(value: Any, name: str) -> str:

@@ -16,19 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.evidence import storage
-from logclient.evidence.arrays import I64, U64, expand, overlaps, repeated, starts_of, subtract, union
+from logclient.evidence.arrays import I64, U64, expand, keyed, overlaps, repeated, starts_of, subtract, union
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import prefix_words
 from logclient.evidence.selection import EVERYTHING, Selection, time_text
 from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_facts import (
     ACKED,
+    AFTER_END,
     DROPPED,
     FAILED,
     HANDED,
     HOLES,
     LAST_SEQUENCE,
-    LATE,
     OUTCOMES,
     PRODUCER_ROW,
     STOPPED,
@@ -154,8 +154,8 @@ class _Merger:
             some[name] = _by_producer(rows[complete])
             self.rows[name] = rows[~complete]
         outcomes = some["outcomes"]
-        early = outcomes[(outcomes[:, 3] > DROPPED) & (outcomes[:, 3] < LATE), :3]
-        outcomes[:, 3] %= LATE
+        early = outcomes[(outcomes[:, 3] > DROPPED) & (outcomes[:, 3] < AFTER_END), :3]
+        outcomes[:, 3] %= AFTER_END
         checked = _check(base, n, some["spans"], outcomes, some["expects_id"], some["has_id"])
         if self.twice:
             # Another hash than that in this ledger may be in the other one.
@@ -285,38 +285,31 @@ class _Checked(NamedTuple):
 
 
 def _check(base: int, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id: I64) -> _Checked:
-    """Compare the lines of `n` producers, of which `base` is the first.
-
-    The producer is put above the 48 bits of a sequence. Ranges of many producers are then one sorted table.
-    """
+    """Compare the lines of `n` producers, of which `base` is the first."""
     if n > 1 << 14:
         raise OverflowError(f"{n} producers at once, at most {1 << 14}")
-
-    def keyed(rows: I64) -> I64:
-        keys: I64 = rows[:, 1:3] + ((rows[:, :1] - base) << 48)
-        return keys
 
     def sizes(ranges: I64) -> I64:
         return np.bincount(ranges[:, 0] >> 48, ranges[:, 1] - ranges[:, 0] + 1, n).astype(np.int64)
 
-    all_spans = keyed(spans)
-    listed, named = union(all_spans), union(keyed(has_id))
+    all_spans = keyed(spans, base)
+    listed, named = union(all_spans), union(keyed(has_id, base))
     listed_twice = repeated(all_spans)
-    unnamed = subtract(union(keyed(expects_id)), named)
+    unnamed = subtract(union(keyed(expects_id, base)), named)
     unfit = [sizes(ranges) for ranges in (listed_twice, unnamed, subtract(named, listed))]
     of_outcome = []
     reasons = [np.empty((0, 4), np.int64)]
     taken = np.empty((0, 2), np.int64)
     for code in _DECIDED:
         rows = outcomes[outcomes[:, 3] == code]
-        decided = subtract(union(keyed(rows)), taken)
+        decided = subtract(union(keyed(rows, base)), taken)
         of_outcome.append(sizes(decided))
         taken = union(np.concatenate((taken, decided)))
         if code == HANDED:
             unfit.append(sizes(subtract(taken, listed)))
         # The first of several reasons counts.
         for reason in np.unique(rows[:, 4]).tolist() if code in (FAILED, DROPPED) else ():
-            rest = subtract(decided, union(keyed(rows[rows[:, 4] == reason])))
+            rest = subtract(decided, union(keyed(rows[rows[:, 4] == reason], base)))
             counts = sizes(decided) - sizes(rest)
             decided = rest
             p = np.flatnonzero(counts)
@@ -333,7 +326,7 @@ def _check(base: int, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id
     return _Checked(
         spans,
         _by_producer(np.concatenate(reasons)),
-        sizes(keyed(spans)).tolist(),
+        sizes(keyed(spans, base)).tolist(),
         sizes(union(np.concatenate((listed, taken)))).tolist(),
         np.column_stack(of_outcome).tolist(),
         np.column_stack(unfit).tolist(),
@@ -400,7 +393,6 @@ def _producer(
         ended=facts[-1]["end"] == "ended",
         pending_after=int(outside.settled[p]) if outside and more else LAST_SEQUENCE,
         closed=close is not None,
-        events=checked.listed[p],
         evidence=evidence,
         problems=problems,
         pid=first["pid"],

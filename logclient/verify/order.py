@@ -91,7 +91,7 @@ class Stretches:
             self._rows += self._stretch.rows(self.facts)
 
 
-class Edges:
+class StretchEdges:
     """The edges of all stretches, on the driver."""
 
     def __init__(self, facts: LedgerFacts) -> None:
@@ -110,7 +110,8 @@ class Edges:
         limits: dict[int, dict[int, int]] = {}
         for high in sorted(self._stretches, reverse=True):
             low, listeners, edges = self._stretches[high]
-            later = earliest[self.facts.owner(high)]
+            owner = int(np.searchsorted(self.facts.bases[:-1], high, side="right")) - 1
+            later = earliest[owner]
             rows = [*zip(listeners.tolist(), *edges.T.tolist(), strict=True)]
             if any(last > later.get(listener, NEVER) for listener, _, last in rows):
                 buckets += range(low, high + 1)

@@ -28,7 +28,7 @@ def remove_verdict(out: storage.Folder | None) -> None:
     if out is not None:
         folder = storage.resolve(out, "out")
         if storage.is_url(folder):
-            storage.check_reachable(folder, "out")
+            storage.open_system(folder, "out")  # an error says why this process cannot read there
         with errors_named(folder):
             _clear(folder)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import I64, overlaps, union
+from logclient.evidence.arrays import I64, keyed, overlaps, union
 from logclient.evidence.selection import Selection
 from logclient.verify.ledger_facts import LAST_SEQUENCE
 
@@ -35,9 +35,8 @@ def find_outside(
     beginning is the lowest number, one of its end the highest.
     """
     n = len(started_us)
-    shift = (when[:, :1] - base) << 48
-    listed = union(spans[:, 1:3] + ((spans[:, :1] - base) << 48))
-    index, parts = overlaps(when[:, 1:3] + shift, listed)
+    listed = union(keyed(spans, base))
+    index, parts = overlaps(keyed(when, base), listed)
     p = when[index, 0]
     parts -= (p - base)[:, None] << 48
     known = np.column_stack((p, parts, when[index, 3]))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.arrivals import count_latencies
-from logclient.evidence.arrays import I32, I64, U8, overlaps
+from logclient.evidence.arrays import I32, I64, U8
 
 STEPS = 240  # the most time steps of a run, each of a round length
 PARTS = 200  # the most parts of a producer's sequences
@@ -122,11 +122,3 @@ class TimeCounts:
 def part_width(last: Any) -> Any:
     """Return how many of the sequences 1 to `last` are in one of at most `PARTS` parts."""
     return np.maximum(-(-last // PARTS), 1)
-
-
-def count_in_parts(ranges: I64, last: int) -> I64:
-    """Return how many numbers of disjoint inclusive ranges are in each part of the sequences."""
-    width = part_width(last)
-    first = np.arange(1, last + 1, width)
-    part, pieces = overlaps(np.column_stack((first, first + width - 1)), ranges)
-    return np.bincount(part, pieces[:, 1] - pieces[:, 0] + 1, len(first)).astype(np.int64)

@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     timed: bool = True  # arrivals have a time
     records: dict[str, Any] | None = None  # set when records arrived, not a capture: records.Source.plan
     listeners: list[dict[str, Any]] = []  # see captures.Survey; empty with records
-    left_out: list[list[Any]] = []  # captures.LeftOut
+    left_out: list[list[Any]] = []  # captures.LeftOutFile
     unjudged: list[int] = []  # listeners at which order is not judged
     published: list[str] = []  # protocols captured only behind a device, where order is no promise
     selection: list[Any] = [*EVERYTHING]  # see `selection.Selection`

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import I64, starts_of, sum_by_key
-from logclient.verify.overview import CELLS, KINDS, PARTS, count_in_parts, part_width
+from logclient.evidence.arrays import I64, overlaps, starts_of, sum_by_key
+from logclient.verify.overview import CELLS, KINDS, PARTS, part_width
 from logclient.verify.rows import result_row
 from logclient.verify.schema import STATES
 
@@ -85,8 +85,12 @@ class ProducerTables:
     def add_ranges(self, p: int, ranges: I64, kind: int) -> None:
         """Count faults as disjoint ranges of sequences of one producer."""
         if len(ranges):
-            counts = count_in_parts(ranges, int(self._last[p]))
-            self.add("places", np.full(len(counts), p), kind * PARTS + np.arange(len(counts)), counts)
+            last = int(self._last[p])
+            width = part_width(last)
+            first = np.arange(1, last + 1, width)
+            part, pieces = overlaps(np.column_stack((first, first + width - 1)), ranges)
+            sizes = pieces[:, 1] - pieces[:, 0] + 1
+            self.count("places", np.full(len(part), p), kind * PARTS + part, sizes)
 
     def add_times(self, p: I64, word: str, created_us: I64) -> None:
         """Note when the events of a word of `WORDS` were made. The producers ascend."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
-from logclient.verify.schema import MOST_LISTENERS, UNIT_BITS
+from logclient.evidence.captures import MOST_LISTENERS, UNIT_BITS
 
 COLUMNS = ("body", "received", "key", "listener", "arrival", "id")  # ``body`` or ``id`` is required
 ANSWER_MS = 10_000  # for a broker's answer

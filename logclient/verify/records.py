@@ -22,6 +22,7 @@ import pyarrow as pa
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import decode
 from logclient.evidence.arrays import I64
+from logclient.evidence.captures import MOST_LISTENERS, UNIT_BITS
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Problem, binary
 from logclient.verify.arrival_rows import BucketWriter, EventBuffer
@@ -29,7 +30,7 @@ from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.plan import Plan
 from logclient.verify.readers import Arrived, Place
 from logclient.verify.rows import text_row
-from logclient.verify.schema import EVENT_BITS, FACT, MOST_LISTENERS, UNIT_BITS
+from logclient.verify.schema import EVENT_BITS, FACT
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXTS = ("string", "varchar", "char")

@@ -7,10 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from logclient.evidence.captures import MOST_LISTENERS, UNIT_BITS
-
-__all__ = ["MOST_LISTENERS", "UNIT_BITS"]  # more names for those of captures
-
 # Keys of shuffled rows. Keys from 0 on are buckets. Negative keys are facts, then unlisted ids, then events
 # without an id.
 FACT = -1

@@ -16,6 +16,7 @@ from logclient.errors import ExitCode
 from logclient.evidence import captures
 from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET, protocol_of
+from logclient.evidence.frames import counted
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import encodable, redact_url
@@ -40,7 +41,6 @@ from logclient.verify.verdict import (
     Service,
     Timeline,
     Verdict,
-    counted,
     sentence,
     severity,
 )
@@ -65,7 +65,7 @@ PRODUCERS = pa.schema(  # of `Summary.producer_table`
 
 
 class Summary:
-    """The verdict of a tally, after `Tally.stitch` and `Tally.count_unlisted`.
+    """The verdict of a tally, after `Tally.count_unlisted`.
 
     `problems` are the reasons why captures may be incomplete, `doubtful` the protocols concerned, and
     `disordered` those of them whose units may not be in the order of arrival.
@@ -240,7 +240,7 @@ class Summary:
 
     def _selection(self) -> dict[str, Any] | None:
         """Return what is judged and what is left out; None: everything is judged."""
-        if (fields := self.selection.to_json()) is None:
+        if self.selection == EVERYTHING:
             return None
         ledger, chosen = self.ledger, self.ledger.selected
         by_hash = ledger.shared[(ledger.shared[:, 2] != 0) & ledger.addressed[ledger.shared_by]]
@@ -251,7 +251,8 @@ class Summary:
             "events": events + len(more),
             "without_id": int(ledger.last[~ledger.addressed].sum()) + len(by_hash),
         }
-        return {**fields, "left_out": left_out}
+        since, until = self.selection
+        return {"since_us": since, "until_us": until, "runs": [], "left_out": left_out}
 
     # -- producers
 

@@ -25,9 +25,9 @@ from logclient._ext.hash import xxh64
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import storage
 from logclient.evidence.arrays import I64
+from logclient.evidence.captures import MOST_LISTENERS, UNIT_BITS
 from logclient.evidence.segments import binary
 from logclient.verify.records import Edges, Source
-from logclient.verify.schema import MOST_LISTENERS, UNIT_BITS
 
 ROWS = 1 << 14  # in one batch
 PART_BYTES = 64 << 20  # of rows that are sorted together

@@ -16,7 +16,7 @@ from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import Selection
 from logclient.verify.ledger_facts import DROPPED, FAILED, HANDED, LAST_SEQUENCE, LedgerFacts
-from logclient.verify.order import Edges
+from logclient.verify.order import StretchEdges
 from logclient.verify.overview import CELLS, Grid, TimeCounts
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
@@ -57,7 +57,7 @@ class Tally:
         self.numbers: dict[str, list[tuple[I64, I64]]] = {}  # `ProducerTables`: keys and values, in parts
         self.files: list[bytes] = []  # of violations, see `ViolationWriter.take`
         self.times = TimeCounts(Grid(*plan.grid), plan.families)
-        self.edges = Edges(facts)
+        self.edges = StretchEdges(facts)
         self._open_gaps: dict[int, list[list[int]]] = {}  # producer -> ranges that end where a bucket does
         self._gaps: list[tuple[int, int, int]] = []  # the longest: producer, first, events
         self._seen_unlisted = array("q"), array("q")  # producer, sequence

@@ -95,11 +95,11 @@ class UnlistedReducer:
         yield from self.tables.rows(self.key)
 
     def _known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
-        packed = self.ledger
+        facts = self.ledger
         sequences = rows["a"].astype(np.int64)
-        inside = (sequences >= 1) & (sequences <= packed.last[p])
-        beyond = ~inside & ((sequences < 1) | packed.whole[p])
-        marks = packed.outcomes_at(p, sequences) | (sequences > packed.pending_after[p]) * rules.NEW
+        inside = (sequences >= 1) & (sequences <= facts.last[p])
+        beyond = ~inside & ((sequences < 1) | facts.whole[p])
+        marks = facts.outcomes_at(p, sequences) | (sequences > facts.pending_after[p]) * rules.NEW
         state = rules.RULES[marks | rows["marks"] | rules.SEEN] & rules.STATE
         state[beyond] = schema.UNEXPECTED
         # The columns of `tally.BEYOND` follow each other as the states do.
@@ -117,7 +117,7 @@ class UnlistedReducer:
             self.writer.add(word, p, sequences[which], sequences[which], some["n"], False)
             if len(some) and code != schema.PENDING:
                 where = some[["a", "listener", "position", "n"]][: self.plan.examples].tolist()
-                name = packed.name(p)
+                name = facts.name(p)
                 head["examples"][word] = [[name, a, None, *at, False] for a, *at in where]
         # The driver removes these sequences from the ranges that never arrived.
         never = np.sort(sequences[inside]).tobytes()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from logclient.config.readers import parse_duration
 from logclient.errors import ConfigError, ExitCode
+from logclient.evidence.frames import counted
 
 VERSION = 1  # of the JSON form
 CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
@@ -298,11 +299,6 @@ class Verdict(NamedTuple):
 def severity(counts: Mapping[str, Any]) -> list[Any]:
     """Return a key that sorts the worst counts first."""
     return [-sum(counts[word] for word in words) for words in (BREAKING, DOUBTFUL, UNUSUAL)]
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed."""
-    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def sentence(

@@ -29,9 +29,9 @@ _GROUP = 1 << 8  # batches in a group of rows
 class ViolationWriter:
     """A writer of faults as Parquet files in memory, which go to the driver, if they are wanted."""
 
-    def __init__(self, wanted: bool, packed: LedgerFacts) -> None:
+    def __init__(self, wanted: bool, facts: LedgerFacts) -> None:
         self.wanted = wanted
-        self.packed = packed
+        self.facts = facts
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
 
@@ -42,7 +42,7 @@ class ViolationWriter:
         """
         if self.wanted and len(first):
             producers, which = np.unique(np.broadcast_to(p, len(first)), return_inverse=True)
-            names = _names_of(self.packed, producers).take(pa.array(which))
+            names = _names_of(self.facts, producers).take(pa.array(which))
             self._add(kind, names, first, last, copies, sent, None)
 
     def add_unknown(
@@ -70,14 +70,14 @@ class ViolationWriter:
         return bytes(sink.getvalue())
 
 
-def publish(folder: str, files: Iterable[bytes], packed: LedgerFacts, doubtful: set[str]) -> None:
+def publish(folder: str, files: Iterable[bytes], facts: LedgerFacts, doubtful: set[str]) -> None:
     """Write the files of all tasks into the verdict's folder of violations.
 
     The lost and missing events of `doubtful` protocols, whose capture is incomplete, become unknown if they
     were sent.
     """
-    which = [i for i, family in enumerate(packed.families) if family in doubtful]
-    touched = _names_of(packed, np.flatnonzero(np.isin(packed.family, which)))
+    which = [i for i, family in enumerate(facts.families) if family in doubtful]
+    touched = _names_of(facts, np.flatnonzero(np.isin(facts.family, which)))
     for number, data in enumerate(files, 1):
         with create_file(storage.join(folder, f"part-{number:05d}.parquet")) as sink:
             if not len(touched):
@@ -90,9 +90,9 @@ def publish(folder: str, files: Iterable[bytes], packed: LedgerFacts, doubtful: 
             pq.write_table(table.set_column(0, "kind", kind).cast(VIOLATIONS), sink, compression="zstd")
 
 
-def _names_of(packed: LedgerFacts, producers: I64) -> pa.Array:
+def _names_of(facts: LedgerFacts, producers: I64) -> pa.Array:
     n = len(producers)
-    digits = pa.py_buffer(packed.rows["prefix"][producers].tobytes().hex().encode())
+    digits = pa.py_buffer(facts.rows["prefix"][producers].tobytes().hex().encode())
     return pa.StringArray.from_buffers(n, pa.py_buffer(np.arange(0, 20 * n + 1, 20, dtype=np.int32)), digits)
 
 

@@ -24,7 +24,7 @@ class Watch:
     ) -> None:
         self.progress = progress
         self.stop = stop or threading.Event()
-        self.stage = "starting Spark"
+        self.stage = "looking for files"
         self.began = time.monotonic()
         self._jobs: _Jobs | _Operations | None = None
         self._stays = False  # whether the session goes on afterwards

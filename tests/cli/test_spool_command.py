@@ -59,7 +59,7 @@ class TestList:
         assert begun - 1 <= owner["oldest_us"] / 1e6 <= time.time()
         out, _ = command(capsys, "ls", scene.spool)
         assert out.startswith(f"{producer.name} dead, pid {producer.process.pid}, always, version 1, ")
-        assert f"300 events waiting, {owner['body_bytes']} bytes, oldest {owner['oldest']}" in out
+        assert f"300 events waiting, {owner['body_bytes']:,} bytes, oldest {owner['oldest']}" in out
 
     def test_a_live_owner_is_not_disturbed(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         with scene.client(NOBODY) as client:

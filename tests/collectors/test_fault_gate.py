@@ -124,6 +124,12 @@ class TestWithdrawn:
         assert gate.admit("a") == (["a"], ["a"])
         assert set(gate.faults.done.values()) == {0}
 
+    def test_a_partial_ack_before_a_partial_cut_is_withdrawn(self) -> None:
+        gate = Gate("partial-cut=every:1:max:1,partial-ack=every:1:max:1")
+        assert gate.admit("ab") == (["ab"], ["a", None])
+        assert gate.faults.done == {"partial-cut": 1, "partial-ack": 0}
+        assert gate.admit("ab") == (["ab"], ["a", "ab"])
+
     def test_an_impossible_corruption_is_withdrawn(self) -> None:
         gate = Gate("corrupt=every:1")
         assert gate.admit("A") == (["A"], ["A"])

@@ -931,5 +931,5 @@ class TestVerify:
         assert events.sequence.tolist() == [1, 2]
         assert events.hash.tolist() == [batch.hashes()[1], batch.hashes()[2]]
         at = int(events.offset[0])
-        body = decode.inflate_unit("logjam", units[0])[at : at + int(events.length[0])]
+        body = expand(units[0])[at : at + int(events.length[0])]
         assert body == oracle.carried(b'{"a":"%s"}' % (b"x" * 300), 1, PRODUCER, TOPICS[0])

@@ -471,6 +471,27 @@ class TestFaults:
                 assert two.connected()
         assert ids(tmp_path) == [name(2)]
 
+    def test_push_that_cannot_be_captured_ends_its_connection(self, tmp_path):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with Collector(capture=str(tmp_path)) as collector:
+            with (
+                Producer(collector.push_port, zmq.PUSH) as one,
+                Producer(collector.push_port, zmq.PUSH) as two,
+            ):
+                two.tell(message(1))
+                assert collector.wait_for(events=1)
+                try:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+                    one.tell(message(event(2, text="x" * 3000)))
+                    assert one.cut()
+                finally:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+                two.tell(message(3))
+                assert collector.wait_for(events=2)
+                assert two.connected()
+            assert collector.counts.capture_errors >= 1
+        assert ids(tmp_path) == [name(1), name(3)]
+
     def test_reconnecting_with_a_routing_id_is_served(self):
         with Collector(faults="cut-before-ack=max:1") as collector:
             with Producer(collector.port, ROUTING_ID=b"me", RECONNECT_IVL=20) as producer:

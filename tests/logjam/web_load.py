@@ -180,7 +180,7 @@ def arrived(capture: Path) -> list[Arrived]:
         if unit.direction != FROM_PEER:
             continue
         message = Device().receive(frames(unit.raw)).message
-        assert message is not None and message.request
+        assert message is not None and message.first == 1  # a request
         name = message.parts[message.first].decode()
         body = decompress(message.meta.compression, message.body, 64 << 20)
         document, rules = judge(body, now=time.time())

@@ -27,7 +27,7 @@ from logclient.logux.messages import (
     pack,
     parse,
 )
-from logclient.testing import logux_login
+from logclient.testing import logux_node
 from tests.oracle import logux_messages as oracle
 from tests.support.logux_messages import messages, values
 
@@ -245,7 +245,7 @@ class TestIds:
     def test_node_id_has_user_client_and_tab(
         self, text: str, user: str | None, client: str, tab: str
     ) -> None:
-        assert logux_login.parse_id(text) == logux_login.Identity(user, client, tab)
+        assert logux_node.parse_id(text) == logux_node.Identity(user, client, tab)
 
 
 # --- errors ------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class TestIds:
         ),
         (logux.wrong_format("[1,"), '["error","wrong-format","[1,"]'),
         (Error("unknown-message", "foo"), '["error","unknown-message","foo"]'),
-        (logux_login.WRONG_CREDENTIALS, '["error","wrong-credentials"]'),
+        (logux_node.WRONG_CREDENTIALS, '["error","wrong-credentials"]'),
         (Error("missed-auth", '["ping",0]'), '["error","missed-auth","[\\"ping\\",0]"]'),
         (Error("timeout", 70000), '["error","timeout",70000]'),
         (
@@ -299,7 +299,7 @@ def test_description_of_any_error_is_one_line(kind: str, options_: Any) -> None:
     ],
 )  # fmt: skip
 def test_subprotocols_compare_as_in_javascript(used: Any, minimum: int | str, below: bool) -> None:
-    assert logux_login.falls_below(used, minimum) is below
+    assert logux_node.falls_below(used, minimum) is below
 
 
 versions = st.builds(
@@ -328,15 +328,15 @@ def semver_less(one: str, other: str) -> bool:
 @given(versions, versions)
 @example("1.0.0-alpha", "1.0.0-alpha.1")
 def test_strict_subprotocols_compare_as_semver(used: str, minimum: str) -> None:
-    assert logux_login.falls_below(used, minimum, strict_spec=True) is semver_less(used, minimum)
+    assert logux_node.falls_below(used, minimum, strict_spec=True) is semver_less(used, minimum)
 
 
 @pytest.mark.parametrize("used", [None, "", "1", "1.0", "01.0.0", "x", [], {}, 1.5, True, "1" * 10_000])
 def test_text_that_is_no_version_falls_below(used: Any) -> None:
-    assert logux_login.falls_below(used, "0.0.0", strict_spec=True)
+    assert logux_node.falls_below(used, "0.0.0", strict_spec=True)
 
 
 def test_number_is_a_major_version_in_strict_spec() -> None:
-    assert not logux_login.falls_below(1, "1.0.0", strict_spec=True)
-    assert logux_login.falls_below(1, "1.0.1", strict_spec=True)
-    assert not logux_login.falls_below("1.0.0+build", 1, strict_spec=True)
+    assert not logux_node.falls_below(1, "1.0.0", strict_spec=True)
+    assert logux_node.falls_below(1, "1.0.1", strict_spec=True)
+    assert not logux_node.falls_below("1.0.0+build", 1, strict_spec=True)

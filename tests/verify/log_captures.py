@@ -343,7 +343,7 @@ def assert_equal(found: list[Row], expected: list[Row]) -> None:
 
 def log_source(folder: Path | str, **options: Any) -> Any:
     """Return the data source ``logclient`` over a capture, as Spark makes it."""
-    from logclient.verify.dataframes import LogSource
+    from logclient.verify.dataframes.sources import LogSource
 
     return LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
 

@@ -21,7 +21,6 @@ from tests.verify.histories import World
 support.need("numpy")
 pa = support.need("pyarrow")
 support.need("pyspark")
-dataframes = pytest.importorskip("logclient.verify.dataframes")
 sources = pytest.importorskip("logclient.verify.dataframes.sources")
 inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
@@ -60,7 +59,7 @@ def test_words_are_those_of_the_verdict(
     ledger, capture = world.write(tmp_path)
     out = tmp_path / "out"
     verdict = inprocess.run(ledger, capture, out=out, bits=3, task_places=1)
-    rows = rows_of(dataframes.EventSource, ledger=ledger, capture=capture)
+    rows = rows_of(sources.EventSource, ledger=ledger, capture=capture)
     found = {(row["verdict"], row["id"]) for row in rows if row["verdict"] != "ok"}
     found |= {("reordered", row["id"]) for row in rows if row["reordered"]}
     found |= {
@@ -70,7 +69,7 @@ def test_words_are_those_of_the_verdict(
     counts = Counter(row["verdict"] for row in rows)
     assert {word: counts[word] for word in WORDS} == {word: getattr(verdict.counts, word) for word in WORDS}
     assert len({row["id"] for row in rows}) == len(rows)
-    sent = rows_of(dataframes.LedgerSource, ledger=ledger)
+    sent = rows_of(sources.LedgerSource, ledger=ledger)
     by_event = {(row["producer"], row["sequence"]): row for row in rows}
     assert len({(row["producer"], row["sequence"]) for row in sent}) == len(sent)
     for row in sent:
@@ -89,7 +88,7 @@ def test_outcomes_of_random_ledgers_are_the_strongest(tmp_path: Path) -> None:
     for name in ("acked", "failed", "handed", "dropped"):
         outcomes[name] = sorted(rng.sample(range(1, 450), 120))
     scene.write_ledger(bodies=bodies, outcomes=outcomes)
-    rows = {row["sequence"]: row for row in rows_of(dataframes.LedgerSource, path=scene.ledger)}
+    rows = {row["sequence"]: row for row in rows_of(sources.LedgerSource, path=scene.ledger)}
     assert sorted(rows) == sorted({*bodies, *(seq for seqs in outcomes.values() for seq in seqs)})
     for seq, row in rows.items():
         named = [name for name in ("acked", "handed", "failed", "dropped") if seq in outcomes[name]]
@@ -103,17 +102,17 @@ def test_damaged_ledgers(tmp_path: Path) -> None:
     """Without FAILFAST, what can be read has its rows."""
     scene = Scene(tmp_path)
     scene.write_ledger(bodies={1: b"a", 2: b"b"})
-    assert len(rows_of(dataframes.LedgerSource, ledger=scene.ledger, mode="FAILFAST")) == 2
+    assert len(rows_of(sources.LedgerSource, ledger=scene.ledger, mode="FAILFAST")) == 2
     [path] = scene.ledger.iterdir()
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:1], b'{"t":"batch"}\n', *lines[1:]]))
-    assert [row["sequence"] for row in rows_of(dataframes.LedgerSource, path=scene.ledger)] == [1, 2]
+    assert [row["sequence"] for row in rows_of(sources.LedgerSource, path=scene.ledger)] == [1, 2]
     with pytest.raises(LedgerError, match=f"^ledger: {path} line 2: "):
-        rows_of(dataframes.LedgerSource, ledger=scene.ledger, mode="failfast")
+        rows_of(sources.LedgerSource, ledger=scene.ledger, mode="failfast")
     path.write_bytes(b"".join(lines))
     (scene.ledger / "x.ledger.gz").write_bytes(b"")
     with pytest.raises(LedgerError, match=r"^ledger: x\.ledger\.gz is not read$"):
-        rows_of(dataframes.LedgerSource, ledger=scene.ledger, mode="FAILFAST")
+        rows_of(sources.LedgerSource, ledger=scene.ledger, mode="FAILFAST")
 
 
 def test_sequences_beyond_all_bounds_are_an_error(tmp_path: Path) -> None:
@@ -121,7 +120,7 @@ def test_sequences_beyond_all_bounds_are_an_error(tmp_path: Path) -> None:
     line = {"t": "dropped", "seqs": [[9, (1 << 48) - 1]], "reason": "x", "at_us": 1}
     scene.write_ledger(bodies={1: b"a"}, tail=[json.dumps(line).encode() + b"\n"])
     with pytest.raises(LedgerError, match=r"^ledger: 281474976710647 sequences .* are too many"):
-        rows_of(dataframes.LedgerSource, ledger=scene.ledger)
+        rows_of(sources.LedgerSource, ledger=scene.ledger)
 
 
 def test_columns_of_a_schema(tmp_path: Path) -> None:
@@ -130,32 +129,32 @@ def test_columns_of_a_schema(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write_ledger(bodies={7: b"a"})
     schema = StructType().add("outcome", StringType()).add("sequence", LongType())
-    reader = dataframes.LedgerSource({"ledger": str(scene.ledger)}).reader(schema)
+    reader = sources.LedgerSource({"ledger": str(scene.ledger)}).reader(schema)
     [batch] = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert batch.to_pylist() == [{"outcome": "acked", "sequence": 7}]
     with pytest.raises(ConfigError, match="schema: there is no column 'seq': producer, host"):
-        dataframes.LedgerSource({"ledger": "x"}).reader(StructType().add("seq", LongType()))
+        sources.LedgerSource({"ledger": "x"}).reader(StructType().add("seq", LongType()))
 
 
 def test_wrong_options_are_named(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write_ledger()
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (dataframes.LedgerSource, {}, "ledger: the folder of a ledger must be given"),
-        (dataframes.EventSource, {"ledger": scene.ledger}, "capture: the folder of a capture must be given"),
+        (sources.LedgerSource, {}, "ledger: the folder of a ledger must be given"),
+        (sources.EventSource, {"ledger": scene.ledger}, "capture: the folder of a capture must be given"),
         (
-            dataframes.LedgerSource,
+            sources.LedgerSource,
             {"ledger": scene.ledger, "captur": "x"},
             "captur: there is no such option: there are ledger, mode",
         ),
-        (dataframes.EventSource, {"ledger": "[1", "capture": "x"}, "ledger: it must be a list of paths"),
-        (dataframes.LedgerSource, {"ledger": scene.ledger, "mode": "x"}, "mode: 'x' must be PERMISSIVE or"),
+        (sources.EventSource, {"ledger": "[1", "capture": "x"}, "ledger: it must be a list of paths"),
+        (sources.LedgerSource, {"ledger": scene.ledger, "mode": "x"}, "mode: 'x' must be PERMISSIVE or"),
     ]
     for source, options, why in cases:
         with pytest.raises(ConfigError, match=why):
             rows_of(source, **options)
     with pytest.raises(LedgerError, match="No such file"):
-        rows_of(dataframes.LedgerSource, ledger=scene.ledger / "nowhere")
-    assert len(rows_of(dataframes.LedgerSource, ledger=json.dumps([str(scene.ledger)]))) == 20
-    rows = rows_of(dataframes.LedgerSource, paths=json.dumps([str(tmp_path)]))
+        rows_of(sources.LedgerSource, ledger=scene.ledger / "nowhere")
+    assert len(rows_of(sources.LedgerSource, ledger=json.dumps([str(scene.ledger)]))) == 20
+    rows = rows_of(sources.LedgerSource, paths=json.dumps([str(tmp_path)]))
     assert {row["producer"] for row in rows} == {P}

@@ -23,7 +23,7 @@ from tests.verify.log_captures import Row, assert_equal, read
 support.need("numpy")
 support.need("pyarrow")
 support.need("pyspark")
-dataframes = pytest.importorskip("logclient.verify.dataframes")
+dataframes = pytest.importorskip("logclient.verify.dataframes.sources")
 
 
 def one_line(error: Any) -> str:

@@ -20,7 +20,7 @@ from tests.verify.log_captures import assert_equal, read
 np = support.need("numpy")
 pa = support.need("pyarrow")
 support.need("pyspark")
-dataframes = pytest.importorskip("logclient.verify.dataframes")
+dataframes = pytest.importorskip("logclient.verify.dataframes.sources")
 segment_rows = pytest.importorskip("logclient.verify.dataframes.segment_rows")
 
 
@@ -148,9 +148,9 @@ def test_imports_are_exempt_from_garbage_collection_in_tasks_only(tmp_path: Path
     script = """if True:
         import gc, sys
         from pyspark import TaskContext
-        from logclient.verify import dataframes
+        from logclient.verify.dataframes.sources import LogSource
 
-        reader = dataframes.LogSource({"path": sys.argv[1]}).reader(None)
+        reader = LogSource({"path": sys.argv[1]}).reader(None)
         frozen = []
         for _ in range(2):
             frozen.append(gc.get_freeze_count())

@@ -307,6 +307,11 @@ def test_command_with_a_bucket(scene: Scene, table: Path, bucket: Bucket) -> Non
     assert b"The promise holds in 1 interval" in bucket.get("pages/hours.html")
 
 
+def test_missing_bucket_is_named_once(bucket: Bucket) -> None:
+    with pytest.raises(LedgerError, match=r"^report: s3://no-such-bucket/hours: there is no such bucket"):
+        report.hours_page("s3://no-such-bucket/hours")
+
+
 def empty(table: Path) -> str:
     table.mkdir()
     (table / ".2026-05-01T12.parquet-0a").touch()

@@ -23,6 +23,8 @@ support.need("pyarrow")
 inprocess = pytest.importorskip("tests.support.verify_inprocess")
 captures = pytest.importorskip("logclient.evidence.captures")
 endpoints = pytest.importorskip("logclient.verify.endpoints")
+examples = pytest.importorskip("logclient.verify.examples")
+storage = pytest.importorskip("logclient.evidence.storage")
 
 Run = Callable[..., Any]
 HEADER = b"\x01" + struct.pack("<I", 1)
@@ -159,6 +161,20 @@ def test_the_longer_of_two_copies_is_compared(scene: Scene, run: Run) -> None:
     assert has_problem(verdict, "main-000001.cap: copy: it is a copy of h1.main-000001.cap")
 
 
+def test_misnamed_copy_is_found_among_segments_with_the_same_header(scene: Scene, run: Run) -> None:
+    """Two runs may have one name: a copy may be of either."""
+    bodies = [*scene.bodies.values()]
+    scene.write_capture(bodies[15:])
+    (scene.capture / "main-000001.cap").rename(scene.capture / "b.main-000001.cap")
+    scene.write_capture(bodies[:15])
+    for name, copy in (("main-000001.cap", "x-000001.cap"), ("b.main-000001.cap", "y-000001.cap")):
+        shutil.copy(scene.capture / name, scene.capture / copy)
+    verdict = run()
+    assert_ok(verdict)
+    assert has_problem(verdict, "x-000001.cap: copy: it is a copy of main-000001.cap")
+    assert has_problem(verdict, "y-000001.cap: copy: it is a copy of b.main-000001.cap")
+
+
 def test_events_of_a_producer_that_began_after_the_listing_are_unknown(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +191,46 @@ def test_events_of_a_producer_that_began_after_the_listing_are_unknown(
     verdict = run()
     assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 3}
     assert verdict.exit_code == ExitCode.UNREACHABLE
+
+
+def test_ledger_that_goes_after_the_listing_is_named(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write_capture()
+    path = scene.ledger / f"{Q}-0001.ledger"
+    survey, read_at = captures.survey, storage.read_at
+
+    def begin(*given: Any) -> Any:
+        scene.write_ledger(producer=Q)
+        return survey(*given)
+
+    def read_when_gone(place: str, *given: Any) -> bytes:
+        if place == str(path):
+            path.unlink()
+        return read_at(place, *given)
+
+    monkeypatch.setattr(captures, "survey", begin)
+    monkeypatch.setattr(storage, "read_at", read_when_gone)
+    with pytest.raises(LedgerError, match=f"^ledger: {path}: No such file or directory$"):
+        run()
+
+
+def test_segment_that_goes_after_the_comparison_costs_only_its_bytes(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write_capture([*range(1, 21), b"[]"], size=21)
+    explain = examples.explain_undecoded
+
+    def explain_when_gone(*given: Any) -> None:
+        shutil.rmtree(scene.capture)
+        explain(*given)
+
+    monkeypatch.setattr(examples, "explain_undecoded", explain_when_gone)
+    verdict = run()
+    assert nonzero(verdict) == {"events": 20, "ok": 20}
+    [row] = verdict.undecoded
+    assert (row["segment"], "bytes" in row) == ("main-000001.cap", False)
+    assert f"{row['reason']} at byte {row['offset']:,}" in read_page(scene).text
 
 
 @pytest.mark.parametrize("name", ["x-000001.cap", "main-000007.cap", "main-copy.cap", "h-main-000001.cap"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 from logclient.errors import ConfigError, LedgerError
 from tests import support
 from tests.support import verify_files as files
+from tests.support.patience import PATIENCE
 from tests.support.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.support.verify_inprocess")
+ledger_files = pytest.importorskip("logclient.evidence.ledger_files")
 
 
 @pytest.fixture
@@ -232,6 +235,14 @@ class TestPlaces:
         with pytest.raises(ConfigError, match=f"^{what}: .*(is not a URL|zero byte)"):
             verify(**{what: place})
 
+    def test_percent_sign_in_a_path_is_no_escape(
+        self, scene: Scene, verify: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "a%00b"
+        scene.capture.rename(folder)
+        assert verify(capture=folder, out=tmp_path / "%00").exit_code == 0
+        assert (tmp_path / "%00" / "verdict.json").exists()
+
     def test_impossible_limit_is_a_config_error(self, verify: Callable[..., Any]) -> None:
         for limit in ("9" * 5000, 10**5000, "9" * 5000 + "%", "0." + "9" * 5000 + "%"):
             with pytest.raises(ConfigError, match=r"max_missing: .* must be a count"):
@@ -273,3 +284,25 @@ def test_bytes_behind_the_end_of_a_segment_are_a_doubt(
     verdict = verify()
     assert (verdict.counts.lost, verdict.counts.unknown) == (0, 1)
     assert_unproven(verdict, "capture: main-000001.cap at byte")
+
+
+def test_progress_begins_with_the_search_for_files(
+    verify: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process there is no Spark to start."""
+    begun = threading.Event()
+    lines: list[str] = []
+    find = ledger_files.find_ledgers
+
+    def progress(line: str) -> None:
+        lines.append(line)
+        begun.set()
+
+    def find_when_begun(places: Any) -> Any:
+        assert begun.wait(PATIENCE)
+        return find(places)
+
+    monkeypatch.setattr(ledger_files, "find_ledgers", find_when_begun)
+    assert verify(progress=progress).exit_code == 0
+    assert lines[0].startswith("looking for files, ")
+    assert not [line for line in lines if "Spark" in line]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 np = support.need("numpy")
 pa = support.need("pyarrow")
 support.need("pyspark")
-dataframes = pytest.importorskip("logclient.verify.dataframes")
+dataframes = pytest.importorskip("logclient.verify.dataframes.sources")
 segments = pytest.importorskip("logclient.evidence.segments")
 
 P = "ab" * 10

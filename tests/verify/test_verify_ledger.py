@@ -66,7 +66,7 @@ def test_buckets_hold_what_the_lines_say(tmp_path: Path, together: bool) -> None
     found = both.facts
     assert len(found) == 2
     producer = found.producers[0]
-    assert (producer.producer, producer.last, producer.closed, producer.events) == (P, 12, True, 8)
+    assert (producer.producer, producer.last, producer.closed, found.rows["listed"][0]) == (P, 12, True, 8)
     assert producer.problems == []
     assert found.bases.tolist() == [0, 2, 3]
     assert found.live.tolist() == [0, 1, 2]
@@ -276,7 +276,7 @@ def test_part_that_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
     last, _, _ = read_evidence(tmp_path, [OPEN, BATCH], other)
     both = read(tmp_path)
     found = both.facts
-    assert (last, found.producers[0].events, found.producers[0].closed) == (3, 3, False)
+    assert (last, found.rows["listed"][0], found.producers[0].closed) == (3, 3, False)
     assert both.bucket(0).outcome.tolist() == [0, 0, 0]
     assert (len(found.ids), len(found.rows_of("deferred", 0, 1)), len(found.drops)) == (0, 0, 0)
 

@@ -17,7 +17,7 @@ from tests.verify.histories import compressions
 
 support.need("numpy")
 support.need("pyarrow")
-dataframes = pytest.importorskip("logclient.verify.dataframes")
+dataframes = pytest.importorskip("logclient.verify.dataframes.sources")
 inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 P = "0a" * 10

@@ -23,7 +23,6 @@ support.need("numpy")
 support.need("pyarrow")
 support.need("websockets")
 job = pytest.importorskip("logclient.verify.job")
-dataframes = pytest.importorskip("logclient.verify.dataframes")
 inprocess = pytest.importorskip("tests.support.verify_inprocess")
 
 from logclient.testing.logux import Collector  # noqa: E402
@@ -154,11 +153,11 @@ def test_spark_gives_actions_as_rows_and_the_verdict(spark: Any, scene: Scene) -
     verdict = job.run(scene.ledger, scene.capture, spark=spark, tuning=Tuning(3, together_bytes=0))
     assert verdict.ok
     assert verdict.counts.ok == 100
-    rows = dataframes.arrivals(spark, scene.capture).collect()
+    rows = verify.arrivals(spark, scene.capture).collect()
     assert sorted(row.sequence for row in rows if row.error is None) == list(range(1, 101))
     assert sorted(row.error for row in rows if row.error is not None) == ["control", "ping"]
     values = spark.createDataFrame([(body,) for body in [*bodies[:3], bytearray(b"x")]], "value binary")
-    alone = dataframes.decoded(values, "logux").collect()
+    alone = verify.decoded(values, "logux").collect()
     named = [(row.sequence, row.error) for row in alone]
     assert named == [(1, None), (2, None), (3, None), (None, "not_json")]
     assert json.loads(alone[0].value)["id"] == files.event_id(P, 1)

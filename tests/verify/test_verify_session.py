@@ -138,6 +138,7 @@ def test_active_session_is_used_and_not_stopped(
     assert all(matches)
     stages = list(dict.fromkeys(match[1] for match in matches if match))
     known = [
+        "looking for files",
         "starting Spark",
         "reading ledgers",
         "comparing",

@@ -69,6 +69,7 @@ def test_table_needs_neither_arrival_nor_time(scene: Scene, table: Any) -> None:
     assert verdict.examples["corrupted"][0]["body"] == bad.decode()
     assert {row.get("bytes") for row in verdict.undecoded} == {None, b"nothing".hex()}
     assert verdict.capture["folder"].startswith("table ")
+    assert "1969-12-31" not in (scene.out / "report.html").read_text()
 
 
 def test_events_of_a_producer_that_began_after_the_listing_are_unknown(

@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
 def counted(n: int, noun: str) -> str:
     """Return ``1 byte`` or ``2,000 bytes``."""
-    return f"{n:,} {noun}{'s'[: n != 1]}"
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def around(data: memoryview, offset: int) -> tuple[bytes, int]:

@@ -49,7 +49,7 @@ def _message(view: memoryview, at: int, spans: list[tuple[int, int]], decoder: D
     known = row.app_env_length[0] or row.topic_length[0]
     kind = "ping" if name == "ping" else "request" if row.request[0] else "message"
     fields = {"type": kind, "frames": len(spans)}
-    title = f"{kind} of {len(spans)} frame{'s'[: len(spans) != 1]}"
+    title = f"{kind} of {counted(len(spans), 'frame')}"
     if known:
         first, second = map(_text, parts[row.request[0] :][:2])
         app_env, topic = (second, first) if kind == "ping" else (first, second)

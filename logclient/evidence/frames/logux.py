@@ -71,7 +71,7 @@ def _sync(text: bytes, at: int, places: list[tuple[int, int]]) -> Iterator[Frame
     first = places[0][0] if places else text.rindex(b"]")
     (added,) = json.loads(text[:first].rstrip().removesuffix(b",").decode() + "]")[1:]
     n = len(places)
-    title = f"sync of {n} action{'s'[: n != 1]}, added {as_json(added)}"
+    title = f"sync of {counted(n, 'action')}, added {as_json(added)}"
     yield Frame(at, 0, len(text), title, {"type": "sync", "added": added, "actions": n})
     ends = [*(begin for begin, _ in places[1:]), text.rindex(b"]")]
     for (begin, size), end in zip(places, ends, strict=False):

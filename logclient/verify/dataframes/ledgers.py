@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from logclient.errors import LedgerError
 from logclient.evidence import ledger_files
-from logclient.evidence.arrays import I64, U64, expand, subtract, total_length, union
+from logclient.evidence.arrays import I64, U64, expand, keyed, subtract, total_length, union
 from logclient.verify import ledger_lines, ledger_merge, ledger_rows
 from logclient.verify.dataframes import arrow
 from logclient.verify.ledger_facts import OUTCOMES
@@ -65,17 +65,11 @@ class _Ranges:
         return inside, self.value[at[inside]]
 
 
-def _keyed(rows: I64) -> I64:
-    """Return the ranges of rows of producer, first and last as ranges of keys."""
-    keys: I64 = rows[:, 1:3] + (rows[:, :1] << 48)
-    return keys
-
-
 class _Words:
     def __init__(self, violations: pa.Table, names: list[str]) -> None:
         owner = np.asarray(pc.index_in(violations["producer"], pa.array(names, pa.string())))
         first, last, copies = (np.asarray(violations[name]) for name in ("first", "last", "copies"))
-        self.keys = _keyed(np.column_stack((owner, first, last)).astype(np.int64).reshape(-1, 3))
+        self.keys = keyed(np.column_stack((owner, first, last)).astype(np.int64).reshape(-1, 3))
         kind_of = np.asarray(violations["kind"])
         self.kinds = ["ok", *violations["kind"].unique().to_pylist()]
         self.tables: dict[str, _Ranges] = {}
@@ -150,7 +144,7 @@ def rows_of(
     outcomes = []
     # The strongest outcome counts, and the first of its reasons: they come last.
     for code, reason in sorted({(code, -reason) for code, reason in rows[:, 3:].tolist()}):
-        those = union(_keyed(rows[(rows[:, 3] == code) & (rows[:, 4] == -reason)]))
+        those = union(keyed(rows[(rows[:, 3] == code) & (rows[:, 4] == -reason)]))
         outcomes.append((code, -reason, _Ranges(those, those[:, 0])))
 
     def batch(keys: I64, hashes: U64 | None = None, created: I64 | None = None) -> pa.RecordBatch:
@@ -175,9 +169,9 @@ def rows_of(
 
     for spans, hashes, created in ledger_rows.pieces(parts, 0, facts, facts.spans):
         at = expand(np.column_stack((spans[:, 3], spans[:, 3] + spans[:, 2] - spans[:, 1])))
-        yield batch(expand(_keyed(spans)), hashes[at], created[at])
-    named = union(np.concatenate((_keyed(rows), *([words.keys] if words else []))))
-    unlisted = subtract(named, union(_keyed(facts.spans)))
+        yield batch(expand(keyed(spans)), hashes[at], created[at])
+    named = union(np.concatenate((keyed(rows), *([words.keys] if words else []))))
+    unlisted = subtract(named, union(keyed(facts.spans)))
     if (total := total_length(unlisted)) > MOST_ROWS:
         raise LedgerError(f"ledger: {total} sequences that no line lists are too many for a table")
     ends = np.cumsum(unlisted[:, 1] - unlisted[:, 0] + 1)

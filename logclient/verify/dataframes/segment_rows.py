@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,17 +14,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from logclient.errors import LedgerError
+from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, decode, storage
 from logclient.evidence.segments import Problem, Segment, SegmentReader
 from logclient.verify import worker
 from logclient.verify.dataframes.columns import BODIES, IDENTITY, Columns, Rows
-from logclient.verify.dataframes.options import PATHS, folders_of
 from logclient.verify.plan import FILES, TASK_BYTES, share_out
 
 UNITS = 1 << 14  # read at a time
 ROWS = 1 << 14  # in one batch, and as many as its last unit has
 BODY_BYTES = 8 << 20  # likewise
+PATHS = "paths"  # the option in which Spark, too, passes several paths, as JSON
 
 
 class Series(NamedTuple):
@@ -34,7 +35,28 @@ class Series(NamedTuple):
     segments: list[Segment]
 
 
-def find_series(folders: Sequence[str], protocol: str = "") -> tuple[list[Series], list[captures.LeftOut]]:
+def folders_of(options: Any, what: str, *names: str) -> list[str]:
+    """Return the places of some options, each of them a place or a list of them as JSON."""
+    given: list[str] = []
+    for name in names:
+        text = str(options.get(name) or "")
+        found: Any = [text] if text else []
+        if text and (name == PATHS or text.startswith("[")):
+            try:
+                found = json.loads(text)
+            except ValueError:
+                found = None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise ConfigError(f"{name}: it must be a list of paths as JSON: give them to load()")
+        given += found
+    if not given:
+        raise ConfigError(f"{names[0]}: the folder of a {what} must be given")
+    return storage.resolve_all(given, what)
+
+
+def find_series(
+    folders: Sequence[str], protocol: str = ""
+) -> tuple[list[Series], list[captures.LeftOutFile]]:
     """Find the segments that the verifier would compare, and unreadable files whose rows no other one has."""
     found: dict[str, Series] = {}
     chosen, left_out = captures.choose(storage.expand(folders, "capture"))
@@ -137,7 +159,7 @@ class _Part(InputPartition):
     """What one task reads, and files that are only named."""
 
     series: list[Series]
-    left_out: Sequence[captures.LeftOut] = ()
+    left_out: Sequence[captures.LeftOutFile] = ()
 
 
 class SegmentRowReader(DataSourceReader):

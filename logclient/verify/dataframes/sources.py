@@ -27,8 +27,7 @@ from logclient.evidence.storage import Folder
 from logclient.verify import worker
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.ledgers import EVENTS, LEDGER, MOST_PRODUCERS, rows_of
-from logclient.verify.dataframes.options import PATHS, choice_of, folders_of
-from logclient.verify.dataframes.segment_rows import SegmentRowReader
+from logclient.verify.dataframes.segment_rows import PATHS, SegmentRowReader, folders_of
 from logclient.verify.plan import TASK_BYTES, share_out
 from logclient.verify.violation_files import violations
 
@@ -158,7 +157,10 @@ class _Table(DataSource):
     @property
     def strict(self) -> bool:
         """Whether what is damaged is an error."""
-        return choice_of("mode", self.options, "PERMISSIVE", "FAILFAST")
+        mode = str(self.options.get("mode", "PERMISSIVE"))
+        if mode.upper() not in ("PERMISSIVE", "FAILFAST"):
+            raise ConfigError(f"mode: {mode!r} must be PERMISSIVE or FAILFAST")
+        return mode.upper() == "FAILFAST"
 
 
 # -- captures

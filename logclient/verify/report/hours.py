@@ -17,8 +17,10 @@ from pyarrow import compute, parquet
 
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence import storage
+from logclient.evidence.frames import counted
+from logclient.verify import output
 from logclient.verify.report import charts, pages, tables, words
-from logclient.verify.verdict import BREAKING, Counts, Timeline, counted
+from logclient.verify.verdict import BREAKING, Counts, Timeline
 
 MAX_INTERVALS, MAX_SERVICES = 24 * 14, 50
 UNKNOWN = "not known"
@@ -124,10 +126,8 @@ def hours_page(table: storage.Folder) -> str:
 def _intervals(place: str) -> list[Interval]:
     """Read a table. Older intervals than the page shows keep no services, for there may be many."""
     remote = storage.is_url(place)
-    try:
+    with output.errors_named(place, "report"):
         listed = storage.list_names(place, "report") if remote else os.listdir(place)
-    except OSError as error:
-        raise LedgerError(f"report: {place}: {error.strerror or error}") from error
     names = sorted(x for x in listed if x.endswith(".parquet") and x[0] not in "._")
     if not names:
         raise LedgerError(f"report: {place} has no Parquet files: give the table of verify --append")

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from logclient.errors import ExitCode, MissingExtra
-from logclient.evidence.frames import hexdump
+from logclient.evidence.frames import counted, hexdump
 from logclient.readable import escape
 from logclient.verify.report import charts, tables, words
 from logclient.verify.report.words import clock, duration
-from logclient.verify.verdict import Verdict, counted
+from logclient.verify.verdict import Verdict
 
 try:
     import jinja2
@@ -118,6 +118,7 @@ def _example_facts(row: dict[str, Any]) -> dict[str, str]:
     """Return what is known about an example that arrived: name -> text; empty: not known."""
     made = row.get("created_us")
     took = -1 if made is None else row["received_us"] - made
+    after = f", {duration(took)} after it was made" * (took >= 0)
     listener = words.listener_name(row["listener"])
     arrival = "" if row["arrival"] is None else f"{row['arrival']:,}"
     received = f"at {listener}, arrival {arrival} from {row['peer'] or 'unknown'}"
@@ -130,7 +131,7 @@ def _example_facts(row: dict[str, Any]) -> dict[str, str]:
         "process": words.process_line(row.get("host", ""), row.get("pid", 0)),
         "made": "" if made is None else clock(made),
         "outcome in the ledger": "never sent" if never_sent else words.outcome(row),
-        "arrived": clock(row["received_us"]) + f", {duration(took)} after it was made" * (took >= 0),
+        "arrived": "" if row["received_us"] < 0 else clock(row["received_us"]) + after,
         "received": f"{received}, {copies}",
         "captured in": "" if "key" in row else f"{row['segment']}, unit at byte {row['unit_at']:,}",
         "key": "" if "key" not in row else "none" if row["key"] is None else row["key"],

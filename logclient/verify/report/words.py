@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from logclient.errors import ExitCode
+from logclient.evidence.frames import counted
 from logclient.evidence.selection import Selection
-from logclient.verify.verdict import BREAKING, CLOCK_US, Destination, ProducerVerdict, Verdict, counted
+from logclient.verify.verdict import BREAKING, CLOCK_US, Destination, ProducerVerdict, Verdict
 
 MAX_EXPLAINED = 10  # producers whose faults are explained in words
 
