@@ -1114,8 +1114,12 @@ class Judge:
         if not without:
             return False
         senders = {p for p, one in self.ledgers.items() if one.url == ledger.url}
-        listed = {(p, seq) for p in senders for seq in self.ledgers[p].listed}
-        arrived = any(event in listed and event not in self.out for event in self.seen)
+        arrived = any(
+            p in senders
+            and (p, seq) not in self.out
+            and self.listed_word(self.ledgers[p], seq) not in ("", "unknown")
+            for p, seq in self.seen
+        )
         if not self.options.selects:
             hashes = {arrival.hash for arrival in self.unassigned}
             arrived |= any(self.ledgers[p].hashes[seq] in hashes for p, seq in self.by_hash if p in senders)
@@ -1182,6 +1186,12 @@ class Judge:
         if copies:
             return self.unlisted_word(ledger, seq, copies)
         return {"dropped": "dropped", "failed": "missing"}.get(fate, doubtful)
+
+    def listed_word(self, ledger: Ledger, seq: int) -> str:
+        """Return the word of an event that arrived, if it is listed."""
+        own = seq in {number for number, _ in ledger.ids}
+        copies = self.seen[ledger.producer, seq]
+        return self.word(ledger, seq, True, own, copies) if seq in ledger.listed else ""
 
     def unlisted_word(self, ledger: Ledger, seq: int, copies: list[Arrival]) -> str:
         """Return the word of an event that arrived, and is not listed."""
