@@ -246,9 +246,9 @@ def RLock() -> threading.RLock:
     return lock
 
 
-def lock_here(locks: dict[int, threading.RLock]) -> threading.RLock:
+def lock_here(locks: dict[int, Any], make: Callable[[], Any] = RLock) -> Any:
     """Return this process's lock out of `locks`; a forked child may find its parent's held for ever."""
-    return locks.setdefault(os.getpid(), RLock())
+    return locks.setdefault(os.getpid(), make())
 
 
 def acquire(lock: threading.Lock, timeout: float | None = None) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient.delivery import stderr
-from logclient.standard import os, time
+from logclient.standard import time
 
 if TYPE_CHECKING:
     import threading
@@ -59,13 +59,12 @@ class ErrorLog:
         self._peers: set[str] = set()
         self._forgotten = 0
         self._summary_at = 0.0
-        # By process: a forked child may find that of its parent held for ever.
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks: dict[int, threading.Lock] = {}  # by process
 
     def warn_limited(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
         """Write a line unless one of its kind is less than ``every`` seconds old; return whether it was."""
         now = time.monotonic()
-        lock = self._locks.setdefault(os.getpid(), threads.Lock())
+        lock = threads.lock_here(self._locks, threads.Lock)
         # Do not wait: a log call in a signal handler may find the lock held by its own thread.
         if not lock.acquire(blocking=False):
             self._forgotten += 1

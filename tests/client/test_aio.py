@@ -180,6 +180,20 @@ class TestLoopIsNeverBlocked:
             asyncio.run(main(server.url))
 
 
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
+    """Let no thread of ours start, with this error, until the list that it returns is cleared."""
+    short = [text]
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if short and thread.name.startswith("logclient"):
+            raise RuntimeError(short[0])
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return short
+
+
 class TestThreads:
     """No call has its own thread."""
 
@@ -255,18 +269,10 @@ class TestThreads:
 
     @pytest.mark.parametrize("text", ["can't start new thread"])
     def test_the_loop_runs_when_no_thread_can_start(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-        short = [text]
-        start = threading.Thread.start
-
-        def refuse(thread: threading.Thread) -> None:
-            if short and thread.name.startswith("logclient"):
-                raise RuntimeError(short[0])
-            start(thread)
-
         monkeypatch.setattr(aio, "CHECK", 0.02)
 
         async def main(port: int, dead: str) -> None:
-            monkeypatch.setattr(threading.Thread, "start", refuse)
+            short = refuse_threads(monkeypatch, text)
             client, other = AsyncClient(url(port)), AsyncClient(dead)
             client.send({"n": 1})
             other.send({"n": 1})
@@ -286,14 +292,6 @@ class TestThreads:
 
     def test_a_loop_after_one_that_stopped_gets_its_outcomes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first loop stops before it asks for its outcome. The second one starts the missing sender."""
-        short = ["can't start new thread"]
-        start = threading.Thread.start
-
-        def refuse(thread: threading.Thread) -> None:
-            if short and thread.name.startswith("logclient"):
-                raise RuntimeError(short[0])
-            start(thread)
-
         monkeypatch.setattr(aio, "CHECK", 0.02)
 
         async def main(client: AsyncClient) -> Outcome:
@@ -303,7 +301,7 @@ class TestThreads:
             return await asyncio.wait_for(second, PATIENCE)
 
         with Collector() as collector:
-            monkeypatch.setattr(threading.Thread, "start", refuse)
+            short = refuse_threads(monkeypatch, "can't start new thread")
             client = AsyncClient(url(collector.port))
             loop = asyncio.new_event_loop()
             first = loop.create_task(client.submit({"n": 1}))
