@@ -53,8 +53,8 @@ cdef class CodecBase:
 
     def credit(self, double now) -> tuple[int, int]:
         """Return how many events, and how many bytes of them, may be encoded now."""
-        cdef uint32_t events
-        cdef uint64_t size
+        cdef uint32_t events = 0
+        cdef uint64_t size = 0
         self.codec.credit(self.codec.self, now, &events, &size)
         return events, size
 

@@ -439,18 +439,23 @@ cdef class InflightBatches:
         self.report_gaps()
         return count
 
-    def keep(self):
+    def keep(self, bint fails=True) -> bool:
         """Leave every event without an outcome in the spool, for another client; all are settled then.
 
-        Events in memory are copied there. Those that find no place fail with the reason ``closed``.
+        Events in memory are copied there. Those that find no place fail with the reason ``closed``, or end
+        this call, unless it `fails` them.
+
+        Returns:
+            Whether all are settled.
         """
         inflight_commit(&self.f)           # marks those that have their outcome
         while inflight_take(&self.f, 2048, 1 << 20) != NULL:
             pass
-        _keep(&self.f, self.f.head)
-        _keep(&self.f, self.f.quarantine)
+        if not (_keep(&self.f, self.f.head, fails) and _keep(&self.f, self.f.quarantine, fails)):
+            return False
         _free_settled_suspects(&self.f)
         self.report_gaps()
+        return True
 
     def adopt(self, uint64_t listed_before):
         """Take the queue's events for those of another process, whose ledger lists them up to a sequence."""
@@ -529,6 +534,7 @@ cdef class InflightBatches:
         """Note that the ledger has all outcomes that were taken: a spool need not keep them any longer."""
         if self.f.queue.spool != NULL and self.f.queue.spool.journal != NULL:
             self.f.queue.spool.journal.n = 0
+            self.f.queue.spool.journal.full = 0
         self.f.journal_base = 0
         self.f.mirrored = 0
 

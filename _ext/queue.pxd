@@ -119,6 +119,7 @@ ctypedef struct lc_spool:
     uint32_t ready           # free touched slots below which more are prepared
     uint8_t always           # every event goes here; else only what memory_bytes cannot take
     uint8_t asked            # more slots are wanted
+    uint8_t wanted           # a segment: no free slots in a row were enough for an event
     uint8_t closed           # no segment will be added
     uint8_t woken            # its thread is to look around
     uint8_t awaited          # AWAIT_: what callers wait for, because memory is full and no slot is free
@@ -255,6 +256,7 @@ cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef void lc_free_slots(lc_spool *s, uint32_t first, uint32_t n) noexcept nogil
 cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil
+cdef bint lc_has_slots(lc_spool *s, uint64_t room) noexcept nogil
 
 # Return the chunk that begins at a slot, counted over all segments from 0.
 cdef inline lc_chunk *chunk_at(lc_spool *s, uint32_t slot) noexcept nogil:

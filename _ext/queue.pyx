@@ -127,8 +127,8 @@ cdef class SharedBound:
     cdef lc_shared *here(self) noexcept:
         # In a forked child, forget what the parent's queues have claimed: they are not used here.
         if self.s.generation != lc_forks:
+            self.s.used = 0                      # first: another thread may claim at once
             self.s.generation = lc_forks
-            self.s.used = 0
         return self.s
 
     @property
@@ -144,6 +144,11 @@ cdef class SharedBound:
     @limit.setter
     def limit(self, uint64_t value):
         self.s.limit = value
+
+
+cdef inline bint _is_logged(lc_spool *s, uint64_t seq) noexcept nogil:
+    # Return whether the disk has every event up to `seq`. Events in memory are not logged. Mutex held.
+    return s != NULL and s.logged >= seq and s.chunk_bytes == 0
 
 
 @cython.no_gc_clear
@@ -262,6 +267,7 @@ cdef class EventQueue:
         lc_wake_close(&h.wake)
         if h.spool != NULL:
             free(h.spool.segments)
+            free(h.spool.to_log.items)
             free(h.spool)
         _free_lost(h.lost)
         free(h)
@@ -546,7 +552,7 @@ cdef class EventQueue:
             left = end - lc_monotonic()
             with nogil:
                 lc_mutex_lock(&h.mutex)
-                done = h.settled >= seq or (s != NULL and s.logged >= seq)
+                done = h.settled >= seq or _is_logged(s, seq)
                 waits = not done and (s == NULL or s.logs)
                 if waits and s != NULL:
                     s.log_asked = True       # without time, for whoever looks again
@@ -560,7 +566,7 @@ cdef class EventQueue:
                     waiters[0] += 1
                     lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
                     waiters[0] -= 1
-                    done = h.settled >= seq or (s != NULL and s.logged >= seq)
+                    done = h.settled >= seq or _is_logged(s, seq)
                 lc_mutex_unlock(&h.mutex)
             if done or not waits or left <= 0:
                 return done

@@ -8,7 +8,7 @@ process ends. docs/formats.md describes the file; ``logclient/delivery/spool`` n
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.errno cimport EINTR, EIO, ENOENT, ENOSPC, errno
+from libc.errno cimport EINTR, EIO, ENOENT, ENOMEM, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, qsort
@@ -224,6 +224,7 @@ cdef class Segments:
         s.mapped += 1
         s.free_slots += SLOTS
         s.untouched += 1
+        s.wanted = False
         if number == 0:
             s.journal = <lc_journal *> (base + JOURNAL_AT)
             s.journal.unspooled = s.chunk_bytes > 0
@@ -264,28 +265,29 @@ cdef class Segments:
         # Do a part of what callers asked for; return 0, or an errno.
         cdef lc_spool *s = self.s
         cdef int error = 0
-        if s.mapped < s.limit and (s.untouched == 0 or s.free_slots < SLOTS):
+        if s.mapped < s.limit and (s.untouched == 0 or s.free_slots < SLOTS or s.wanted):
             error = self._grow()
         elif s.untouched:
             self._touch()
         lc_mutex_lock(&self.h.mutex)
-        s.asked = s.free_touched < s.ready and (s.untouched or s.mapped < s.limit)
+        s.asked = (s.free_touched < s.ready or s.wanted) and (s.untouched or s.mapped < s.limit)
         lc_mutex_unlock(&self.h.mutex)
         return error
 
-    def grow(self):
-        """Add a segment. Its pages are touched later.
+    def grow(self) -> bool:
+        """Add a segment, unless all are there; return whether one was added. Its pages are touched later.
 
         Raises:
             OSError: the disk is full, the file system cannot allocate or map, or the lock file is gone.
         """
         cdef int error
         if self.s.mapped >= self.s.limit:
-            return
+            return False
         with nogil:
             error = self._grow()
         if error:
             raise OSError(error, strerror(error).decode(), self.directory)
+        return True
 
     def limit(self, bint on):
         """Let the queue go on with the segments that it has (the disk is full), or let it have all again."""
@@ -345,17 +347,6 @@ cdef class Segments:
         self.s.woken = True
         lc_cond_wake_all(&self.s.more)
         lc_mutex_unlock(&self.h.mutex)
-
-    def slots_for(self, uint64_t size) -> int:
-        """Return how many segments are to be added so that events in memory of `size` bytes find slots."""
-        cdef lc_spool *s = self.s
-        cdef uint64_t wanted = size // (SLOT - CHUNK_HEAD) * 9 // 8 + 4
-        cdef uint64_t there, left
-        lc_mutex_lock(&self.h.mutex)
-        there = s.free_slots
-        left = s.limit - s.mapped
-        lc_mutex_unlock(&self.h.mutex)
-        return min(left, (wanted - there + SLOTS - 1) // SLOTS) if wanted > there else 0
 
     cdef void _remove_free(self, uint32_t most) noexcept nogil:
         # Remove so many segments at most, the last ones first, that no event lies in. The first one stays.

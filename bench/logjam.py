@@ -38,7 +38,7 @@ INFLIGHT = 256
 HWM = 1000
 MORE = 2  # zmq.SNDMORE is an enumeration: `|` of two costs a microsecond
 EVENTS = 1_500_000
-ROUNDS = 7
+ROUNDS = 15
 
 MULTIPART = "send_multipart"
 FOUR = "4 x send"

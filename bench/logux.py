@@ -36,7 +36,7 @@ SINK_SOURCE = Path(__file__).with_name("wssink.c")
 PEERS_SOURCE = Path(__file__).with_name("logux_peers.js")
 BINARY = ROOT / "build" / "bench" / "wssink"
 SIZE = 300
-ROUNDS = 7
+ROUNDS = 11
 WARM = 2_000
 COLD = 20_000
 """Warm-up actions for a new server, whose first thousands take five times as long."""

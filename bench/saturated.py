@@ -44,6 +44,7 @@ P99_BOUND = 4.0
 TURNS_BOUND = 15.0  # a second
 PEERS = {"none": EmptyHandle, "empty": EmptyHandler}
 OURS = "logclient.Handler"
+AGAIN = "again"  # the kind whose runs are compared with those of `plain` in the same round
 PYTHON = "at least, as the link in Python takes it for each window"
 
 
@@ -68,6 +69,7 @@ KINDS = {
     "none": Kind("empty handle"),
     "empty": Kind("empty emit (logging's lock)"),
     "plain": Kind(OURS, Sink, "", UNCOMPRESSED),
+    AGAIN: Kind(f"{OURS} (again)", Sink, "", UNCOMPRESSED),
     "logger": Kind("logclient.Logger", Sink, "", UNCOMPRESSED, fast=True),
     "ledger": Kind(f"{OURS}, ledger", Sink, "", UNCOMPRESSED),
     "tls": Kind(f"{OURS}, TLS", lambda: Sink(tls=certificate()), "", UNCOMPRESSED),
@@ -287,9 +289,10 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             f"{statistics.median(s['p99.9'] for s in said) / 1e3:.1f} us, load before each run "
             + ", ".join(f"{r.load:.1f}" for r in mine)
         )
-        if kind == "plain" and len(said) > 1:
-            again = said[1]["p50"] / said[0]["p50"]
-            verdicts.append(claim(f"A/A: {name}, p50 of the second run / the first", again))
+        if kind == AGAIN:
+            first = [r.said["p50"] for r in runs if r.kind == "plain"]
+            pairs = [s["p50"] / p50 for s, p50 in zip(said, first, strict=True)]
+            verdicts.append(claim(f"A/A: {name} against itself, p50", Spread.of(pairs)))
         if kind in PEERS:
             verdicts.append(claim(f"{name}: p99 / p50 of handle()", _tail(said)))
             continue

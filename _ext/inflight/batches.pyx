@@ -175,6 +175,9 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
         if c.read == c.used:
             _disown(f, take_chunk(source))
         e = _next_event(m, &source)
+    if n == 0:                                   # memory is out
+        free(b)
+        return NULL
     b.n = n
     b.pending = n
     b.bytes = taken
@@ -224,6 +227,8 @@ cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil:
 cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
     cdef uint8_t status = b.status[i]
     cdef uint8_t reason = b.reason[i]
+    if reason >= R_COUNT:                        # of a codec in Python
+        reason = <uint8_t> R_NONE
     f.freed_events += 1
     b.unmarked += 1
     if status == ACKED:
@@ -236,8 +241,6 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
         f.dropped[reason] += 1
     else:
         status = <uint8_t> FAILED
-        if reason >= R_COUNT:
-            reason = <uint8_t> R_NONE
         f.failed[reason] += 1
     if status == FAILED or status == DROPPED:
         lc_lose(f.queue, b.seq[i], b.body[i], b.size[i], b.kind[i], status, reason)
@@ -495,8 +498,9 @@ cdef lc_chunk *_chunk_of(lc_batch *b, uint32_t i) noexcept nogil:
     return c
 
 
-cdef void _keep(lc_inflight *f, lc_batch *b) noexcept nogil:
-    # Leave the events without an outcome, from batch b on, in the spool; those that find no place fail.
+cdef bint _keep(lc_inflight *f, lc_batch *b, bint fails) noexcept nogil:
+    # Leave the events without an outcome, from batch b on, in the spool. Without a place for one, let it
+    # fail, or return False.
     cdef lc_chunk *c
     cdef uint32_t i
     while b != NULL:
@@ -506,11 +510,15 @@ cdef void _keep(lc_inflight *f, lc_batch *b) noexcept nogil:
             c = _chunk_of(b, i)
             if c.stays or lc_keep_chunk(f.queue, c):
                 b.status[i] = <uint8_t> STORED
-            else:
+            elif fails:
                 b.status[i] = <uint8_t> FAILED
                 b.reason[i] = <uint8_t> R_CLOSED
+            else:
+                inflight_encoded(f, b)
+                return False
         inflight_encoded(f, b)
         b = b.next
+    return True
 
 
 cdef lc_batch *_copy_to_quarantine(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:

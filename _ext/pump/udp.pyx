@@ -104,7 +104,8 @@ cdef class UdpPump(CompiledPump):
 
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
-        while True:
+        cdef int _reads
+        for _reads in range(MAX_READS_PER_TURN):
             n = lc_recv(&self.file, data + RUN_HEAD, size - RUN_HEAD, MSG_DONTWAIT | MSG_TRUNC)
             if n > 0 and <size_t> n <= size - RUN_HEAD:
                 lc_put_frame(data, <uint32_t> n)
@@ -113,6 +114,7 @@ cdef class UdpPump(CompiledPump):
             if n >= 0 or errno == EINTR:
                 continue             # empty, or longer than any valid one
             return self._failed(errno)
+        return self._failed(EAGAIN)
 
     cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
         fds[0].fd = self.file.fd

@@ -68,7 +68,7 @@ cdef inline void _end_last(lc_queue *h, lc_list *list, uint64_t room) noexcept n
     cdef uint64_t size
     if c == NULL:
         return
-    size = min(_waste(list, room), h.max_bytes - h.queued_bytes - h.held_bytes - room)
+    size = min(_waste(list, room), h.max_bytes - h.queued_bytes - h.held_bytes - room) & ~<uint64_t> 7
     if size and (h.spool != NULL or _claim(h, room + size, 0)):
         (<lc_event *> (chunk_data(c) + c.last)).pad = <uint16_t> size
         c.used += <uint32_t> size

@@ -29,28 +29,43 @@ cdef void _ask(lc_spool *s) noexcept nogil:
         lc_cond_wake_all(&s.more)
 
 
+cdef uint64_t _find_slots(lc_spool *s, uint64_t room, uint32_t *n, uint32_t *segment) noexcept nogil:
+    # Find the lowest segment with `n` free slots in a row, which hold a chunk of this room. Return the bits
+    # at which they begin, or 0.
+    cdef uint64_t found
+    cdef uint32_t i
+    n[0] = <uint32_t> ((room + CHUNK_HEAD + SLOT - 1) // SLOT)
+    for i in range(s.most if n[0] <= SLOTS else 0):
+        found = _runs(s.segments[i].free, n[0])
+        if found:
+            segment[0] = i
+            return found
+    return 0
+
+
+cdef bint lc_has_slots(lc_spool *s, uint64_t room) noexcept nogil:
+    cdef uint32_t n, segment
+    return _find_slots(s, room, &n, &segment) != 0
+
+
 cdef lc_chunk *_take_slots(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
-    # Return a chunk in the spool, or NULL when it has no such slot now. Mutex held.
+    # Return a chunk in the spool, or NULL when it has no such slots now. Mutex held.
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
-    cdef uint64_t found
-    cdef uint32_t n = <uint32_t> ((room + CHUNK_HEAD + SLOT - 1) // SLOT)
-    cdef uint32_t i, first
-    if n > SLOTS:
-        return NULL
-    found = 0
-    for i in range(s.most):
-        if s.segments[i].free:
-            found = _runs(s.segments[i].free, n)
-            if found:
-                break
+    cdef uint32_t n, i = 0, first
+    cdef uint64_t found = _find_slots(s, room, &n, &i)
     if not found:
-        _ask(s)
+        if n <= SLOTS:
+            s.wanted = True
+            _ask(s)
         return NULL
     first = lc_lowest_bit(found)
     s.segments[i].free &= ~_mask(first, n)
     s.free_slots -= n
     s.least_free = min(s.least_free, s.free_slots)
+    if n > 1 and not lc_has_slots(s, room):      # ahead: free slots are in pieces, the next one finds none
+        s.wanted = True
+        _ask(s)
     if s.segments[i].whole:
         s.free_touched -= n
     if s.free_touched < s.ready:

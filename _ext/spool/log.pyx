@@ -110,9 +110,9 @@ cdef lc_log_block *_begin_block(lc_log *g, size_t size, uint32_t kind) noexcept 
     return b
 
 
-cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
-    # Copy events up to `target` that the log has not into the buffer; return whether there may be more.
-    # Queue's mutex held. Sums are made later.
+cdef int _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
+    # Copy events up to `target` that the log has not into the buffer; return 1 if there may be more,
+    # 0 if not, -1 without memory. Queue's mutex held. Sums are made later.
     cdef lc_queue *h = g.queue
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
@@ -122,27 +122,27 @@ cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
     if s.to_log.n:
         b = _begin_block(g, s.to_log.n * sizeof(lc_outcome), BLOCK_OUTCOMES)
         if b == NULL:
-            return False
+            return -1
         memcpy(b + 1, s.to_log.items, s.to_log.n * sizeof(lc_outcome))
         s.to_log.n = 0
     while at:
         c = chunk_at(s, at - 1)
         following = c.log_behind
         if c.live > target:
-            return False
+            return 0
         if c.logged < c.used:
             if g.buffer.size > SLICE:
-                return True
+                return 1
             if (<lc_event *> (chunk_data(c) + c.logged)).seq <= target:
                 b = _begin_block(g, c.used - c.logged, BLOCK_EVENTS)
                 if b == NULL:
-                    return False
+                    return -1
                 memcpy(b + 1, chunk_data(c) + c.logged, c.used - c.logged)
                 c.logged = c.used
         if c.logged >= c.used and c != h.ordinary.tail and c != h.kept.tail:
             lc_end_to_log(s, c)              # nothing more will be stored there
         at = following
-    return False
+    return 0
 
 
 cdef int _write_slice(lc_log *g) noexcept nogil:
@@ -183,8 +183,8 @@ cdef int _log_up_to_now(lc_log *g) noexcept nogil:
     cdef lc_spool *s = h.spool
     cdef uint64_t target, settled, size
     cdef uint32_t i, old
-    cdef bint more = True, anew = False, some = False
-    cdef int error = 0
+    cdef bint anew = False, some = False
+    cdef int error = 0, more = 1
     size = _log_size(g)
     if not lc_is_ours(&g.newest) or g.file[g.files - 1].size > g.rotate or size > g.bound:
         if g.files == LOG_FILES:
@@ -203,7 +203,7 @@ cdef int _log_up_to_now(lc_log *g) noexcept nogil:
         more = _copy_slice(g, target)
         lc_mutex_unlock(&h.mutex)
         some = some or g.buffer.size > 0
-        error = _write_slice(g)
+        error = ENOMEM if more < 0 else _write_slice(g)
         if error:
             return error
         lc_mutex_lock(&h.mutex)

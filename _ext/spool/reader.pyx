@@ -187,15 +187,13 @@ cdef class FileReader:
         cdef lc_queue *h = segments.h
         cdef const lc_found *f
         cdef size_t i, n
-        cdef uint32_t need
         if not self.keeps:
             raise ValueError("the bodies were not kept")
         n = self._keep_waiting(settled)
         for i in range(n):
             f = <const lc_found *> self.found.data + i
-            need = <uint32_t> (event_room(f.event.size) // SLOT + 2)
-            while segments.s.free_slots < need and segments.s.mapped < segments.s.most:
-                segments.grow()
+            while not lc_has_slots(segments.s, event_room(f.event.size)) and segments.grow():
+                pass
             h.next_seq = f.event.seq
             if lc_put(h, f.body, f.event.size, f.event.level, f.event.kind, f.event.created_us, NULL) <= 0:
                 raise OSError(ENOSPC, strerror(ENOSPC).decode(), segments.directory)

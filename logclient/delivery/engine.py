@@ -240,8 +240,8 @@ class Engine:
         self.why = self.lanes.why
         if self.spool is None or not self.spool.is_open:
             return self.lanes.fail(R_CLOSED)
-        self.spool.make_room()
         before = self.queue.counters()
+        self.spool.store(self.in_flight.keep)
         self.in_flight.keep()
         self.in_flight.commit()
         after = self.queue.counters()

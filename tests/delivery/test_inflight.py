@@ -10,7 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, PENDING, R_CLOSED, R_POISON, STATUSES
+from logclient._ext.constants import (
+    ACKED,
+    DROPPED,
+    FAILED,
+    INFLIGHT,
+    K_TOMB,
+    PENDING,
+    R_CLOSED,
+    R_POISON,
+    STATUSES,
+)
 from logclient._ext.constants import R_REJECTED as REJECTED
 from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.queue import EventQueue, SharedBound, Ticket
@@ -473,6 +483,15 @@ def test_only_events_in_flight_are_acknowledged() -> None:
     in_flight.apply([(1, 4)], ACKED)
     in_flight.commit()
     assert in_flight.queue.counters()["acked"] == 2 and in_flight.waiting == 2
+
+
+@pytest.mark.parametrize("status", [ACKED, FAILED, DROPPED])
+def test_a_reason_that_does_not_exist_is_none(status: int) -> None:
+    in_flight = inflight_with(60)
+    send(in_flight, taken(in_flight))
+    in_flight.apply([(seq, seq) for seq in range(1, 61)], status, 195)
+    in_flight.commit()
+    assert [(first, last, reason) for first, last, _, reason in in_flight.take_report()] == [(1, 60, "")]
 
 
 def test_an_outcome_is_final() -> None:

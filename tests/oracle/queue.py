@@ -231,7 +231,7 @@ class EventQueue:
         if not own or own[-1].capacity - own[-1].used < room:
             if own:
                 # What stays empty counts, as far as there is room to count it.
-                left = min(waste(own, room), self.max_bytes - self.used - room)
+                left = min(waste(own, room), (self.max_bytes - self.used - room) // 8 * 8)
                 own[-1].events[-1].room += 0 if self.shared_over(room + left) else left
             own.append(Chunk(max(CHUNK, room)))
         event = Event(self.next_seq, created_us, level, kind, body)

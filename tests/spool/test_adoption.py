@@ -171,6 +171,23 @@ def test_overflow_mode_keeps_memory_and_order_at_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("size", "events"), [(70_000, 850), (830_000, 75)])
+def test_overflow_mode_keeps_large_events_at_close(size: int, events: int, tmp_path: Path) -> None:
+    # Each needs two or thirteen slots in a row, of which some are left at the end of each segment.
+    with Scene(tmp_path, spool_mode="overflow") as scene:
+        producer = scene.run(events=events, sizes=(size,), end="close")
+        assert f"{events} events were left in the spool" in producer.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overflow", ["block:5s", "drop_new"])
+def test_overflow_mode_grows_while_free_slots_are_in_pieces(overflow: str, tmp_path: Path) -> None:
+    with Scene(tmp_path, spool_mode="overflow", overflow=overflow, max_bytes="2MiB") as scene:
+        producer = scene.run(events=200, sizes=(830_000,), end="close", rest=0.02, spool_bytes="256MiB")
+        assert "200 events were left in the spool" in producer.errors
+
+
+@pytest.mark.slow
 def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path) -> None:
     with Scene(tmp_path, spool_mode="overflow", max_bytes="1MiB") as scene:
         # Slow enough for the first segment, which is made while the first MiB fills memory.
@@ -196,6 +213,17 @@ def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
         scene.drain()
         ids = [f"{one.name}{seq:012x}" for one in (producer, left) for seq in one.returned()]
         assert scene.arrived() == dict.fromkeys(ids, 1)
+
+
+@pytest.mark.slow
+def test_without_a_ledger_of_its_own_no_outcome_of_an_owner_is_guessed(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        producer = scene.start(scene.url, events=1000, end="stay", ledger=None)
+        producer.read_name()
+        wait_until(lambda: [owner.events for owner in contents.read(str(scene.spool))] == [0], "all is acked")
+        producer.kill()
+        scene.drain()
+        assert not [line for line in scene.lines(producer.name) if line["t"] in ("dropped", "close")]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient._ext.constants import K_TOMB, R_CLOSED, R_COUNT
+from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, R_CLOSED, R_COUNT
 from logclient._ext.hash import xxh64
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
@@ -403,6 +403,36 @@ def test_a_tombstone_without_its_reason_is_unencodable(tmp_path: Path) -> None:
     restored = Restored(tmp_path, [(0, bytes(segment))], [])
     assert (restored.pending, restored.queued) == ([(1, 7)], 7)
     assert restored.failed == {"unencodable": 6, "closed": 1}
+
+
+def test_a_journal_is_complete_again_once_the_ledger_has_its_outcomes(tmp_path: Path) -> None:
+    producer = bytes(10)
+    (tmp_path / f"{producer.hex()}.lock").touch()
+    queue = EventQueue()
+    segments = Segments(queue, str(tmp_path), producer, bytes(16), 1, 2, True, 0)
+    segments.grow()
+    in_flight = InflightBatches(queue)
+
+    def journal() -> tuple[int, bool]:
+        head = (tmp_path / f"{producer.hex()}.000000.seg").read_bytes()[:HEAD]
+        outcomes, complete, *_ = read_journal(head)
+        return len(outcomes), complete
+
+    for _ in range(400):
+        queue.push(b"{}")
+    batch = in_flight.take(2048, 1 << 20)
+    assert batch is not None
+    for seq in range(1, 401):
+        batch.mark(seq, INFLIGHT)
+    in_flight.encoded(batch)
+    for seq in range(1, 401):
+        in_flight.apply([(seq, seq)], ACKED if seq % 2 else FAILED)
+    in_flight.commit()
+    assert journal() == (120, False)
+    in_flight.take_report()
+    in_flight.recorded()
+    assert journal() == (0, True)
+    segments.close()
 
 
 def test_equal_sequences_of_both_lists_are_sent(original: Original, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logclient
-from logclient.delivery.spool import owner_files
+from logclient.delivery.spool import contents, owner_files
 from logclient.testing.lumberjack import Collector
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE
@@ -24,14 +26,16 @@ def _reboot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["interval", "batch"])
+@pytest.mark.parametrize("sizes", [range(3000), [900_000]], ids=["small", "large"])
 def test_all_that_stored_answered_for_survives(
-    sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sync: str, sizes: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    events = 500 if len(sizes) > 1 else 20
     with Scene(tmp_path, spool_sync=sync, ledger=None) as scene:
         client = scene.client(NOBODY)
-        for n in range(500):
-            client.send({"message": "m" * (n % 3000), "n": n})
-        last = client.submit({"message": "last", "n": 500})
+        for n in range(events):
+            client.send({"message": "m" * sizes[n % len(sizes)], "n": n})
+        last = client.submit({"message": "last", "n": events})
         assert last.stored(30.0)
         image = tmp_path / "image"
         shutil.copytree(scene.spool, image)  # what a disk has at least
@@ -44,7 +48,21 @@ def test_all_that_stored_answered_for_survives(
         scene.spool.chmod(0o700)
         _reboot(monkeypatch)
         scene.drain()
-        assert [event["n"] for event in scene.events()] == list(range(501))
+        assert [event["n"] for event in scene.events()] == list(range(events + 1))
+
+
+def test_a_closed_client_leaves_what_survives_a_reboot_whatever_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds: dict[str, Any] = {"max_bytes": 1_048_577, "max_event_bytes": "64KiB", "spool_bytes": "16MiB"}
+    with Scene(tmp_path, spool_mode="overflow", overflow="drop_new", ledger=None, **bounds) as scene:
+        draw = random.Random(1)
+        sizes = [draw.randrange(100, 9000) for _ in range(1000)]
+        scene.run(events=6000, sizes=sizes, end="close")
+        left = sum(owner.events for owner in contents.read(str(scene.spool)))
+        _reboot(monkeypatch)
+        owners = list(contents.read(str(scene.spool)))
+        assert (sum(owner.events for owner in owners), [o.damages for o in owners]) == (left, [[]])
 
 
 def test_a_closed_client_leaves_what_survives_a_reboot(

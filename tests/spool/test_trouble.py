@@ -263,6 +263,25 @@ def test_events_without_a_place_are_not_stored(tmp_path: Path) -> None:
         assert (counts.ok, counts.lost, counts.unknown) == (stats.stored, 0, 0)
 
 
+def test_events_in_memory_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        Scene(tmp_path, spool_bytes="64MiB", spool_sync="interval") as scene,
+        mounted(scene.spool, "size=60m"),
+    ):
+        ballast = scene.spool / "ballast"
+        ballast.write_bytes(bytes(48 * MIB))
+        with scene.client(NOBODY) as client:
+            assert "no space left" in client.stats().spool_error
+            ballast.unlink()  # the log has room
+            first = client.submit({"message": "m" * 3000})
+            while client.stats().queued <= client.stats().spooled + 50:
+                client.send({"message": "m" * 3000})
+            last = client.submit({"message": "last"})
+            assert not last.stored(0.5)
+            client.close(0.0)
+            assert [first.result(0).status, last.result(0).status] == ["stored", "failed"]
+
+
 def test_a_disk_that_has_room_again_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "TRY_AGAIN", 0.01)
     options = {"spool_bytes": "16MiB", "max_bytes": "64KiB", "overflow": "drop_new"}

@@ -94,7 +94,8 @@ class Spool:
                 return
             self._opener = caller
             try:
-                self._open(producer)
+                with self._growing:
+                    self._open(producer)
             except (OSError, LedgerError) as error:
                 self._warn(describe_error(error) if isinstance(error, OSError) else str(error))
                 if self._segments is not None:
@@ -240,8 +241,8 @@ class Spool:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def make_room(self) -> None:
-        """Add segments until all events in memory find slots there, as far as possible: delivery ends."""
+    def store(self, keep: Callable[[bool], bool]) -> None:
+        """Add a segment as often as ``keep(False)`` finds no room for an event: delivery ends."""
         segments = self._segments
         if segments is None:
             return
@@ -249,8 +250,8 @@ class Spool:
         segments.wake()
         with self._growing:
             try:
-                for _ in range(segments.slots_for(segments.memory_used)):
-                    segments.grow()
+                while not keep(False) and segments.grow():
+                    pass
             except OSError as error:
                 self._warn(describe_error(error))
             finally:

@@ -85,7 +85,7 @@ class Replay:
     def nothing(self, *_: Any) -> None:
         """Do nothing: files and events are there, there is no thread, and its engine closes."""
 
-    open = make_room = keep_used = start = park = wait_parked = unpark = nothing
+    open = store = keep_used = start = park = wait_parked = unpark = nothing
 
 
 def settle(
@@ -98,6 +98,8 @@ def settle(
     """
     journal, record = orphan.journal, orphan.record
     complete = orphan.whole and journal.complete and not journal.unspooled and not damaged
+    if record is not None and not record.parts:
+        complete = False  # it had no ledger, so its journal has the newest outcomes alone
     known = record.settled if record is not None else []
     unlisted: dict[tuple[str, str], Ranges] = {}
     for first, end, status, reason in journal.outcomes:
