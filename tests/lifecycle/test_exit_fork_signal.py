@@ -354,6 +354,7 @@ PERIOD = 0
 signal.setitimer(signal.ITIMER_REAL, PERIOD)
 gc.set_threshold(0)
 left = gc.collect()
+handler.client.flush(60)
 say(made=made, inside=inside, stats=handler.client.stats()._asdict())
 """
 
