@@ -135,9 +135,11 @@ LC_INLINE void lc_wake_clear(lc_wake *w) {
     if (!lc_is_ours(&w->in)) w->in.fd = -1;
     else while (read(w->in.fd, sink, sizeof sink) == (ssize_t)sizeof sink) {}
 }
+/* Without a descriptor no caller can end the sleep: its end comes by itself. */
+#define LC_UNWOKEN_MS 50
 LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     struct pollfd p = {w->in.fd, POLLIN, 0};
-    if (w->in.fd < 0 && seconds > 0.05) seconds = 0.05;
+    if (w->in.fd < 0 && seconds > LC_UNWOKEN_MS / 1000.0) seconds = LC_UNWOKEN_MS / 1000.0;
     if (seconds > 0) poll(&p, 1, seconds > 2e6 ? -1 : (int)(seconds * 1000.0 + 0.999));
     lc_wake_clear(w);
 }

@@ -32,6 +32,7 @@ cdef extern from "platform.h" nogil:
     void lc_wake_open(lc_wake *w)
     void lc_wake_set(lc_wake *w)
     void lc_wake_clear(lc_wake *w)
+    int LC_UNWOKEN_MS
     void lc_wake_wait(lc_wake *w, double seconds)
     int lc_wake_fd(lc_wake *w)
     void lc_wake_close(lc_wake *w)

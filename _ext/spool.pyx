@@ -265,7 +265,7 @@ cdef class Segments:
         # Do a part of what callers asked for; return 0, or an errno.
         cdef lc_spool *s = self.s
         cdef int error = 0
-        if s.mapped < s.limit and (s.untouched == 0 or s.free_slots < SLOTS or s.wanted):
+        if s.mapped < s.limit and (s.untouched == 0 or s.free_slots < SLOTS):
             error = self._grow()
         elif s.untouched:
             self._touch()

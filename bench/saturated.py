@@ -1,7 +1,8 @@
 """Row `saturated`: four threads log as fast as Python lets them, for ten seconds, to sinks in C.
 
-The sinks read Lumberjack, plain (once with `logclient.Logger`) and over TLS, Logjam's requests, and Logux,
-plain and over TLS. They decrypt in their own process, whose share of a core is printed.
+The sinks read Lumberjack, plain (twice, as the control, and once with `logclient.Logger`) and over TLS,
+Logjam's requests, and Logux, plain and over TLS. They decrypt in their own process, whose share of a core is
+printed.
 
 Every run is a separate process. Most calls are `logger.log(...)` as in a program; one in 61 builds its record
 first and times only `handler.handle(record)`, between two clock reads whose own cost is measured and

@@ -9,7 +9,6 @@
 
 cdef enum:
     MOST = 64                # pumps
-    UNWOKEN_MS = 50          # milliseconds between two looks for events where no caller can wake the sender
     STOPPED_S = 1            # seconds for which this process did not run although it could have
 
 cdef struct lc_group_member:
@@ -272,8 +271,8 @@ cdef class PumpGroup:
                 fds[PUMP_FDS * i].fd = fds[PUMP_FDS * i + 1].fd = -1
                 timeout = (<CompiledPump> m.pump).gather_ms
         wake.fd = lc_wake_fd(&h.wake)
-        if wake.fd < 0:                          # no descriptor was free: nobody can end the sleep
-            timeout = min(timeout, UNWOKEN_MS)
+        if wake.fd < 0:
+            timeout = min(timeout, LC_UNWOKEN_MS)
         wake.events = <short> POLLIN
         wake.revents = 0
         poll(fds, <unsigned long> (PUMP_FDS * self.n + 1), timeout)

@@ -98,8 +98,8 @@ def settle(
     """
     journal, record = orphan.journal, orphan.record
     complete = orphan.whole and journal.complete and not journal.unspooled and not damaged
-    if record is not None and not record.parts:
-        complete = False  # it had no ledger, so its journal has the newest outcomes alone
+    # Without a ledger of the owner, its journal has the newest outcomes alone.
+    complete = complete and (record is None or record.parts > 0)
     known = record.settled if record is not None else []
     unlisted: dict[tuple[str, str], Ranges] = {}
     for first, end, status, reason in journal.outcomes:
