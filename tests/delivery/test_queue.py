@@ -109,6 +109,16 @@ def fill(h: EventQueue, size: int, volume: int) -> None:
         assert h.push(bytes(size)) > 0
 
 
+def test_the_empty_end_of_a_chunk_is_a_multiple_of_eight() -> None:
+    """The log of a spool copies whole chunks, and its blocks begin at multiples of eight bytes."""
+    events, room = 9, room_of(8000)
+    queue = EventQueue(max_bytes=events * room + 1001, policy="drop_new")
+    for _ in range(events):
+        assert queue.push(bytes(8000)) > 0
+    # Eight fill the first chunk but for 1,280 bytes, of which the bound leaves 1,001.
+    assert queue.queued == (events, events * room + 1000)
+
+
 @pytest.mark.parametrize("size", [300, 8000, 64 << 10, 100_000, MIB, 2 * MIB - 100])
 def test_chunks_are_reused(size: int) -> None:
     h = EventQueue(max_event_bytes=2 * MIB)

@@ -170,7 +170,6 @@ def test_overflow_mode_keeps_memory_and_order_at_close(tmp_path: Path) -> None:
         assert arrived == list(range(1, 5001))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "events"), [(70_000, 850), (830_000, 75)])
 def test_overflow_mode_keeps_large_events_at_close(size: int, events: int, tmp_path: Path) -> None:
     # Each needs two or thirteen slots in a row, of which some are left at the end of each segment.
@@ -180,10 +179,9 @@ def test_overflow_mode_keeps_large_events_at_close(size: int, events: int, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overflow", ["block:5s", "drop_new"])
-def test_overflow_mode_grows_while_free_slots_are_in_pieces(overflow: str, tmp_path: Path) -> None:
-    with Scene(tmp_path, spool_mode="overflow", overflow=overflow, max_bytes="2MiB") as scene:
-        producer = scene.run(events=200, sizes=(830_000,), end="close", rest=0.02, spool_bytes="256MiB")
+def test_callers_that_wait_get_a_segment_while_free_slots_are_in_pieces(tmp_path: Path) -> None:
+    with Scene(tmp_path, spool_mode="overflow", max_bytes="2MiB", spool_bytes="256MiB") as scene:
+        producer = scene.run(events=200, sizes=(830_000,), end="close")
         assert "200 events were left in the spool" in producer.errors
 
 
@@ -215,7 +213,6 @@ def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
         assert scene.arrived() == dict.fromkeys(ids, 1)
 
 
-@pytest.mark.slow
 def test_without_a_ledger_of_its_own_no_outcome_of_an_owner_is_guessed(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         producer = scene.start(scene.url, events=1000, end="stay", ledger=None)

@@ -20,10 +20,10 @@ CHUNK = 1 << 16
 BODY = b"m" * 1000
 
 
-def _segments(queue: EventQueue, folder: Path) -> Segments:
+def _segments(queue: EventQueue, folder: Path, most: int = 4) -> Segments:
     files = OwnerFiles(str(folder), "00" * 10)
     files.create()
-    return Segments(queue, files.directory, bytes(10), boot_id(), os.getpid(), 4, False, MEMORY)
+    return Segments(queue, files.directory, bytes(10), boot_id(), os.getpid(), most, False, MEMORY)
 
 
 @pytest.mark.parametrize("policy", ["block", "raise", "drop_new", "drop_oldest"])
@@ -60,5 +60,19 @@ def test_a_caller_goes_on_when_a_segment_is_there(tmp_path: Path) -> None:
         caller.join(PATIENCE)
         assert ready == [True]
         assert queue.push(BODY, 1, 0, 0, ticket) > 0
+    finally:
+        segments.close()
+
+
+def test_a_segment_is_made_before_large_events_find_no_place(tmp_path: Path) -> None:
+    """Each takes 33 of the 64 slots of a segment: those that stay free are too few in a row for another one."""
+    queue = EventQueue(max_bytes=4 << 20, max_event_bytes=4 << 20, policy="drop_new")
+    segments = _segments(queue, tmp_path, most=12)
+    try:
+        segments.grow()
+        for _ in range(12):
+            segments.serve(0.0, PATIENCE)
+            assert queue.push(bytes(33 * CHUNK - 1000), 1, 0) > 0
+            assert segments.memory_used == 0
     finally:
         segments.close()

@@ -6,12 +6,11 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import logclient
-from logclient.delivery.spool import contents, owner_files
+from logclient.delivery.spool import owner_files
 from logclient.testing.lumberjack import Collector
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE
@@ -49,20 +48,6 @@ def test_all_that_stored_answered_for_survives(
         _reboot(monkeypatch)
         scene.drain()
         assert [event["n"] for event in scene.events()] == list(range(events + 1))
-
-
-def test_a_closed_client_leaves_what_survives_a_reboot_whatever_its_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bounds: dict[str, Any] = {"max_bytes": 1_048_577, "max_event_bytes": "64KiB", "spool_bytes": "16MiB"}
-    with Scene(tmp_path, spool_mode="overflow", overflow="drop_new", ledger=None, **bounds) as scene:
-        draw = random.Random(1)
-        sizes = [draw.randrange(100, 9000) for _ in range(1000)]
-        scene.run(events=6000, sizes=sizes, end="close")
-        left = sum(owner.events for owner in contents.read(str(scene.spool)))
-        _reboot(monkeypatch)
-        owners = list(contents.read(str(scene.spool)))
-        assert (sum(owner.events for owner in owners), [o.damages for o in owners]) == (left, [[]])
 
 
 def test_a_closed_client_leaves_what_survives_a_reboot(

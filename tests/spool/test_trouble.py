@@ -263,7 +263,7 @@ def test_events_without_a_place_are_not_stored(tmp_path: Path) -> None:
         assert (counts.ok, counts.lost, counts.unknown) == (stats.stored, 0, 0)
 
 
-def test_events_in_memory_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_in_memory_are_not_stored(tmp_path: Path) -> None:
     with (
         Scene(tmp_path, spool_bytes="64MiB", spool_sync="interval") as scene,
         mounted(scene.spool, "size=60m"),
