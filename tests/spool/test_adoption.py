@@ -213,6 +213,14 @@ def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
         assert scene.arrived() == dict.fromkeys(ids, 1)
 
 
+def test_an_owner_that_was_killed_before_it_began_its_ledger_gets_one(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        producer = scene.run(events=100, ledger=None)
+        scene.drain()
+        close = scene.lines(producer.name)[-1]
+        assert (close["t"], close["acked"]) == ("close", 100)
+
+
 def test_without_a_ledger_of_its_own_no_outcome_of_an_owner_is_guessed(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         producer = scene.start(scene.url, events=1000, end="stay", ledger=None)

@@ -65,7 +65,7 @@ def test_a_caller_goes_on_when_a_segment_is_there(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_made_before_large_events_find_no_place(tmp_path: Path) -> None:
-    """Each takes 33 of the 64 slots of a segment: those that stay free are too few in a row for another one."""
+    """Each takes 33 of the 64 slots of a segment: what stays free is too little for another one."""
     queue = EventQueue(max_bytes=4 << 20, max_event_bytes=4 << 20, policy="drop_new")
     segments = _segments(queue, tmp_path, most=12)
     try:

@@ -98,8 +98,6 @@ def settle(
     """
     journal, record = orphan.journal, orphan.record
     complete = orphan.whole and journal.complete and not journal.unspooled and not damaged
-    # Without a ledger of the owner, its journal has the newest outcomes alone.
-    complete = complete and (record is None or record.parts > 0)
     known = record.settled if record is not None else []
     unlisted: dict[tuple[str, str], Ranges] = {}
     for first, end, status, reason in journal.outcomes:
@@ -108,10 +106,14 @@ def settle(
     if expired:
         unlisted[("dropped", "max_age")] = merged(expired)
     if complete:
-        # Whatever is neither here nor listed was dropped, and the owner had no time to say so.
+        # Whatever is neither here nor listed was dropped, and the owner had no time to say so. But one
+        # without a ledger may have delivered it: its journal has the newest outcomes alone.
         settled = [(first, end) for first, end, _, _ in journal.outcomes]
         gone = merged([*known, *settled, *pending, *expired])
-        if missing := without([(1, last)] if last else [], gone):
+        missing = without([(1, last)] if last else [], gone)
+        if record is not None and not record.parts:
+            complete = last > 0 and not missing
+        elif missing:
             unlisted.setdefault(("dropped", "spool_full"), []).extend(missing)
     counts = dict(record.counts) if record is not None else {}
     for kind, ranges in unlisted.items():
