@@ -317,7 +317,9 @@ cdef int _find_members(Document *doc, Arranger *a, size_t start) noexcept nogil:
         p = _read_member(&block, p, end, m)
         if r != NULL:
             source = _source_of(r, m.name.at, m.name.n)
-            if source != OTHER and source != OURS:
+            # Names below a message that is an empty object go into it: it is a member as they are.
+            if source != OTHER and source != OURS and not (
+                    r.nested and source == r.message and _is(&m.value, b"{}", 2)):
                 a.values[source] = m.value
                 continue
             if r.prefixed and m.value.at[0] == c'n':

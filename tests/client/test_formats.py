@@ -216,8 +216,10 @@ def _assert_form(name: str, made: tuple[bytes, int, int, int], draft: dict[str, 
 @examples(int(os.environ.get("LOGCLIENT_EXAMPLES", "2000")))
 @given(
     st.sampled_from(FORMS), FORM_FIELDS, FORM_FIELDS, LEVEL_NAMES, st.sampled_from((None, KeyError("späť"))),
-    st.sampled_from(("text", "", 'a"\n\\', {"message": 7}, {"a": 1})),
+    st.sampled_from(("text", "", 'a"\n\\', {"message": 7}, {"message": {}}, {"a": 1})),
 )  # fmt: skip
+@example("logstash", {}, {"message.x": None}, "INFO", None, {"message": {}})
+@example("logstash", {"message.x": 1}, {}, "INFO", None, {"message": {}})
 def test_a_record_has_the_form_of_the_reference(
     name: str, common: dict[str, Any], extra: dict[str, Any], level: Any, error: Exception | None, msg: Any
 ) -> None:
@@ -232,6 +234,8 @@ def test_a_record_has_the_form_of_the_reference(
 
 @examples(int(os.environ.get("LOGCLIENT_EXAMPLES", "2000")))
 @given(st.sampled_from(FORMS), FORM_FIELDS, FORM_FIELDS, TIMES, st.sampled_from(("id", "none")))
+@example("logstash", {}, {"message": {}, "message.x": None}, None, "none")
+@example("logstash", {"message.x": 1}, {"message.y": {}, "message": {}}, None, "id")
 def test_a_mapping_has_the_form_of_the_reference(
     name: str, common: dict[str, Any], event: dict[str, Any], time: str | None, identity: str
 ) -> None:

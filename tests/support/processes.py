@@ -107,13 +107,16 @@ class CollectorProcess:
 
     def end(self, number: int) -> None:
         """Send the signal and see the process go. Its port refuses connections until the next start."""
+        self._stop(number)
+        self._held = socket.socket(type=socket.SOCK_DGRAM if self.scheme == "plog" else socket.SOCK_STREAM)
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", self.port))
+
+    def _stop(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
         self._process.communicate(timeout=PATIENCE)
         self._process = None
-        self._held = socket.socket()
-        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held.bind(("127.0.0.1", self.port))
 
     def _release(self) -> None:
         if self._held is not None:
@@ -128,7 +131,7 @@ class CollectorProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
-            self.end(signal.SIGTERM)
+            self._stop(signal.SIGTERM)
         self._release()
 
 
