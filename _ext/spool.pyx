@@ -330,10 +330,11 @@ cdef class Segments:
                 lc_mutex_unlock(&self.h.mutex)
                 if now >= self.trim_at:
                     # Remove a segment that was not needed since the last look. As many free slots as a burst
-                    # needs stay, and in the mode `always` all.
+                    # needs stay, one segment without events for a large one, and in the mode `always` all.
                     self.trim_at = now + trim_every
                     lc_mutex_lock(&self.h.mutex)
-                    more = not s.always and s.least_free >= READY + 2 * SLOTS
+                    more = (not s.always and s.least_free >= READY + 2 * SLOTS
+                            and self._free_segments() > 1)
                     s.least_free = s.free_slots
                     lc_mutex_unlock(&self.h.mutex)
                     if more:
@@ -347,6 +348,13 @@ cdef class Segments:
         self.s.woken = True
         lc_cond_wake_all(&self.s.more)
         lc_mutex_unlock(&self.h.mutex)
+
+    cdef uint32_t _free_segments(self) noexcept nogil:
+        # Return how many segments no event lies in. Mutex held.
+        cdef uint32_t i, n = 0
+        for i in range(self.s.most):
+            n += self.s.segments[i].free == ~(<uint64_t> 0)
+        return n
 
     cdef void _remove_free(self, uint32_t most) noexcept nogil:
         # Remove so many segments at most, the last ones first, that no event lies in. The first one stays.

@@ -64,14 +64,15 @@ def test_a_caller_goes_on_when_a_segment_is_there(tmp_path: Path) -> None:
         segments.close()
 
 
-def test_a_segment_is_made_before_large_events_find_no_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trim_every", [PATIENCE, 0.0])
+def test_a_segment_is_ready_before_large_events_find_no_place(trim_every: float, tmp_path: Path) -> None:
     """Each takes 33 of the 64 slots of a segment: what stays free is too little for another one."""
     queue = EventQueue(max_bytes=4 << 20, max_event_bytes=4 << 20, policy="drop_new")
-    segments = _segments(queue, tmp_path, most=12)
+    segments = _segments(queue, tmp_path, most=20)
     try:
         segments.grow()
-        for _ in range(12):
-            segments.serve(0.0, PATIENCE)
+        for _ in range(20):
+            segments.serve(0.0, trim_every)
             assert queue.push(bytes(33 * CHUNK - 1000), 1, 0) > 0
             assert segments.memory_used == 0
     finally:
