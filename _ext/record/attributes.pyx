@@ -19,6 +19,19 @@ cdef enum:
 cdef enum:
     NEEDS_PYTHON = 1         # a status: the object cannot be written without running Python code
 
+# A place in a program from which a logger is called.
+ctypedef struct Site:
+    PyObject *code           # a strong reference, as are the next; or NULL
+    PyObject *path
+    PyObject *file           # its last part
+    PyObject *line
+    PyObject *function
+    PyObject *name           # of the logger
+    uint8_t *text            # the fields of these, as `_write_origin` writes objects; or NULL
+    size_t n                 # its bytes
+    int instruction
+    bint internal            # in logging itself, or in the import system
+
 # The attributes of one record. The references are borrowed until `held`: until then no Python code runs.
 ctypedef struct Attributes:
     PyObject *values[ATTRIBUTES]
@@ -27,6 +40,7 @@ ctypedef struct Attributes:
     bint held
     int64_t created_us       # of a log call that has no record; 0: not known yet
     lc_here *thread          # in which it is made
+    Site *site               # ... and where; it may be of another call meanwhile. NULL: not known
 
 cdef tuple ATTRIBUTE_NAMES = (
     "name", "filename", "lineno", "funcName", "process", "processName", "thread", "threadName",
@@ -159,24 +173,37 @@ cdef inline uint8_t *_put_field(Document *doc, uint8_t *p, int key, PyObject *v)
 
 
 # Write ecs.version, log.logger and log.origin.* with one reservation; return 0 if they are not short strings.
-cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
-    cdef PyObject *name = values[A_NAME]
-    cdef PyObject *file = values[A_FILENAME]
-    cdef PyObject *line = values[A_LINENO]
-    cdef PyObject *function = values[A_FUNCNAME]
+cdef int _write_origin(Document *doc, Attributes *s) noexcept nogil:
+    cdef PyObject *name = s.values[A_NAME]
+    cdef PyObject *file = s.values[A_FILENAME]
+    cdef PyObject *line = s.values[A_LINENO]
+    cdef PyObject *function = s.values[A_FUNCNAME]
+    cdef bint objects = doc.nested and doc.dotted_from != 0
+    cdef bint keeps = s.site != NULL and objects and (
+        s.site.name == name and s.site.file == file and s.site.line == line and s.site.function == function)
+    cdef size_t start = <size_t> (doc.p - doc.base)
     cdef uint8_t *p
-    if (doc.overridden or doc.pair_block or not _is_short(name) or not _is_short(file)
+    if doc.overridden or doc.pair_block:
+        return 0
+    if keeps and s.site.text != NULL:
+        return 1 if _append(doc, <const char *> s.site.text, s.site.n) == 0 else -1
+    if (not _is_short(name) or not _is_short(file)
             or not _is_short(function) or line == NULL or not PyLong_CheckExact(line)
             or not lc_compact(line)):
         return 0
     if _reserve(doc, LC_WORST * 3 * 128 + 10 * LC_SLACK) < 0:
         return -1
     p = _put_text(doc.p, b',"ecs.version":"8.11.0"')
-    if doc.nested and doc.dotted_from != 0:
+    if objects:
         p = lc_put_string(p, b',"log":{"logger":"', name)
         p = lc_put_string(p, b',"origin":{"file":{"name":"', file)
         p = lc_int(_put_text(p, b',"line":'), lc_compact_value(line))
         doc.p = _put_text(lc_put_string(p, b'},"function":"', function), b'}}')
+        if keeps:
+            s.site.n = <size_t> (doc.p - doc.base) - start
+            s.site.text = <uint8_t *> realloc(NULL, s.site.n)
+            if s.site.text != NULL:
+                memcpy(s.site.text, doc.p - s.site.n, s.site.n)
         return 1
     doc.starts[<int> KEY_ECS] = <uint32_t> (p - doc.base) - 8
     p = _put_field(doc, _put_field(doc, p, KEY_LOGGER, name), KEY_FILE, file)
@@ -335,8 +362,9 @@ cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint s
 
 # Write the fields of a record from *step on, until one needs Python code. Returns 0 after the last one; -1;
 # or NEEDS_PYTHON with *step at the field in question.
-cdef int _write_steps(Document *doc, PyObject **values, PyObject *text, bint subclass, int64_t created_us,
+cdef int _write_steps(Document *doc, Attributes *s, PyObject *text, bint subclass, int64_t created_us,
                       int *step) noexcept nogil:
+    cdef PyObject **values = s.values
     cdef int status
     if step[0] <= KEY_TIMESTAMP and not doc.overridden >> KEY_TIMESTAMP & 1:
         if _write_time(doc, created_us) < 0:
@@ -352,7 +380,7 @@ cdef int _write_steps(Document *doc, PyObject **values, PyObject *text, bint sub
             step[0] = KEY_MESSAGE
             return status
     if step[0] <= KEY_ECS:
-        status = _write_origin(doc, values)
+        status = _write_origin(doc, s)
         if status < 0:
             return -1
         step[0] = KEY_PID

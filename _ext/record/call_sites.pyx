@@ -9,23 +9,14 @@ cdef enum:
     SITES = 64               # that a logger remembers
 
 
-# A place in a program from which a log call is made.
-ctypedef struct Site:
-    PyObject *code           # a strong reference, as are the next; or NULL
-    PyObject *path
-    PyObject *file           # its last part
-    PyObject *line
-    PyObject *function
-    int instruction
-    bint internal            # in logging itself, or in the import system
-
-
 cdef void _forget_site(Site *site) noexcept:
     Py_XDECREF(site.code)
     Py_XDECREF(site.path)
     Py_XDECREF(site.file)
     Py_XDECREF(site.line)
     Py_XDECREF(site.function)
+    Py_XDECREF(site.name)
+    free(site.text)
 
 
 cdef int _learn_site(Site *site, object code, int at, object line) except -1:
@@ -38,6 +29,8 @@ cdef int _learn_site(Site *site, object code, int at, object line) except -1:
     for item in (code, path, file, line, function):
         Py_INCREF(<PyObject *> item)
     before = site[0]         # now: a destructor may have logged from another site in this slot
+    site.name = NULL
+    site.text = NULL
     site.code = <PyObject *> code
     site.path = <PyObject *> path
     site.file = <PyObject *> file
@@ -63,6 +56,17 @@ cdef Site *_find_site(State state, PyObject *frame) except NULL:
     while site.code != code or site.instruction != at:
         _learn_site(site, <object> code, at, (<object> frame).f_lineno)
     return site
+
+
+cdef int _name_site(Site *site, object name) except -1:
+    # Note the name of the logger; what was written with another one goes.
+    cdef PyObject *before = site.name
+    Py_INCREF(<PyObject *> name)
+    site.name = <PyObject *> name
+    free(site.text)
+    site.text = NULL
+    Py_XDECREF(before)
+    return 0
 
 
 cdef object _find_frame(State state, object frame, long depth):

@@ -17,6 +17,8 @@ cdef class State:
     cdef object reference        # the weak reference that calls `end`
     cdef Route route             # None: to be decided
     cdef Site *sites             # a table of SITES; NULL: none was seen
+    cdef unsigned long thread    # the identifier of the last one that called it, and the same as an object
+    cdef object ident
 
     def __dealloc__(self):
         cdef int i

@@ -301,7 +301,10 @@ cdef class Route:
                 exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
             elif not isinstance(exc_info, tuple):
                 exc_info = sys.exc_info()
-        ident = PyThread_get_thread_ident()
+        if state.ident is None or state.thread != PyThread_get_thread_ident():
+            state.thread = PyThread_get_thread_ident()
+            state.ident = state.thread
+        ident = state.ident
         owner = None if self.threads is None else self.threads.get(ident)
         if type(owner) is THREAD or type(owner) is MAIN_THREAD:
             thread_name = owner._name
@@ -319,6 +322,8 @@ cdef class Route:
                 except ValueError:       # a path that the system cannot have: the caller is unknown
                     return False
             site = _find_site(state, <PyObject *> caller)
+        if site.name != <PyObject *> self.name:
+            _name_site(site, self.name)
         path = <object> site.path
         file = <object> site.file
         line = <object> site.line
@@ -326,6 +331,7 @@ cdef class Route:
         memset(&s, 0, sizeof(s))
         s.held = True                        # all values, by this function
         s.thread = thread
+        s.site = site
         s.values[A_NAME] = <PyObject *> self.name
         s.values[A_FILENAME] = <PyObject *> file
         s.values[A_LINENO] = <PyObject *> line

@@ -641,6 +641,7 @@ cdef class Encoder:
             attributes = _with_members(record, attributes)
             self._read_attributes(<PyObject *> self.standard, <PyObject *> attributes, &s)
         s.held = False
+        s.site = NULL
         if doc.skip_own and _is_own_logger(s.values[A_NAME]):
             return 1
         try:
@@ -734,7 +735,7 @@ cdef class Encoder:
             doc.dotted_from = 0
 
         while True:
-            status = _write_steps(doc, s.values, chosen, subclass, created_us[0], &step)
+            status = _write_steps(doc, s, chosen, subclass, created_us[0], &step)
             if status != NEEDS_PYTHON:
                 break
             attributes = self._take_references(attributes, s)
