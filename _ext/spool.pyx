@@ -520,7 +520,8 @@ cdef class Segments:
                 base = <uint8_t *> lc_map(fd, FILE_SIZE)
                 if base == NULL:
                     raise OSError(errno, strerror(errno).decode())
-                lc_touch_to_read(base, FILE_SIZE)
+                with nogil:
+                    lc_touch_to_read(base, FILE_SIZE)
                 s.segments[i].base = base
                 s.segments[i].whole = True
                 s.mapped += 1
@@ -600,6 +601,7 @@ cdef class Segments:
                 if before == NULL:
                     c.read = <uint32_t> at
                 before = e
+                c.last = <uint32_t> at
                 c.count += 1
                 if first and seq != end + 1:
                     pending.append((first, end))
@@ -616,13 +618,9 @@ cdef class Segments:
         # Append a chunk to its list, unless its events are not behind those before. Mutex held.
         cdef lc_queue *h = self.h
         cdef lc_list *list = &h.kept if c.kept else &h.ordinary
-        cdef uint64_t at = c.read
         if list.tail != NULL and (<lc_event *> (chunk_data(list.tail) + list.tail.last)).seq >= (
-                <lc_event *> (chunk_data(c) + at)).seq:
+                <lc_event *> (chunk_data(c) + c.read)).seq:
             return False
-        while at < c.used:
-            c.last = <uint32_t> at
-            at += event_takes(<lc_event *> (chunk_data(c) + at))
         append_chunk(list, c)
         count_queued(h, list, c.count, c.used - c.read)
         return True

@@ -74,6 +74,7 @@ class Spool:
         self._log_thread: threads.AnyThread | None = None
         self._look_thread: threads.AnyThread | None = None
         self._growing = threads.RLock()  # by one thread at a time
+        self._looking = threads.RLock()  # for dead owners
         self._look_now = threads.Event()
         self._serving = threads.Event()
         self._stopping = False
@@ -145,7 +146,8 @@ class Spool:
                 segments.grow()
             segments.limit(True)
         elif self._always:
-            # All of them: a burst is faster than a disk that is busy.
+            # All: a burst is faster than a disk that is busy. What dead owners left is sent meanwhile.
+            self._start_looking()
             for _ in range(most):
                 segments.grow()
 
@@ -184,9 +186,13 @@ class Spool:
             if self._thread is not None and not threads.is_green():
                 # A burst would use up the segments before a thread that is new gets the GIL.
                 self._serving.wait(BEGIN)
-        self._look_thread = _started(self._look_thread, self._look_around)
+        self._start_looking()
         if self._log is not None:
             self._log_thread = _started(self._log_thread, self._write_log)
+
+    def _start_looking(self) -> None:
+        if not lifecycle.forks_unseen():
+            self._look_thread = _started(self._look_thread, self._look_around)
 
     def _write_log(self) -> None:
         log = self._log
@@ -222,13 +228,14 @@ class Spool:
 
     def _look_around(self) -> None:
         while not self._is_over:
-            self._keep_lock()
-            with self._lock:
+            with self._looking:
                 if not self._is_over:
-                    own = self._files.producer if self._files is not None else ""
+                    files = self._files
+                    own = files.producer if files is not None else ""
                     self._adoption.look(own, self._boot, self._look_now.set)
             self._look_now.wait(LOOK_EVERY)
             self._look_now.clear()
+            self._keep_lock()
 
     def _keep_lock(self) -> None:
         """Lock our files again if the program has closed the lock's descriptor."""
@@ -278,7 +285,7 @@ class Spool:
         self._look_now.set()
         if self._segments is not None:
             self._segments.wake()
-        with self._lock:  # a look that goes on ends first
+        with self._lock, self._looking:  # a look that goes on ends first
             pass
         self._adoption.close(deadline)
         segments, files = self._segments, self._files
@@ -296,7 +303,7 @@ class Spool:
         self._ending = True
         self._look_now.set()
         caller = threads.get_ident()
-        with self._lock:
+        with self._lock, self._looking:
             segments, files = self._segments, self._files
             if self._opener or self._closed or segments is None or files is None:
                 return
@@ -363,6 +370,7 @@ class Spool:
         """In a forked child: unmap the parent's files, and close its lock."""
         self._lock = threads.RLock()
         self._growing = threads.RLock()
+        self._looking = threads.RLock()
         self._look_now = threads.Event()
         self._closed = True
         self._thread = self._log_thread = self._look_thread = None
