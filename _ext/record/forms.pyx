@@ -267,16 +267,13 @@ cdef bint _may_be_taken(const Rules *r, const Value *name) noexcept nogil:
     return _is(name, b"id", 2) or _source_of(r, name.at, name.n) == OURS
 
 
-# Find the values of our own fields, which a record begins with. They are not read: where they begin is known.
-cdef inline void _find_own(const Document *doc, Value *own) noexcept nogil:
-    cdef const uint8_t *end = doc.base + doc.own_end
-    cdef int key
-    for key in range(<int> KEY_METADATA - 1, -1, -1):
-        own[key].at = NULL
-        if doc.starts[key]:
-            own[key] = Value(doc.base + doc.starts[key], 0)
-            own[key].n = <size_t> (end - own[key].at)
-            end = own[key].at - lc_keys[key].n - 4
+# Return the value of one of our own fields, which a record begins with, and go to the end of the one before
+# it. They are not read: where they begin is known.
+cdef inline Value _take_own(const Document *doc, int key, const uint8_t **end) noexcept nogil:
+    cdef const uint8_t *at = doc.base + doc.starts[key]
+    cdef size_t n = <size_t> (end[0] - at)
+    end[0] = at - lc_keys[key].n - 4
+    return Value(at, n)
 
 
 # Find the members from `start` on. The document is our own: well-formed, and without spaces.
@@ -286,20 +283,20 @@ cdef int _find_members(Document *doc, Arranger *a, size_t start) noexcept nogil:
     cdef const uint8_t *end = doc.p - 1
     cdef Member *m
     cdef Member *more
-    cdef Value own[KEY_METADATA]
     cdef lc_block block
     cdef uint8_t source
     cdef int key
     if r != NULL and doc.own_end:
         start = doc.own_end
-        _find_own(doc, own)
+        p = doc.base + start
         for key in range(<int> KEY_METADATA - 1, -1, -1):
-            if own[key].at != NULL and r.keys[key] == OTHER:
-                a.members[a.n].name = Value(own[key].at - lc_keys[key].n - 2, lc_keys[key].n)
-                a.members[a.n].value = own[key]
+            if doc.starts[key] and r.keys[key] != OTHER:
+                a.values[r.keys[key]] = _take_own(doc, key, &p)
+            elif doc.starts[key]:
+                m = &a.members[a.n]
+                m.value = _take_own(doc, key, &p)
+                m.name = Value(m.value.at - lc_keys[key].n - 2, lc_keys[key].n)
                 a.n += 1
-            elif own[key].at != NULL:
-                a.values[r.keys[key]] = own[key]
     p = doc.base + start
     block.at = p
     block.special = lc_special(p)
@@ -454,14 +451,19 @@ cdef int _make_objects(Arranger *a, Node *room) noexcept nogil:
 
 # Values.
 
-cdef inline int _put_value(Document *out, const Value *v) noexcept nogil:
-    if _reserve(out, v.n + LC_SLACK) < 0:
-        return -1
+# Write a value for which there is room, and for LC_SLACK bytes.
+cdef inline void _copy_value(Document *out, const Value *v) noexcept nogil:
     if v.n <= LC_SLACK:
         memcpy(out.p, v.at, LC_SLACK)        # as many can be read: SCAN_PAD
     else:
         memcpy(out.p, v.at, v.n)
     out.p += v.n
+
+
+cdef inline int _put_value(Document *out, const Value *v) noexcept nogil:
+    if _reserve(out, v.n + LC_SLACK) < 0:
+        return -1
+    _copy_value(out, v)
     return 0
 
 
@@ -711,6 +713,7 @@ cdef int _put_all(Document *doc, Arranger *a) noexcept:
     cdef const Rule *rule
     cdef const Value *v
     cdef uint32_t i
+    cdef bint kept
     for i in range(0 if r == NULL else r.rule_count):
         rule = &r.rules[i]
         v = &a.values[rule.source]
@@ -718,13 +721,13 @@ cdef int _put_all(Document *doc, Arranger *a) noexcept:
             continue
         if rule.place != a.place and _enter_place(a, rule.place) < 0:
             return -1
-        if _reserve(out, sizeof(rule.text) + LC_SLACK) < 0:
+        kept = _is_kept(rule.how, v)
+        if _reserve(out, sizeof(rule.text) + LC_SLACK + (v.n if kept else 0)) < 0:
             return -1
         memcpy(out.p, rule.text, sizeof(rule.text))
         out.p += rule.n
-        if _is_kept(rule.how, v):
-            if _put_value(out, v) < 0:
-                return -1
+        if kept:
+            _copy_value(out, v)
         elif rule.how != CONSTANT and _put_by_rule(a, rule.how, v) < 0:
             return -1
     if r != NULL and r.others != a.place and a.n and _enter_place(a, r.others) < 0:
@@ -764,8 +767,8 @@ cdef int _arrange(Document *doc) noexcept:
     a.out.limit = doc.limit
     a.out.pair_block = False
     _start_document(&a.out, stack, WHOLE, 0)
-    for i in range(0 if a.rules == NULL else a.rules.source_count + 1):
-        a.values[i].at = NULL
+    if a.rules != NULL:
+        memset(a.values, 0, (a.rules.source_count + 1) * sizeof(Value))
     status = _find_members(doc, &a, start)
     if a.rules != NULL:
         a.level = _level_of(a.rules, &a.values[a.rules.level])
@@ -837,17 +840,21 @@ cdef dict _read_document(Encoder e, Document *doc, object scan):
     cdef dict made = {}
     cdef const uint8_t *p = doc.base
     cdef const uint8_t *end = doc.p - 1
+    cdef const uint8_t *end_of_own
     cdef Value own[KEY_METADATA]
     cdef Value name
     cdef lc_block block
     cdef Member m
     cdef int key
     if doc.own_end and not doc.nested and doc.rules == NULL:     # they lie where they were written
-        _find_own(doc, own)
-        for key in range(<int> KEY_METADATA):
-            if own[key].at != NULL:
-                made[RECORD_NAMES[key]] = _object_of(e, &own[key], scan)
         p += doc.own_end
+        end_of_own = p
+        for key in range(<int> KEY_METADATA - 1, -1, -1):
+            if doc.starts[key]:
+                own[key] = _take_own(doc, key, &end_of_own)
+        for key in range(<int> KEY_METADATA):
+            if doc.starts[key]:
+                made[RECORD_NAMES[key]] = _object_of(e, &own[key], scan)
     block.at = p
     block.special = lc_special(p)
     while p + 1 < end:
