@@ -14,6 +14,7 @@ cdef extern from "record/watching.h":
     uint32_t lc_class_version(PyObject *kind) nogil
     PyObject *lc_class "(PyObject *)Py_TYPE"(PyObject *o) nogil
     PyObject *lc_dict_of(PyObject *o) nogil
+    PyObject *lc_attribute_of(PyObject *o, PyObject *name)
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
@@ -93,7 +94,7 @@ ctypedef struct Owner:
     PyObject *kind
     PyObject *dict
     uint64_t version         # of the dict
-    PyObject *level          # of a handler that is not ours: nothing else of its dict matters. Or NULL
+    PyObject *level          # of a handler that is not ours: no other attribute matters. Or NULL
     PyObject *list           # the handlers of a logger, or NULL
     Py_ssize_t size
 
@@ -122,6 +123,7 @@ cdef class Route:
     cdef PyObject *handlers[MAX_HANDLERS]
     cdef long levels[MAX_HANDLERS]
     cdef long long below     # calls from this level on are for handlers that are not ours, too
+    cdef list other_levels   # keeps the levels of these: another number may not get the place of one
     # In the order in which they are looked at:
     cdef int owners_n
     cdef int items_n
@@ -146,12 +148,12 @@ cdef class Route:
             return False
         for i in range(self.owners_n):
             one = &self.owners[i]
-            if lc_class(one.object) != one.kind or lc_dict_of(one.object) != one.dict:
+            if lc_class(one.object) != one.kind:
                 return False
             if one.level != NULL:
-                if lc_find(one.dict, <PyObject *> LEVEL) != one.level:
+                if lc_attribute_of(one.object, <PyObject *> LEVEL) != one.level:
                     return False
-            elif lc_dict_version(one.dict, CHANGES) != one.version:
+            elif lc_dict_of(one.object) != one.dict or lc_dict_version(one.dict, CHANGES) != one.version:
                 return False
             if one.list != NULL:
                 if PyList_GET_SIZE(one.list) != one.size:
@@ -177,8 +179,6 @@ cdef class Route:
             raise _Obstacle("too many loggers or handlers")
         made.object = <PyObject *> one
         made.kind = lc_class(made.object)
-        lc_make_watchable(made.object)
-        made.dict = lc_dict_of(made.object)
         self.owners_n += 1
         self.watch_class(type(one))
         return made
@@ -186,6 +186,8 @@ cdef class Route:
     cdef int watch_owner(self, object one, list handlers) except -1:
         # Watch the attributes and the class of an object, and the list of a logger.
         cdef Owner *made = self.add_owner(one)
+        lc_make_watchable(made.object)
+        made.dict = lc_dict_of(made.object)
         lc_watch(WATCHER, made.dict)
         made.version = lc_dict_version(made.dict, CHANGES)
         if handlers is not None:
@@ -200,11 +202,14 @@ cdef class Route:
 
     cdef bint watch_level(self, object one, object least) except -1:
         # Watch the level of a handler that is not ours. Return whether it is above `least`.
-        level = one.__dict__.get(LEVEL)
-        if (type(level) is not int or hasattr(type(one), LEVEL)
-                or type(one).__getattribute__ is not object.__getattribute__):
+        cdef PyObject *found = NULL
+        if type(one).__getattribute__ is object.__getattribute__ and not hasattr(type(one), LEVEL):
+            found = lc_attribute_of(<PyObject *> one, <PyObject *> LEVEL)
+        if found == NULL or type(<object> found) is not int:
             self.watch_owner(one, None)
             return False
+        level = <object> found
+        self.other_levels.append(level)
         self.add_owner(one).level = <PyObject *> level
         if level <= least:
             return False
@@ -426,6 +431,7 @@ cdef Route _make_route(State state):
     route.processes = MODULES.get(MULTIPROCESSING)
     route.pid = os.getpid()
     route.below = LLONG_MAX
+    route.other_levels = []
     route.why = ""
     try:
         _decide(route, logger)
