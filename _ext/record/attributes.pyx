@@ -181,7 +181,6 @@ cdef int _write_origin(Document *doc, Attributes *s) noexcept nogil:
     cdef bint objects = doc.nested and doc.dotted_from != 0
     cdef bint keeps = s.site != NULL and objects and (
         s.site.name == name and s.site.file == file and s.site.line == line and s.site.function == function)
-    cdef size_t start = <size_t> (doc.p - doc.base)
     cdef uint8_t *p
     if doc.overridden or doc.pair_block:
         return 0
@@ -198,12 +197,13 @@ cdef int _write_origin(Document *doc, Attributes *s) noexcept nogil:
         p = lc_put_string(p, b',"log":{"logger":"', name)
         p = lc_put_string(p, b',"origin":{"file":{"name":"', file)
         p = lc_int(_put_text(p, b',"line":'), lc_compact_value(line))
-        doc.p = _put_text(lc_put_string(p, b'},"function":"', function), b'}}')
+        p = _put_text(lc_put_string(p, b'},"function":"', function), b'}}')
         if keeps:
-            s.site.n = <size_t> (doc.p - doc.base) - start
+            s.site.n = <size_t> (p - doc.p)
             s.site.text = <uint8_t *> realloc(NULL, s.site.n)
             if s.site.text != NULL:
-                memcpy(s.site.text, doc.p - s.site.n, s.site.n)
+                memcpy(s.site.text, doc.p, s.site.n)
+        doc.p = p
         return 1
     doc.starts[<int> KEY_ECS] = <uint32_t> (p - doc.base) - 8
     p = _put_field(doc, _put_field(doc, p, KEY_LOGGER, name), KEY_FILE, file)

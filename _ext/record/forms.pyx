@@ -283,6 +283,7 @@ cdef int _find_members(Document *doc, Arranger *a, size_t start) noexcept nogil:
     cdef const uint8_t *end = doc.p - 1
     cdef Member *m
     cdef Member *more
+    cdef Value own
     cdef lc_block block
     cdef uint8_t source
     cdef int key
@@ -290,13 +291,15 @@ cdef int _find_members(Document *doc, Arranger *a, size_t start) noexcept nogil:
         start = doc.own_end
         p = doc.base + start
         for key in range(<int> KEY_METADATA - 1, -1, -1):
-            if doc.starts[key] and r.keys[key] != OTHER:
-                a.values[r.keys[key]] = _take_own(doc, key, &p)
-            elif doc.starts[key]:
-                m = &a.members[a.n]
-                m.value = _take_own(doc, key, &p)
-                m.name = Value(m.value.at - lc_keys[key].n - 2, lc_keys[key].n)
+            if doc.starts[key] == 0:
+                continue
+            own = _take_own(doc, key, &p)
+            if r.keys[key] == OTHER:
+                a.members[a.n].name = Value(own.at - lc_keys[key].n - 2, lc_keys[key].n)
+                a.members[a.n].value = own
                 a.n += 1
+            else:
+                a.values[r.keys[key]] = own
     p = doc.base + start
     block.at = p
     block.special = lc_special(p)

@@ -307,8 +307,8 @@ cdef class Route:
             elif not isinstance(exc_info, tuple):
                 exc_info = sys.exc_info()
         if state.ident is None or state.thread != PyThread_get_thread_ident():
+            state.ident = PyThread_get_thread_ident()
             state.thread = PyThread_get_thread_ident()
-            state.ident = state.thread
         ident = state.ident
         owner = None if self.threads is None else self.threads.get(ident)
         if type(owner) is THREAD or type(owner) is MAIN_THREAD:
@@ -327,12 +327,12 @@ cdef class Route:
                 except ValueError:       # a path that the system cannot have: the caller is unknown
                     return False
             site = _find_site(state, <PyObject *> caller)
-        if site.name != <PyObject *> self.name:
-            _name_site(site, self.name)
         path = <object> site.path
         file = <object> site.file
         line = <object> site.line
         function = <object> site.function
+        if site.name != <PyObject *> self.name:
+            _name_site(site, self.name)      # which may end the name before it, and so run Python code
         memset(&s, 0, sizeof(s))
         s.held = True                        # all values, by this function
         s.thread = thread

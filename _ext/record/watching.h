@@ -18,26 +18,20 @@ typedef int PyDict_WatchEvent;
 #define lc_watch PyDict_Watch
 #endif
 
-/* The dict of an object, which keeps it; NULL: it has none. */
-static inline PyObject *lc_dict_of(PyObject *o) {
-    PyObject *dict = PyObject_GenericGetDict(o, NULL);
-    if (dict == NULL)
-        PyErr_Clear();
-    else
-        Py_DECREF(dict);
-    return dict;
-}
-
-/* An attribute of an object whose class has none of that name, for comparison only; NULL: there is none. It makes
- * no dict of the object, with which CPython 3.11 and 3.12 look up all attributes more slowly. */
-static inline PyObject *lc_attribute_of(PyObject *o, PyObject *name) {
-    PyObject *found = PyObject_GenericGetAttr(o, name);
+/* What an object keeps, without a reference; NULL without an error: it has none. */
+static inline PyObject *lc_borrowed(PyObject *found) {
     if (found == NULL)
         PyErr_Clear();
     else
         Py_DECREF(found);
     return found;
 }
+
+/* The dict of an object. */
+#define lc_dict_of(o) lc_borrowed(PyObject_GenericGetDict(o, NULL))
+/* An attribute of an object whose class has none of that name. It makes no dict of the object, with which CPython
+ * 3.11 and 3.12 look up all attributes more slowly. */
+#define lc_attribute_of(o, name) lc_borrowed(PyObject_GenericGetAttr(o, name))
 
 /* CPython 3.13.0 tells watchers nothing of attributes that lie in the object itself (gh-125608). There they
  * move into a dict. */

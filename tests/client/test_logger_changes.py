@@ -32,6 +32,22 @@ def test_a_change_counts_from_the_next_call_on(name: str) -> None:
     assert took[0][0]  # documents
 
 
+def test_a_level_may_have_the_memory_of_the_one_before() -> None:
+    world = World(Logger)
+    low = 1000
+    try:
+        handler = world.add(2 * low)
+        for _ in range(20):
+            handler.level = low + 1000
+            world.logger.log(1500, "below its level")
+            handler.level = low + 2000  # ends the first number
+            handler.level = low + 1  # takes its place
+            world.logger.log(1500, "above its level")
+        assert [message for _, _, message, _, _ in world.seen] == ["above its level"] * 20
+    finally:
+        world.close()
+
+
 OFTEN = [
     "process name", "thread name", "name", "propagate", "disabled", "propagate of the parent",
     "parent of the parent", "handlers of the parent", "level of the handler", "formatter",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import logclient
+from logclient._ext.spool import Segments
 from logclient.delivery.spool import contents, owner, owner_files
 from logclient.files import ledger, open_regular
 from logclient.files.capture import CaptureReader
@@ -24,7 +25,7 @@ from logclient.testing.logux import Collector
 from tests.spool.scene import NOBODY, Producer, Scene
 from tests.support import clean_environment
 from tests.support.configs import logux_config
-from tests.support.patience import wait_until
+from tests.support.patience import PATIENCE, wait_until
 
 
 @pytest.mark.slow
@@ -47,6 +48,22 @@ def _killed_with_a_ledger(scene: Scene, events: int) -> Producer:
     producer.process.kill()
     producer.process.communicate()
     return producer
+
+
+def test_dead_owners_are_looked_for_before_all_segments_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+
+    class Waiting(Segments):
+        def grow(self) -> bool:
+            assert looked.wait(PATIENCE)
+            return super().grow()
+
+    monkeypatch.setattr(owner, "Segments", Waiting)
+    monkeypatch.setattr(owner.Adoption, "look", lambda *_: looked.set())
+    with Scene(tmp_path) as scene, scene.client():
+        assert looked.is_set()
 
 
 def test_an_adopted_ledger_is_continued_and_closed(tmp_path: Path) -> None:

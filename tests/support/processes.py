@@ -108,7 +108,7 @@ class CollectorProcess:
     def end(self, number: int) -> None:
         """Send the signal and see the process go. Its port refuses connections until the next start."""
         self._stop(number)
-        self._held = socket.socket(type=socket.SOCK_DGRAM if self.scheme == "plog" else socket.SOCK_STREAM)
+        self._held = socket.socket()
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind(("127.0.0.1", self.port))
 

@@ -233,9 +233,9 @@ class Spool:
                     files = self._files
                     own = files.producer if files is not None else ""
                     self._adoption.look(own, self._boot, self._look_now.set)
+            self._keep_lock()
             self._look_now.wait(LOOK_EVERY)
             self._look_now.clear()
-            self._keep_lock()
 
     def _keep_lock(self) -> None:
         """Lock our files again if the program has closed the lock's descriptor."""
