@@ -25,12 +25,17 @@ cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
     return 1
 
 
+cdef inline bint _is_over_own(lc_queue *h, uint64_t room) noexcept nogil:
+    # Return whether an event of this room would exceed a bound of this queue.
+    return (h.queued_bytes + h.held_bytes + room > h.max_bytes
+            or h.queued_events + h.held_events >= h.max_events)
+
+
 cdef inline bint _is_over(lc_queue *h, uint64_t room) noexcept nogil:
     # Return whether an event of this room would exceed a bound.
     # With a bound of all queues the room is claimed if there is some: correct the claim before the mutex is
     # released.
-    if (h.queued_bytes + h.held_bytes + room > h.max_bytes
-            or h.queued_events + h.held_events >= h.max_events):
+    if _is_over_own(h, room):
         return True
     if h.spool == NULL:
         return h.shared != NULL and not _claim(h, room, 0)
@@ -196,22 +201,19 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level
     else:
         result = _append(h, body, <uint32_t> size, level, kind, created_us)
     wake = result > 0 and _ends_sleep(h, level)
-    lc_unlock(h)
+    if h.surplus == NULL and h.shared == NULL:
+        lc_mutex_unlock(&h.mutex)
+    else:
+        lc_unlock(h)
     if wake:
         _wake(h)
     return result
 
 
-cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                            int64_t created_us) noexcept nogil:
-    # Store an event; return its sequence, or a PUT_ code. Mutex held.
-    cdef bint keep = level >= h.options.keep_level
+cdef int64_t _make_room(lc_queue *h, lc_list *list, uint64_t room, bint keep) noexcept nogil:
+    # Make the last chunk of a list have room for an event, within all bounds. Return 1, or a PUT_ code.
     cdef bint waits = h.options.policy == BLOCK or h.options.policy == RAISE
-    cdef lc_list *list = &h.kept if keep else &h.ordinary
-    cdef uint64_t room = event_room(size)
-    cdef uint64_t seq
     cdef lc_chunk *c
-    cdef lc_event *e
     if _is_over(h, room + _waste(list, room)):
         if h.options.policy == DROP_OLDEST and not _cannot_fit(h, room, keep):
             # Ordinary events go first; a kept one is displaced only by another kept one.
@@ -220,29 +222,50 @@ cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uin
             while _is_over(h, room + (_waste(list, room) if keep else 0)) and _drop_oldest(h, &h.kept):
                 pass
         if _is_over(h, room):
-            return PUT_FULL if waits else _drop(h, PUT_DROPPED, body, size, kind)
+            return PUT_FULL if waits else PUT_DROPPED
     c = list.tail
-    if c == NULL or c.capacity - c.used < room:
+    if c != NULL and c.capacity - c.used >= room:
+        return 1
+    c = _new_chunk(h, room, keep)
+    while c == NULL and h.spool != NULL and h.options.policy == DROP_OLDEST and (
+            _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
+        # There is room, but no slot: none is large enough, or chunks are held by their last event.
         c = _new_chunk(h, room, keep)
-        while c == NULL and h.spool != NULL and h.options.policy == DROP_OLDEST and (
-                _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
-            # There is room, but no slot: none is large enough, or chunks are held by their last event.
-            c = _new_chunk(h, room, keep)
-        if c == NULL and waits and h.spool != NULL:
-            if _is_segment_coming(h.spool) or (
-                    h.spool.always and room <= BODIES and not _is_incomplete(h.spool)):
-                h.spool.awaited = AWAIT_SLOT
-            elif not _claim_chunk(h, room, 0):
-                h.spool.awaited = AWAIT_SHARED
-            else:
-                h.spool.awaited = AWAIT_NOTHING
-                c = _new_chunk(h, room, keep)     # another queue has just made room
-            if h.spool.awaited:
-                return PUT_FULL
-        if c == NULL:
-            return _drop(h, PUT_MEMORY, body, size, kind)
-        _end_last(h, list, room)
-        append_chunk(list, c)
+    if c == NULL and waits and h.spool != NULL:
+        if _is_segment_coming(h.spool) or (
+                h.spool.always and room <= BODIES and not _is_incomplete(h.spool)):
+            h.spool.awaited = AWAIT_SLOT
+        elif not _claim_chunk(h, room, 0):
+            h.spool.awaited = AWAIT_SHARED
+        else:
+            h.spool.awaited = AWAIT_NOTHING
+            c = _new_chunk(h, room, keep)     # another queue has just made room
+        if h.spool.awaited:
+            return PUT_FULL
+    if c == NULL:
+        return PUT_MEMORY
+    _end_last(h, list, room)
+    append_chunk(list, c)
+    return 1
+
+
+cdef inline int64_t _append(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                            int64_t created_us) noexcept nogil:
+    # Store an event; return its sequence, or a PUT_ code. Mutex held.
+    cdef bint keep = level >= h.options.keep_level
+    cdef lc_list *list = &h.kept if keep else &h.ordinary
+    cdef uint64_t room = event_room(size)
+    cdef int64_t made
+    cdef uint64_t seq
+    cdef lc_chunk *c = list.tail
+    cdef lc_event *e
+    # Most events fit into the last chunk, and within the bounds.
+    if (c == NULL or c.capacity - c.used < room or h.shared != NULL
+            or h.spool != NULL and h.spool.awaited != AWAIT_NOTHING or _is_over_own(h, room)):
+        made = _make_room(h, list, room, keep)
+        if made <= 0:
+            return PUT_FULL if made == PUT_FULL else _drop(h, made, body, size, kind)
+        c = list.tail
     seq = h.next_seq
     h.next_seq = seq + 1
     e = <lc_event *> (chunk_data(c) + c.used)
