@@ -12,7 +12,7 @@ from libc.float cimport DBL_MAX
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod, strtol
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 
 from logclient._ext.jsontext cimport *
 
@@ -25,6 +25,9 @@ cdef enum:
     MAP_MOST = 8192
     MAP_WORDS = 128          # of 64 bytes each
 
+
+cdef extern from "bits.h":
+    void lc_clear(void *to, size_t n) noexcept nogil
 
 cdef extern from "jsonscan.h":
     bint lc_copy_map(uint8_t *to, const uint8_t *from_, size_t n, uint64_t *quotes) noexcept nogil
@@ -100,7 +103,7 @@ cdef int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) noexcep
     cdef const uint8_t *k
     cdef const uint8_t *q
     cdef uint8_t c
-    memset(o, 0, sizeof(lc_object))
+    lc_clear(o, sizeof(lc_object))
     p = skip_space(p)
     if p[0] != c'{':
         return -1
@@ -234,7 +237,7 @@ cdef bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, lc_obje
     cdef size_t size
     if p[0] != c'{' or p[1] != c'"':
         return False
-    memset(o, 0, sizeof(lc_object))
+    lc_clear(o, sizeof(lc_object))
     o.start = p
     m.at = p
     m.word = quotes

@@ -7,7 +7,7 @@ handler is safe, even in the middle of another log call.
 Python code that runs meanwhile (a `__str__`, a destructor called by the garbage collector) may replace or
 delete the objects that a document is made of. Therefore functions that read the usual attributes of a record
 are `nogil`: the compiler accepts nothing in them that could run Python code, so borrowed references stay
-valid. Before anything else runs, `Encoder._take_references` takes strong references.
+valid. Before anything else runs, `Encoder._take_references` takes strong references, and copies the fields.
 
 A value without an encoding is replaced and counted as sanitized: NaN and infinities by null, lone surrogates
 by U+FFFD, bytes by text with U+FFFD for invalid UTF-8, keys by strings, unknown objects by ``str()``, a

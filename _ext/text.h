@@ -113,7 +113,7 @@ typedef struct {
     int calls;               /* log calls and other encodings that are running, each within the one before */
     int refuses;             /* further calls within them: a limit was reached */
     uintptr_t floor;         /* such a call needs the stack above this address; 0: not looked at yet */
-    int64_t minute;          /* since 1970, plus 1; 0: none yet */
+    int64_t minute;          /* since 1970, plus LC_EPOCH; 0: none yet */
     char stamp[24];          /* 2026-01-01T12:34: */
     int64_t pid, thread;
     uint32_t size;           /* of text; 0: none yet */
@@ -332,20 +332,28 @@ static inline uint8_t *lc_characters(uint8_t *to, const void *from, int kind, si
 }
 
 static inline uint8_t *lc_uint(uint8_t *to, uint64_t v) {
-    char digits[20];
-    int at = 20;
+    static const uint64_t tens[] = {
+        0, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000, 10000000000, 100000000000,
+        1000000000000, 10000000000000, 100000000000000, 1000000000000000, 10000000000000000,
+        100000000000000000, 1000000000000000000, 10000000000000000000u};
+    uint8_t *end, *p;
+    size_t n;
+    if (v < 10) {
+        *to = (uint8_t)('0' + v);
+        return to + 1;
+    }
+    n = lc_width64(v) * 1233 >> 12;     /* 1233 / 4096 is a little more than log10(2) */
+    p = end = to + n + (v >= tens[n]);
     while (v >= 100) {
-        at -= 2;
-        memcpy(digits + at, lc_pairs + 2 * (v % 100), 2);
+        p -= 2;
+        memcpy(p, lc_pairs + 2 * (v % 100), 2);
         v /= 100;
     }
-    if (v >= 10) {
-        at -= 2;
-        memcpy(digits + at, lc_pairs + 2 * v, 2);
-    } else
-        digits[--at] = (char)('0' + v);
-    memcpy(to, digits + at, (size_t)(20 - at));
-    return to + (20 - at);
+    if (v >= 10)
+        memcpy(to, lc_pairs + 2 * v, 2);
+    else
+        *to = (uint8_t)('0' + v);
+    return end;
 }
 
 static inline uint8_t *lc_int(uint8_t *to, int64_t v) {
@@ -357,25 +365,28 @@ static inline uint8_t *lc_int(uint8_t *to, int64_t v) {
 
 /* The shortest decimal that reads back as v, as repr() writes it; NULL: not one of the easy ones.
  *
- * A decimal t / 10^k of at most 15 digits that reads back as v is the only one with so few digits, so
- * the first k that fits is the shortest. The division is exact arithmetic rounded once: it is the
+ * A decimal t / 10^k of at most 15 digits that reads back as v is the only one with so few digits: without
+ * the zeros at its end it is the shortest. The division is exact arithmetic rounded once: it is the
  * reading back. */
 static inline uint8_t *lc_float(uint8_t *to, double v) {
-    static const double powers[] = {1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8};
-    static const uint64_t whole[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+    static const int places[] = {0, 3, 6, 8};
+    static const double powers[] = {1.0, 1e3, 1e6, 1e8};
+    static const uint64_t whole[] = {1, 1000, 1000000, 100000000};
     double a = fabs(v);
-    int k;
+    int i;
     if (!(a < 1e15) || (a < 1e-4 && a != 0.0))
         return NULL;
-    for (k = 0; k <= 8; k++) {
-        double t = a * powers[k] + 0.5;
+    for (i = 0; i < 4; i++) {
+        double t = a * powers[i] + 0.5;
         if (t >= 1e15)
             return NULL;
         t = (double)(int64_t)t;      /* a call of floor() costs more */
-        if (t / powers[k] == a) {
+        if (t / powers[i] == a) {
             /* The quotient is at least 1 / 10^k below the next integer, so rounding does not reach it. */
-            uint64_t units = (uint64_t)a, part = (uint64_t)t - units * whole[k];
-            int i;
+            uint64_t units = (uint64_t)a, part = (uint64_t)t - units * whole[i];
+            int k = places[i];
+            for (; k > 1 && part % 10 == 0; k--)
+                part /= 10;
             if (signbit(v))
                 *to++ = '-';
             to = lc_uint(to, units);
@@ -432,6 +443,9 @@ static inline uint8_t *lc_micro(uint8_t *to, uint32_t us) {
     return to + 6;
 }
 
+/* More minutes than any time before 1970 has. */
+#define LC_EPOCH (INT64_C(1) << 40)
+
 /* 2026-01-01T12:34:56.789012Z from microseconds since 1970. 27 bytes. */
 static inline uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last) {
     int64_t minute = us / 60000000;
@@ -441,9 +455,9 @@ static inline uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last) {
         us += 60000000;
         minute--;
     }
-    if (last->minute != minute + 1) {
+    if (last->minute != minute + LC_EPOCH) {
         lc_minute(last->stamp, minute);
-        last->minute = minute + 1;
+        last->minute = minute + LC_EPOCH;
     }
     memcpy(to, last->stamp, 24);
     rest = (uint32_t)us;

@@ -531,7 +531,9 @@ class Sink(Producer):
         assert self.revision is not None
         try:
             return self.revision.send(event, level)
-        except (TypeError, ValueError) as error:
+        except QueueFull:
+            raise  # it is counted
+        except Exception as error:
             self.lost(error, level)
             raise
 

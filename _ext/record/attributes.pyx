@@ -411,8 +411,8 @@ cdef inline bint _given(PyObject *v) noexcept:
 
 
 cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode) noexcept nogil:
-    # Start again a document that is too large: first to measure the room left for the message, then with as
-    # much of the message.
+    # Start a document again: where it has to be written in another way; or one that is too large, first to
+    # measure the room left for the message, then with as much of the message.
     cdef size_t used = <size_t> (doc.p - doc.base)
     free(doc.heap)
     _start_document(doc, stack, mode, (doc.limit - used) // max(doc.copies, 1) if mode == CUT else 0)

@@ -11,9 +11,9 @@ cdef extern from "Python.h":
     int PyLong_CheckExact(PyObject *o) nogil
     int PyLong_Check(PyObject *o) nogil
     int PyFloat_CheckExact(PyObject *o) nogil
+    int PyBool_Check(PyObject *o) nogil
     double PyFloat_AS_DOUBLE(PyObject *o) nogil
     int PyDict_CheckExact(PyObject *o) nogil
-    int PyDict_Check(PyObject *o) nogil
     int PyList_CheckExact(PyObject *o) nogil
     int PyList_Check(PyObject *o) nogil
     int PyTuple_CheckExact(PyObject *o) nogil
@@ -99,7 +99,8 @@ cdef extern from "text.h" nogil:
         int nested
         uint8_t starts[4]
         char text[256]
-    lc_here lc_this_thread
+    lc_here *lc_this_thread()
+    void lc_clear(void *to, size_t n)
     uint8_t *lc_quote1(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_quote_short(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_field(uint8_t *to, int key, const void *source, size_t n)

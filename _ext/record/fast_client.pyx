@@ -49,7 +49,7 @@ cdef class FastClient:
         cdef int64_t seq
         cdef Py_ssize_t size
         cdef int nested
-        cdef lc_here *thread = &lc_this_thread
+        cdef lc_here *thread = lc_this_thread()
         cdef uint8_t reason = <uint8_t> R_TOO_LARGE
         cdef uint8_t kept = <uint8_t> INFO_LEVEL if level is INFO else self._kept_level(level)
         if self.queue is None:
@@ -70,10 +70,12 @@ cdef class FastClient:
             try:
                 if self.revises:
                     return self.sink.revise(event, kept)
-                seq = self.encoder.put(event, kept, thread, &reason)
+                seq = (<put_document_function> _put_document)(self.encoder, event, kept, thread, &reason)
             finally:
                 lc_leave(thread, nested)
         if seq <= 0 or self.queue.h.needs_sender:
+            if seq == NOT_MADE:
+                self._fail_as_raised(kept)
             if seq == NOT_ENCODED:
                 self._fail(_error(reason, event, self.encoder.max_event_bytes), kept)
             return self.sink.send_slowly(seq, event, kept)
@@ -86,6 +88,12 @@ cdef class FastClient:
             if self.queue is not None:
                 self._fail(error, <uint8_t> INFO_LEVEL)
             raise
+
+    cdef int _fail_as_raised(self, uint8_t level) except -1:
+        try:
+            return lc_raise_current()
+        except Exception as error:
+            return self._fail(error, level)
 
     cdef int _fail(self, error, uint8_t level) except -1:
         self.sink.lost(error, level)

@@ -4,8 +4,8 @@ def mark_sender_thread(bint own=True) -> bool:
     Returns:
         Whether it was marked before.
     """
-    cdef bint before = lc_this_thread.own
-    lc_this_thread.own = own
+    cdef bint before = lc_this_thread().own
+    lc_this_thread().own = own
     return before
 
 
@@ -146,7 +146,7 @@ cdef class FastHandler:
         Returns:
             The record, or False if it was refused.
         """
-        cdef lc_here *thread = &lc_this_thread
+        cdef lc_here *thread = lc_this_thread()
         cdef int nested = lc_enter(thread, True)
         if nested < 0:
             self._refuse(_attribute(record, "levelno"))
@@ -179,14 +179,14 @@ cdef class FastHandler:
     @cython.embedsignature(False)
     def emit(self, record: logging.LogRecord):
         """Ship a record without asking the filters. Ignores records before ``__init__``."""
-        cdef int nested = lc_enter(&lc_this_thread, True)
+        cdef int nested = lc_enter(lc_this_thread(), True)
         if nested < 0:
             self._refuse(_attribute(record, "levelno"))
             return
         try:
             self._ship_formatted(record)
         finally:
-            lc_leave(&lc_this_thread, nested)
+            lc_leave(lc_this_thread(), nested)
 
     cdef object _handle_generic(self, object record):
         if self.encoder is None:
@@ -226,7 +226,7 @@ cdef class FastHandler:
         cdef object name, made = None
         if self.encoder is None:
             return 0
-        if self.user_formatter is None and not self.own_format or lc_this_thread.own:
+        if self.user_formatter is None and not self.own_format or lc_this_thread().own:
             return self._ship(record, NULL, None)
         name = _attribute(record, "name")
         if _is_own_logger(<PyObject *> name):
@@ -234,10 +234,10 @@ cdef class FastHandler:
         try:
             made = self.format(record)
             if self.json and isinstance(made, str):
-                made = self._read_json(made)
+                made = self._read_json(_exact_str(made))
             if isinstance(made, bytes):
                 if not self.encoder.pairs:
-                    return self._ship_bytes(record, made)
+                    return self._ship_bytes(record, bytes(made))
                 made = made.decode("utf-8", "replace")
             elif not isinstance(made, (str, dict)):
                 made = str(made)
@@ -249,7 +249,7 @@ cdef class FastHandler:
 
     cdef object _read_json(self, str text):
         """Return what to send for the text of a formatter that writes JSON; text that is no object stays."""
-        if self.ship is not None or self.encoder.pairs or self.encoder.searches_text():
+        if self.ship is not None or self.encoder.pairs or _text_entries(self.encoder.entries) != NULL:
             from json import loads
 
             try:
@@ -275,7 +275,7 @@ cdef class FastHandler:
         cdef int64_t created_us = 0 if call == NULL else call.created_us
         cdef uint8_t level = 0
         cdef int status
-        cdef lc_here *thread = &lc_this_thread if call == NULL else call.thread
+        cdef lc_here *thread = lc_this_thread() if call == NULL else call.thread
         cdef uint8_t *heap = NULL
         cdef uint8_t *stack
         if thread.own and not _in_destructor():
@@ -372,6 +372,8 @@ cdef class FastHandler:
 
     cdef int _refuse(self, object level) except -1:
         # Count a call that must not be made within another one. The outermost reports it.
+        if self.encoder is None:
+            return 0
         return self._put_tombstone(None, <uint8_t> R_UNENCODABLE, _level_index(<PyObject *> level))
 
     cdef int _report_recursion(self, object record) except -1:

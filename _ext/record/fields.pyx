@@ -332,7 +332,6 @@ cdef int _write_event_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t a
         status = _write_field_value(doc, <PyObject *> REDACTED_TEXT if cached.redacted else v)
         if status < 0:
             return status
-    doc.p += doc.p == doc.base + start       # code that another value ran has deleted them all
     doc.base[start] = c'{'
     if doc.id_inside:
         doc.flags |= <uint8_t> K_EVENT_OPEN

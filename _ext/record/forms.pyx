@@ -720,11 +720,11 @@ cdef int _put_all(Document *doc, Arranger *a) noexcept:
     for i in range(0 if r == NULL else r.rule_count):
         rule = &r.rules[i]
         v = &a.values[rule.source]
-        if not _is_written(a, rule.how, v):
+        kept = _is_kept(rule.how, v)         # then it is written
+        if not kept and not _is_written(a, rule.how, v):
             continue
         if rule.place != a.place and _enter_place(a, rule.place) < 0:
             return -1
-        kept = _is_kept(rule.how, v)
         if _reserve(out, sizeof(rule.text) + LC_SLACK + (v.n if kept else 0)) < 0:
             return -1
         memcpy(out.p, rule.text, sizeof(rule.text))
@@ -771,7 +771,8 @@ cdef int _arrange(Document *doc) noexcept:
     a.out.pair_block = False
     _start_document(&a.out, stack, WHOLE, 0)
     if a.rules != NULL:
-        memset(a.values, 0, (a.rules.source_count + 1) * sizeof(Value))
+        # A little more than needed, in whole steps of lc_clear.
+        lc_clear(a.values, ((a.rules.source_count + 1) * sizeof(Value) + 63) & ~<size_t> 63)
     status = _find_members(doc, &a, start)
     if a.rules != NULL:
         a.level = _level_of(a.rules, &a.values[a.rules.level])

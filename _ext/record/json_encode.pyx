@@ -75,7 +75,7 @@ ctypedef struct Document:
 
 cdef inline void _start_document(Document *doc, uint8_t *stack, uint8_t mode,
                                  size_t message_room) noexcept nogil:
-    memset(doc, 0, <size_t> (<uint8_t *> &doc.limit - <uint8_t *> doc))
+    lc_clear(doc, <size_t> (<uint8_t *> &doc.limit - <uint8_t *> doc))
     doc.p = doc.base = stack
     doc.end = stack + STACK
     doc.message_room = message_room
@@ -236,7 +236,8 @@ cdef int _write_float(Document *doc, double v) except -2:
 
 cdef inline bint _is_inert(PyObject *v) noexcept nogil:
     # Return whether encoding it runs no Python code, so that a borrowed reference stays valid.
-    return PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
+    return (PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
+            or PyBool_Check(v))
 
 
 cdef int _write_value(Document *doc, PyObject *v, int depth) except -2:
@@ -325,6 +326,16 @@ cdef int _write_too_deep(Document *doc) noexcept nogil:
     return _write_string(doc, <PyObject *> TOO_DEEP)
 
 
+cdef bint _all_inert(PyObject *d) noexcept nogil:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = 0
+    while PyDict_Next(d, &at, &k, &v):
+        if not _is_inert(v):
+            return False
+    return True
+
+
 cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     cdef bint plain = doc.unquoted
     cdef uint32_t sanitized = doc.sanitized
@@ -334,8 +345,8 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
         return _write_too_deep(doc)
     doc.unquoted = False
     cdef size_t start = <size_t> (doc.p - doc.base)
-    if LC_SHARED:
-        copy = dict(<object> d)
+    if LC_SHARED or not doc.no_python and not _all_inert(d):
+        copy = PyDict_Copy(<object> d)
         d = <PyObject *> copy
     status = _write_items(doc, d, depth)
     if status == 1:
@@ -385,8 +396,24 @@ cdef int _write_items(Document *doc, PyObject *d, int depth) except -2:
     return _append(doc, b"}", 1)
 
 
+cdef int _is_name_of_secret(Document *doc, PyObject *name) noexcept:
+    # Return whether the first of two items is the name of a secret, the other one; -1: Python code would run.
+    # One that cannot be asked may be.
+    if PyUnicode_CheckExact(name):
+        return _covers(doc.redacted, name)
+    if _is_inert(name) or PyDict_CheckExact(name) or PyList_CheckExact(name) or PyTuple_CheckExact(name):
+        return False
+    if doc.no_python:
+        return -1
+    try:
+        return _is_among(doc.redacted, <object> name)
+    except Exception:
+        return True
+
+
 cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
     cdef bint plain = doc.unquoted
+    cdef int hides
     cdef bint is_list = PyList_Check(items)
     cdef PyObject *v
     cdef object copy
@@ -402,10 +429,17 @@ cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
         return -1
     doc.unquoted = False
     while i < (PyList_GET_SIZE(items) if is_list else PyTuple_GET_SIZE(items)):
+        hides = 0
+        if i == 1 and doc.redacted != NULL and len(<object> items) == 2:
+            v = PyList_GET_ITEM(items, 0) if is_list else PyTuple_GET_ITEM(items, 0)
+            hides = _is_name_of_secret(doc, v)
+            if hides < 0:
+                return -1
+            if is_list and PyList_GET_SIZE(items) < 2:
+                break                            # that ran code which has removed the value
         v = PyList_GET_ITEM(items, i) if is_list else PyTuple_GET_ITEM(items, i)
-        if (i == 1 and doc.redacted != NULL and len(<object> items) == 2
-                and _is_secret(doc, (<object> items)[0])):
-            v = <PyObject *> REDACTED_TEXT       # of a name and its value
+        if hides:
+            v = <PyObject *> REDACTED_TEXT
         status = _write_held(doc, v, depth + 1)
         if status < 0:
             return status
@@ -434,7 +468,8 @@ cdef int _write_other(Document *doc, object v, int depth) except -2:
         if isinstance(v, (list, tuple)):
             other = tuple(v)
             if doc.redacted != NULL and _has_names(v):
-                other = tuple([REDACTED_TEXT if _is_secret(doc, name) else item for name, item in _parts(v)])
+                other = tuple([REDACTED_TEXT if _is_among(doc.redacted, name) else item
+                               for name, item in _parts(v)])
         elif isinstance(v, (set, frozenset)):
             other = list(v)
         elif _is_mapping(v):
@@ -519,8 +554,8 @@ cdef inline str _exact_str(object text):
 cdef int _note_recursion() except -1:
     # After an error: a limit of the recursion that was reached in a call within another one would be reached
     # again by each that follows, which takes for ever if a document has several that each make several.
-    if lc_this_thread.calls > 1 and isinstance(sys.exc_info()[1], RecursionError):
-        lc_this_thread.refuses = True
+    if lc_this_thread().calls > 1 and isinstance(sys.exc_info()[1], RecursionError):
+        lc_this_thread().refuses = True
     return 0
 
 

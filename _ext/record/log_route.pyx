@@ -257,7 +257,7 @@ cdef class Route:
                   object exc_info, dict extra, long depth, bint stack_info) except -1:
         cdef PyObject *handlers[MAX_HANDLERS]
         cdef PyObject *frame
-        cdef lc_here *thread = &lc_this_thread
+        cdef lc_here *thread = lc_this_thread()
         cdef int i, nested, overflow = 0, count = self.count
         cdef long long number = PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
         if overflow or number >= self.below or extra is not None and not _may_be_extra(extra):
@@ -333,7 +333,7 @@ cdef class Route:
         function = <object> site.function
         if site.name != <PyObject *> self.name:
             _name_site(site, self.name)      # which may end the name before it, and so run Python code
-        memset(&s, 0, sizeof(s))
+        lc_clear(&s, sizeof(s))
         s.held = True                        # all values, by this function
         s.thread = thread
         s.site = site

@@ -7,7 +7,9 @@
 
 #include "text.h"
 
-static __thread lc_here lc_this_thread;
+static __thread lc_here lc_thread_cache;
+/* The cache of this thread. Not inline: a compiler looks an address of this kind up again for each of its uses. */
+static __attribute__((noinline)) lc_here *lc_this_thread(void) { return &lc_thread_cache; }
 /* What a call within a log call needs: a document of the deepest containers on the stack, and frames for the
  * functions in Python that take an event or report an error. */
 #define LC_STACK_NEED (128 << 10)

@@ -155,10 +155,6 @@ cdef class Encoder:
                 self.cache[i].redacted = names and _covers(self.entries, self.cache[i].key)
         self.set_fields(self._own_shared().fields)
 
-    cdef inline bint searches_text(self) noexcept:
-        # Return whether names are left out of what becomes text, too.
-        return _text_entries(self.entries) != NULL
-
     cdef inline Shared _own_shared(self):
         # Where threads run at once, `set_fields` may free what is read here: one thread at a time.
         cdef Shared shared
@@ -248,7 +244,7 @@ cdef class Encoder:
         Raises:
             EncodeError: as for ``encode``.
         """
-        cdef lc_here *thread = &lc_this_thread
+        cdef lc_here *thread = lc_this_thread()
         cdef uint8_t reason = <uint8_t> R_UNENCODABLE
         cdef int64_t seq = NOT_ENCODED
         if self.queue is None:
@@ -256,31 +252,11 @@ cdef class Encoder:
         cdef int nested = lc_enter(thread, False)
         if nested >= 0:
             try:
-                seq = self.put(obj, level, thread, &reason)
+                seq = _put_document(self, obj, level, thread, &reason)
             finally:
                 lc_leave(thread, nested)
         if seq == NOT_ENCODED:
             raise _error(reason, obj, self.max_event_bytes)
-        return seq
-
-    cdef int64_t put(self, object obj, uint8_t level, lc_here *thread, uint8_t *reason) except? -9:
-        # Encode a mapping or a string into the queue. Returns NOT_ENCODED, with the reason, if it cannot be.
-        cdef Document doc
-        cdef int64_t seq
-        cdef uint8_t *heap = NULL
-        cdef uint8_t *stack = lc_place(thread, heap, STACK)
-        doc.heap = NULL
-        try:
-            if self._encode_mapping(&doc, stack, thread, obj) < 0:
-                reason[0] = doc.reason
-                return NOT_ENCODED
-            seq = lc_put(self.queue.h, doc.base, <size_t> (doc.p - doc.base), level,
-                         <uint8_t> K_DOCUMENT | doc.flags, doc.created_us, NULL)
-            if doc.sanitized or doc.moved:
-                self.queue.count_changed(doc.sanitized, doc.moved)
-        finally:
-            free(doc.heap)
-            free(heap)
         return seq
 
     cdef object _encode(self, object obj, bint is_record, object made, object scan):
@@ -290,7 +266,7 @@ cdef class Encoder:
         cdef int status
         cdef uint8_t *heap = NULL
         cdef uint8_t *stack
-        cdef lc_here *thread = &lc_this_thread
+        cdef lc_here *thread = lc_this_thread()
         cdef int nested = lc_enter(thread, False)
         if nested < 0:
             raise _error(<uint8_t> R_UNENCODABLE, obj, 0)
@@ -565,7 +541,7 @@ cdef class Encoder:
         cdef int i = 0
         s.first_extra = -1
         s.extras_mixed = False
-        memset(s.values, 0, ATTRIBUTES * sizeof(PyObject *))
+        lc_clear(s.values, ATTRIBUTES * sizeof(PyObject *))
         cdef PyObject **values = lc_class_values(d, self.keys, self.count)
         if values != NULL:
             for i in range(self.count):
@@ -754,6 +730,8 @@ cdef class Encoder:
         if _mark_truncated(doc) < 0:
             return -1
         doc.own_end = <size_t> (doc.p - doc.base)
+        if fields is None and s.first_extra >= 0 and doc.seen & SEEN_MAPPING:
+            attributes = self._take_references(attributes, s)    # such values may run Python code
         given = skipped = NULL
         if fields is not None:
             given = <PyObject *> fields
@@ -909,14 +887,40 @@ cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here 
         _restart_document(doc, stack, mode)
 
 
-# A cast to this type makes a Python exception come back as -2, unchecked: that saves 20 ns a call.
+cdef int64_t _put_document(Encoder e, object obj, uint8_t level, lc_here *thread,
+                           uint8_t *reason) except? -9:
+    # Encode a mapping or a string into the queue. Returns NOT_ENCODED, with the reason, if it cannot be.
+    cdef Document doc
+    cdef int64_t seq
+    cdef uint8_t *heap = NULL
+    cdef uint8_t *stack = lc_place(thread, heap, STACK)
+    doc.heap = NULL
+    try:
+        if e._encode_mapping(&doc, stack, thread, obj) < 0:
+            reason[0] = doc.reason
+            return NOT_ENCODED
+        seq = lc_put(e.queue.h, doc.base, <size_t> (doc.p - doc.base), level,
+                     <uint8_t> K_DOCUMENT | doc.flags, doc.created_us, NULL)
+        if doc.sanitized or doc.moved:
+            e.queue.count_changed(doc.sanitized, doc.moved)
+    finally:
+        free(doc.heap)
+        free(heap)
+    return seq
+
+
+# A cast to one of these types makes a Python exception come back as -2 or NOT_MADE, unchecked: that saves
+# 20 ns a call.
 ctypedef int (*encode_record_function)(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread,
                                        object record, Attributes *call, object override, bint skip_own,
                                        int64_t *created_us, uint8_t *level) noexcept
+ctypedef int64_t (*put_document_function)(Encoder e, object obj, uint8_t level, lc_here *thread,
+                                          uint8_t *reason) noexcept
 
 
 cdef enum:
     NOT_ENCODED = -8         # beside the results of `EventQueue.put`
+    NOT_MADE = -9            # an exception was raised
 
 
 cdef object _error(uint8_t reason, object obj, size_t limit):

@@ -136,12 +136,8 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
     return made
 
 
-cdef bint _is_secret(Document *doc, object name) except -1:
-    """Return whether the value of this name is left out of fields; `name` may be anything."""
-    return _is_among(doc.redacted, name)
-
-
 cdef bint _is_among(PyObject *entries, object name) except -1:
+    """Return whether the value of this name is left out; `name` may be anything."""
     cdef str exact
     if isinstance(name, (bytes, bytearray)):
         exact = str(name, "utf-8", "replace")

@@ -68,7 +68,7 @@ def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[d
     found = read(given)
     moment = found or datetime.now(UTC)
     made = {**event, "@timestamp": moment.isoformat(timespec="microseconds")[:-6] + "Z"}
-    if found is not None or given is None or (isinstance(given, str) and not given):
+    if found is not None or given is None or (type(given) is str and not given):
         return made, 0
     free, number = label, 1
     while free in made:

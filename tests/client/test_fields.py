@@ -526,8 +526,9 @@ class TestFormatterJson:
     )
 
     @pytest.mark.parametrize("version", [1, 2])
-    def test_objects_are_events_and_other_text_is_the_message(self, version: int) -> None:
-        handler_text = iter([text for text, _ in self.CASES])
+    @pytest.mark.parametrize("kind", [str, type("Own", (str,), {})])
+    def test_objects_are_events_and_other_text_is_the_message(self, version: int, kind: type[str]) -> None:
+        handler_text = iter([kind(text) for text, _ in self.CASES])
 
         class Formatter(logging.Formatter):
             def format(self, record: logging.LogRecord) -> str:

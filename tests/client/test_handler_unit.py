@@ -365,10 +365,11 @@ class TestFormatter:
         (document,) = one.client.made()
         assert (document["message"], document["n"], document["a"]) == ("e", 1, 1)
 
-    def test_a_formatters_bytes_travel_unchanged(self, make: Make) -> None:
+    @pytest.mark.parametrize("kind", [bytes, type("Own", (bytes,), {})])
+    def test_a_formatters_bytes_travel_unchanged(self, make: Make, kind: type[bytes]) -> None:
         class Raw(logging.Formatter):
             def format(self, record: logging.LogRecord) -> Any:
-                return b'{"own":1}'
+                return kind(b'{"own":1}')
 
         one = make()
         one.handler.setFormatter(Raw())
@@ -476,6 +477,25 @@ class TestIgnoredRecords:
 
 class TestReentrant:
     """A log call inside another one of the same handler, in the same thread."""
+
+    def test_a_call_that_is_refused_by_a_handler_that_is_off(self) -> None:
+        """The formatter of the console is ours, so the calls within it are within a call of ours."""
+        log = logging.Logger("app")
+        console = logging.StreamHandler(io.StringIO())
+        console.setFormatter(formatters.EcsFormatter())
+        log.addHandler(console)
+        log.addHandler(Handler("none:"))
+        seen: list[int] = []
+
+        class Endless:
+            def __str__(self) -> str:
+                if len(seen) < 10_000:
+                    seen.append(1)
+                    log.warning("%s", self)
+                return "text"
+
+        log.warning("%s", Endless())
+        assert seen
 
     def test_str_of_an_argument_may_log(self, make: Make) -> None:
         one = make()

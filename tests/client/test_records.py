@@ -13,9 +13,11 @@ import json
 import logging
 import math
 import pathlib
+import random
 import re
 import struct
 import sys
+import threading
 import urllib.parse
 import uuid
 import wsgiref.headers
@@ -498,6 +500,19 @@ class TestMapping:
         body = encode_mapping({"v": value})[0]
         assert body == b'{"v":%s}' % (repr(value).encode() if math.isfinite(value) else b"null")
 
+    @pytest.mark.parametrize("places", range(10))
+    def test_floats_of_every_number_of_digits(self, places: int) -> None:
+        draw = random.Random(places)
+        for digits in range(1, 18):
+            for _ in range(20):
+                value = draw.randrange(10**digits) / 10**places
+                assert encode_mapping({"v": value})[0] == b'{"v":%s}' % repr(value).encode()
+
+    def test_integers_of_every_number_of_digits(self) -> None:
+        for digits in range(19):
+            for value in (10**digits - 1, 10**digits, 10**digits + 1, 5 * 10**digits // 3):
+                assert encode_mapping({"v": [value, -value]})[0] == b'{"v":[%d,%d]}' % (value, -value)
+
     @examples(120)
     @given(st.integers() | st.integers(-(2**64), 2**64))
     @example(2**63 - 1)
@@ -791,7 +806,20 @@ class TestMapping:
 
         outer: dict[str, Any] = {"v": container(Vandal(), "kept"), "w": 1}
         found = json.loads(encode_mapping({"outer": outer})[0])["outer"]
-        assert found == {"v": {"a": "done", "b": "kept"} if kind is dict else ["done", "kept"]}
+        assert found == {"v": {"a": "done", "b": "kept"} if kind is dict else ["done", "kept"], "w": 1}
+
+    def test_a_value_may_change_the_mapping_that_it_is_in(self) -> None:
+        class Restless:
+            def __str__(self) -> str:
+                inner["a"] = inner.pop("a", 0)
+                inner["new"] = 1
+                return "done"
+
+        inner: dict[str, Any] = {}
+        for encode in (encode_mapping, lambda made: Encoder().encode_record(logging.makeLogRecord(made))):
+            inner.clear()
+            inner.update({"a": Restless(), "b": 1})
+            assert dict(load_fields(encode({"v": inner})[0]))["v"] == {"a": "done", "b": 1}
 
     def test_keyboard_interrupt_is_not_swallowed(self) -> None:
         class Stop:
@@ -1141,6 +1169,48 @@ class TestPairs:
 
 
 class TestRecord:
+    def test_a_value_may_delete_its_own_field(self) -> None:
+        """The memory of the field is used again at once."""
+
+        class Vandal:
+            def __str__(self) -> str:
+                vars(record).pop("f")
+                vars(record)["new"] = self.others = [["x", "other", n] for n in range(100)]
+                return "done"
+
+        for value, written in (
+            ([Vandal(), "kept", 3.5], ["done", "kept", 3.5]),
+            ({"a": Vandal(), "b": "kept"}, {"a": "done", "b": "kept"}),
+        ):
+            for nested in (False, True):
+                record = logging.makeLogRecord({"msg": "m", "f": value, "g": "last"})
+                found = dict(load_fields(Encoder(nested=nested).encode_record(record)[0]))
+                assert (found["f"], found["g"], "new" in found) == (written, "last", False)
+
+    def test_fields_that_are_deleted_and_set_again_are_there_once(self) -> None:
+        class Restless:
+            def __str__(self) -> str:
+                vars(record).pop("b")
+                vars(record).update({"b": 7, "c": 8})
+                return "done"
+
+        record = logging.makeLogRecord({"msg": "m", "a": 0, "b": Restless(), "last": 3})
+        found = dict(load_fields(Encoder().encode_record(record)[0]))
+        assert [found.get(name) for name in ("a", "b", "c", "last")] == [0, "done", None, 3]
+
+    def test_the_minute_before_1970(self) -> None:
+        """In a thread that has written no time before."""
+        found: list[Any] = []
+
+        def encode() -> None:
+            body = Encoder().encode_record(logging.makeLogRecord({"msg": "m", "created": -30.0}))[0]
+            found.append(json.loads(body)["@timestamp"])
+
+        thread = threading.Thread(target=encode)
+        thread.start()
+        thread.join()
+        assert found == ["1969-12-31T23:59:30.000000Z"]
+
     @examples(200)
     @given(records())
     def test_records_equal_the_reference(self, record: logging.LogRecord) -> None:

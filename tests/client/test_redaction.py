@@ -232,6 +232,34 @@ class TestNames:
         assert found["login"] == {"user": "ann", "password": REDACTED}
         assert found["headers"] == {"token": REDACTED, "host": REDACTED}
 
+    def test_names_that_run_code_hide_what_is_there_then(self) -> None:
+        class Name(Enum):
+            OTHER = 1
+
+            @property
+            def name(self) -> str:
+                pair.clear()
+                self.others = [["other", str(n)] for n in range(100)]
+                return "other"
+
+        pair: list[Any] = [Name.OTHER, "value"]
+        assert json.loads(Encoder(redact=SECRETS).encode({"f": pair})[0])["f"][1:] == []
+        pair = [Name.OTHER, "value"]
+        record = logging.makeLogRecord({"f": pair})
+        assert json.loads(Encoder(redact=SECRETS).encode_record(record)[0])["f"][1:] == []
+
+    def test_names_that_cannot_be_asked_may_be_those_of_secrets(self) -> None:
+        class Lazy:
+            @property
+            def __class__(self) -> Any:
+                raise RuntimeError("the database is gone")
+
+            @__class__.setter
+            def __class__(self, _: Any) -> None: ...
+
+        found = json.loads(Encoder(redact=SECRETS).encode({"f": [Lazy(), "value"], "g": 1})[0])
+        assert (found["f"][1], found["g"]) == (REDACTED, 1)
+
     def test_members_of_enums_and_views_are_names_in_every_place(self) -> None:
         class Name(Enum):
             PASSWORD = 1

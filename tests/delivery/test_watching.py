@@ -66,6 +66,24 @@ def test_every_event_is_told_once() -> None:
     assert told.errors == []
 
 
+@pytest.mark.parametrize("options", [{}, {"before_send": dict}])
+def test_an_event_whose_encoding_raises_has_failed(options: dict[str, Any]) -> None:
+    class Odd(int):
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("cannot be compared")
+
+        def __hash__(self) -> int:
+            return hash("@timestamp")
+
+    told = Told()
+    with Collector() as server, logclient.connect(server.url, **options, **told.options) as client:
+        with pytest.raises((RuntimeError, logclient.EncodeError)):
+            client.send({Odd(): 1})
+        client.send({"n": 1})
+        assert client.flush(PATIENCE) == 0
+        assert (client.stats().acked, client.stats().failed) == (1, {"unencodable": 1})
+
+
 def test_errors_and_drops_are_told() -> None:
     told = Told()
     options: Any = {"max_events": 10, "overflow": "drop_oldest", "backoff_max": 0.01}
