@@ -8,3 +8,5 @@ cdef class CodecBase:
     cdef bint busy                   # such a call is on its way, perhaps without the GIL
 
     cdef int begin_use(self) except -1
+    # After the last use of what the codec keeps. Return `done`; below 0: out of memory.
+    cdef int end_use(self, int done=*) except -1

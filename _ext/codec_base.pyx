@@ -51,11 +51,19 @@ cdef class CodecBase:
             raise RuntimeError("another thread uses this codec")
         return 0
 
+    cdef int end_use(self, int done=0) except -1:
+        lc_end_use(&self.busy)
+        if done < 0:
+            raise MemoryError()
+        return done
+
     def credit(self, double now) -> tuple[int, int]:
         """Return how many events, and how many bytes of them, may be encoded now."""
         cdef uint32_t events = 0
         cdef uint64_t size = 0
+        self.begin_use()
         self.codec.credit(self.codec.self, now, &events, &size)
+        lc_end_use(&self.busy)
         return events, size
 
     def encode(self, batch: object, uint32_t events, double now) -> int:
@@ -120,7 +128,10 @@ cdef class CodecBase:
 
     def timeout(self, double now) -> int:
         """Act on the deadline, which is over; return 0, 1 for a silence, or a negative ``Stop``."""
-        return 1 if self.codec.timeout == NULL else self.codec.timeout(self.codec.self, now)
+        self.begin_use()
+        cdef int done = 1 if self.codec.timeout == NULL else self.codec.timeout(self.codec.self, now)
+        lc_end_use(&self.busy)
+        return done
 
     def ready(self, double now) -> float:
         """Return the second at which credit comes back by itself; 0: now."""

@@ -96,5 +96,6 @@ cpdef enum:
 cdef extern from "constants.h":
     const unsigned int FRAME_MORE "LC_FRAME_MORE"        # in a frame's head: its message has more frames
     const unsigned int FRAME_SIZE "LC_FRAME_SIZE"        # the rest of the head: bytes of the frame
+    const unsigned int RUN_HEAD "LC_RUN_HEAD"            # bytes of the head of a run of datagrams
     const unsigned int RUN_MOST "LC_RUN_MOST"            # bytes of one run of datagrams
     const unsigned int RUN_SEGMENTS "LC_RUN_SEGMENTS"    # datagrams of one run

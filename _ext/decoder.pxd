@@ -72,12 +72,13 @@ cdef class BatchDecoder:
     cdef tuple producers         # owns the memory that `names` points to
     cdef type result             # Events or a subclass
 
-    cdef int ensure_idle(self) except -1
+    cdef int begin_use(self) except -1
     cdef int begin(self, type result, const char *codes, producers, bint identity) except -1
     # Append the rows of one unit. Negative: out of memory.
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil
     cdef Py_ssize_t decode_units(self, const uint8_t *p, Py_ssize_t total, const int64_t *at,
                                  const int64_t *size, Py_ssize_t n) noexcept nogil
+    # To be called between `begin_use` and `lc_end_use`.
     cdef Events decode_buffers(self, BorrowedBuffer data, BorrowedBuffer at, BorrowedBuffer size)
 
 

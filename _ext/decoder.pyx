@@ -135,8 +135,8 @@ cdef class BatchDecoder:
         self.kept.most_bytes = body_bytes
         self.kept.unhashed = not hashes
 
-    cdef int ensure_idle(self) except -1:
-        if self.busy:
+    cdef int begin_use(self) except -1:
+        if not lc_begin_use(&self.busy):
             raise RuntimeError("another thread uses this decoder")
         return 0
 
@@ -173,15 +173,19 @@ cdef class BatchDecoder:
 
     def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> _Events:
         """Decode the units ``data[offset:offset + length]`` (int64), without the GIL."""
-        return self.decode_buffers(BorrowedBuffer(data), BorrowedBuffer(offsets), BorrowedBuffer(lengths))
+        cdef BorrowedBuffer view = BorrowedBuffer(data)
+        cdef BorrowedBuffer at = BorrowedBuffer(offsets), size = BorrowedBuffer(lengths)
+        self.begin_use()
+        try:
+            return self.decode_buffers(view, at, size)
+        finally:
+            lc_end_use(&self.busy)
 
     cdef Events decode_buffers(self, BorrowedBuffer data, BorrowedBuffer at, BorrowedBuffer size):
         cdef Py_ssize_t n = count_units(at, size, None), i
         cdef Events events
         if self.producers is None:
             raise TypeError("a decoder without a protocol")
-        if not lc_begin_use(&self.busy):
-            raise RuntimeError("another thread uses this decoder")
         try:
             with nogil:
                 i = self.decode_units(<const uint8_t *> data.b.buf, data.b.len, <const int64_t *> at.b.buf,
@@ -198,4 +202,3 @@ cdef class BatchDecoder:
         finally:
             free_rows(&self.rows)
             clear_kept(&self.kept)
-            lc_end_use(&self.busy)

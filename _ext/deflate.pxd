@@ -230,7 +230,7 @@ cdef inline void inflater_close(lc_inflater *d) noexcept:
 cdef inline int inflate_more(lc_zstream *s, lc_wire *out, size_t most) noexcept nogil:
     cdef size_t room = max(4 * <size_t> s.avail_in + 4096, out.size)
     # one byte more than allowed, to tell the last allowed one from the next
-    room = min(min(room, most - out.size + 1), <size_t> 1 << 30)
+    room = min(min(room, most - out.size), (<size_t> 1 << 30) - 1) + 1
     cdef uint8_t *to = wire_reserve(out, room)
     if to == NULL:
         return INFLATE_MEMORY
@@ -263,7 +263,7 @@ cdef inline int python_inflate_all(object zlib, object inflater, const uint8_t *
                 end = min(size, at + PYTHON_PIECE)
                 tail = <bytes> data[at:end]
                 at = end
-            room = min(most - out.size + 1, <size_t> PYTHON_PIECE)
+            room = min(most - out.size, <size_t> PYTHON_PIECE - 1) + 1
             piece = inflater.decompress(tail, room)
             if append_bytes(out, piece, len(piece)) < 0:
                 return INFLATE_MEMORY
@@ -286,7 +286,7 @@ cdef inline int python_inflate_all(object zlib, object inflater, const uint8_t *
 cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
                               size_t limit) noexcept nogil:
     cdef lc_zstream *s = d.zstream
-    cdef size_t most = out.size + limit, rest = 0
+    cdef size_t most = out.size + min(limit, <size_t> -1 - out.size), rest = 0
     cdef int done = 0
     if d.python != NULL:
         with gil:

@@ -33,7 +33,7 @@ ctypedef struct lc_inflight:
     lc_batch *alone          # of these, the one that is sent, and nothing else; or NULL
     uint64_t outcomes        # events in flight that got their outcome so far
     uint64_t reached         # every event up to this sequence is settled or in quarantine
-    uint64_t resent          # since the last commit, as are the next five
+    uint64_t resent          # since the last commit, as are the next six
     uint64_t acked
     uint64_t handed
     uint64_t failed[24]

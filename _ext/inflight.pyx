@@ -316,7 +316,7 @@ cdef class InflightBatches:
 
     def set_ledger(self, int fd):
         """Write ``batch`` lines to this descriptor; -1: write none."""
-        lc_own(&self.f.ledger, fd)
+        lc_look(&self.f.ledger, fd)
         self.f.ledger_errno = 0
 
     def take_ledger(self) -> tuple[int, int]:
@@ -537,11 +537,6 @@ cdef class InflightBatches:
             self.f.queue.spool.journal.full = 0
         self.f.journal_base = 0
         self.f.mirrored = 0
-
-    @property
-    def has_report(self) -> bool:
-        """Whether ``take_report()`` would return anything."""
-        return self.f.report.n > 0
 
     @property
     def inflight(self) -> int:

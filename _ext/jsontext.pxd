@@ -268,10 +268,10 @@ cdef inline bint read_integer(const uint8_t **p, const uint8_t *end, int digits,
     cdef int64_t v = 0
     q += negative
     cdef const uint8_t *first = q
-    while q < end and c'0' <= q[0] <= c'9' and q - first <= digits:
+    while q < end and c'0' <= q[0] <= c'9' and q - first < digits:
         v = v * 10 + q[0] - c'0'
         q += 1
-    if q == first or q - first > digits or (first[0] == c'0' and (q - first > 1 or negative)):
+    if q == first or (q < end and c'0' <= q[0] <= c'9') or (first[0] == c'0' and (q - first > 1 or negative)):
         return False
     p[0] = q
     value[0] = -v if negative else v

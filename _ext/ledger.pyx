@@ -112,6 +112,8 @@ cdef class Table:
     """
 
     cdef lc_table t
+    cdef bint busy                    # a call is on its way, perhaps without the GIL
+    cdef Table first                  # of the same reader, whose `busy` counts for all; None: its own counts
 
     def __cinit__(self, int columns, tags: int | None = None):
         if not 3 <= columns <= _COLUMNS or (tags is not None and not 0 <= tags <= columns - 3):
@@ -122,6 +124,13 @@ cdef class Table:
     def __dealloc__(self):
         free(self.t.rows.data)
 
+    cdef bint *begin_use(self) except NULL:
+        # Return what to end the use with.
+        cdef bint *busy = &self.busy if self.first is None else &self.first.busy
+        if not lc_begin_use(busy):
+            raise RuntimeError("another thread uses this table")
+        return busy
+
     def append(self, *row: int):
         """Add a row."""
         cdef int64_t values[_COLUMNS]
@@ -130,7 +139,10 @@ cdef class Table:
             raise ValueError(f"{len(row)} columns, this table has {self.t.width}")
         for i in range(self.t.width):
             values[i] = row[i]
-        if _append(&self.t, values) < 0:
+        cdef bint *busy = self.begin_use()
+        i = _append(&self.t, values)
+        lc_end_use(busy)
+        if i < 0:
             raise MemoryError
 
     def __len__(self):
@@ -138,7 +150,11 @@ cdef class Table:
 
     def rows(self) -> bytes:
         """Return all rows, as bytes of native integers."""
-        return PyBytes_FromStringAndSize(<char *> self.t.rows.data, <Py_ssize_t> self.t.rows.size)
+        cdef bint *busy = self.begin_use()
+        try:
+            return PyBytes_FromStringAndSize(<char *> self.t.rows.data, <Py_ssize_t> self.t.rows.size)
+        finally:
+            lc_end_use(busy)
 
 
 cdef struct lc_reason:
@@ -155,7 +171,6 @@ cdef class LineReader:
         until_us: events made then or later are left out; None: no bound.
     """
 
-    cdef bint busy                    # a call is on its way, without the GIL
     cdef readonly Table spans         # rows of index, first, last and position of events
     cdef readonly Table outcomes      # rows of index, first, last, outcome, plus 8 if it is late, and reason
     cdef readonly Table drops         # rows of index, time and number of dropped events
@@ -184,6 +199,7 @@ cdef class LineReader:
         self.outcomes = Table(5, 2)
         self.drops = Table(3)
         self.when = Table(4, 1)
+        self.outcomes.first = self.drops.first = self.when.first = self.spans
         self.timed = since_us is not None or until_us is not None
         self.since = INT64_MIN if since_us is None else since_us
         self.until = INT64_MAX if until_us is None else until_us
@@ -240,7 +256,7 @@ cdef class LineReader:
         if start == stop:
             self.lines = self.events = 0
             return start
-        if not lc_begin_use(&self.busy):
+        if not lc_begin_use(&self.spans.busy):
             raise RuntimeError("another thread uses this reader")
         cdef const uint8_t *begin = &data[0]
         cdef const uint8_t *p = begin + start
@@ -255,7 +271,7 @@ cdef class LineReader:
                 if got <= 0:
                     break
                 self.lines += 1
-        lc_end_use(&self.busy)
+        lc_end_use(&self.spans.busy)
         if got < 0:
             raise MemoryError
         return p - begin

@@ -33,7 +33,6 @@ cdef enum:
     FRAGMENTS_MOST = 65535
     MESSAGE_MOST = 0x7FFFFFFF
     ID_MOST = 0x7FFFFFFF         # servers count negative ids under another port
-    RUN_HEAD = 8
     TAIL_SIZE = 42               # bytes that an id adds to a body
     TAIL_END = 14                # the last of them: 12 digits and `"}`
     ROUND = 2048                 # messages encoded at once

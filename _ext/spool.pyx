@@ -494,9 +494,10 @@ cdef class Segments:
         """
         cdef lc_spool *s = self.s
         cdef lc_queue *h = self.h
-        cdef list found = []         # first sequence and slot of each chunk
+        # first sequence and slot of each chunk, the sequences that wait there, and whether it is damaged
+        cdef list found = []
         cdef uint32_t damaged = 0
-        cdef bint good
+        cdef bint good, fault
         cdef uint32_t i, p, k
         cdef int fd
         cdef uint8_t *base
@@ -532,25 +533,31 @@ cdef class Segments:
                     c = chunk_at(s, i * SLOTS + p)
                     k = _slots_of(c, SLOTS - p)
                     good = False
+                    fault = c.live != 0
                     if k:
-                        self._read_chunk(c, 1 + i * SLOTS + p, ranges, count, &last, oldest_us, pending,
-                                         expired)
+                        waiting = []
+                        fault = self._read_chunk(c, 1 + i * SLOTS + p, ranges, count, &last, oldest_us,
+                                                 waiting, expired)
                         good = c.count > 0
-                    elif c.live:
-                        damaged += 1
+                    damaged += fault
                     k = max(k, <uint32_t> 1)
                     if good:
-                        found.append(((<lc_event *> (chunk_data(c) + c.read)).seq, i * SLOTS + p))
+                        found.append(((<lc_event *> (chunk_data(c) + c.read)).seq, i * SLOTS + p, waiting,
+                                      fault))
                     else:
                         lc_free_slots(s, i * SLOTS + p, k)
                     p += k
-            for _, p in sorted(found):
+            for _, p, waiting, fault in sorted(found):
                 c = chunk_at(s, p)
                 lc_mutex_lock(&h.mutex)
-                if not self._link(c):
-                    damaged += 1
+                good = self._link(c)
+                if not good:
                     lc_free_slots(s, p, (c.capacity + CHUNK_HEAD) // SLOT)
                 lc_mutex_unlock(&h.mutex)
+                if good:
+                    pending += waiting
+                else:
+                    damaged += not fault
             h.next_seq = last + 1
             return pending, expired, damaged
         finally:
@@ -560,7 +567,8 @@ cdef class Segments:
                          uint64_t *last, int64_t oldest_us, list pending, list expired) except -1:
         # Find the events of a chunk that have no outcome and are not too old, and make its head anew: of what
         # the file has there only `capacity`, which is checked, `kept` and `live` are used. The room of the
-        # others goes to the event before them.
+        # others goes to the event before them. Return whether something that makes no sense is behind the
+        # last event, as ``FileReader.read_segment`` reports it.
         cdef lc_chunk head
         cdef lc_event *e
         cdef lc_event *before = NULL
@@ -612,7 +620,7 @@ cdef class Segments:
         c.used = <uint32_t> at
         if first:
             pending.append((first, end))
-        return 0
+        return c.capacity - at >= 8 and (<const uint64_t *> (chunk_data(c) + at))[0] != 0
 
     cdef bint _link(self, lc_chunk *c) noexcept nogil:
         # Append a chunk to its list, unless its events are not behind those before. Mutex held.

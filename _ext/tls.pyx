@@ -22,7 +22,7 @@ from libc.string cimport memcpy
 
 from posix.unistd cimport getpid
 
-from logclient._ext.descriptors cimport lc_file, lc_own
+from logclient._ext.descriptors cimport lc_file, lc_look
 from logclient._ext.pump cimport *
 from logclient._ext.sockets cimport *
 
@@ -108,7 +108,7 @@ cdef class TlsSocket:
             o.ERR_clear_error()
             raise ValueError(f"{name!r} is no name of a server")
         self.plain = plain
-        if lc_own(&self.file, plain.fileno()) < 0:
+        if lc_look(&self.file, plain.fileno()) < 0:
             raise OSError(errno, "the socket is not open")
 
     def __dealloc__(self):

@@ -490,6 +490,7 @@ cdef class Codec(CodecBase):
     def connection_lost(self) -> int:
         """Forget everything in flight; return the number of requests."""
         cdef lc_logjam *w = &self.w
+        self.begin_use()
         cdef uint32_t requests = w.count
         if requests > w.pings and w.wrong == WRONG_NONE:
             piece_lost(&w.piece, requests - w.pings, w.bytes)
@@ -497,27 +498,32 @@ cdef class Codec(CodecBase):
         w.bytes = 0
         handing_forget(&w.handing)
         w.partial.size = w.asked.size = w.pongs.size = 0
+        self.end_use()
         return requests
 
-    def ping(self):
+    def ping(self, double now):
         """Have a ping sent; a ValueError: too many of them wait for a reply."""
         cdef lc_logjam *w = &self.w
         cdef uint8_t meta[META_SIZE]
         cdef bytes message
-        if w.pings == PINGS:
-            raise ValueError(f"ping: {PINGS} of them have no reply yet")
-        put_meta(w, meta, NO_COMPRESSION, 0)
-        message = b"".join([
-            frame_of(b"", True), frame_of(b"ping", True), frame_of(self.app_env, True), frame_of(b"{}", True),
-            frame_of(<bytes> meta[:META_SIZE], False),
-        ])
-        if append_bytes(&w.asked, message, len(message)) < 0:
-            raise MemoryError()
-        if w.count == 0:
-            w.last_sign = w.now
-        w.ring[(w.head + w.count) % w.room].seq = 0
-        w.count += 1
-        w.pings += 1
+        self.begin_use()
+        try:
+            if w.pings == PINGS:
+                raise ValueError(f"ping: {PINGS} of them have no reply yet")
+            put_meta(w, meta, NO_COMPRESSION, 0)
+            message = b"".join([
+                frame_of(b"", True), frame_of(b"ping", True), frame_of(self.app_env, True),
+                frame_of(b"{}", True), frame_of(<bytes> meta[:META_SIZE], False),
+            ])
+            if append_bytes(&w.asked, message, len(message)) < 0:
+                raise MemoryError()
+            if w.count == 0:
+                w.last_sign = max(w.now, now)
+            w.ring[(w.head + w.count) % w.room].seq = 0
+            w.count += 1
+            w.pings += 1
+        finally:
+            self.end_use()
 
     def pongs(self) -> list[bytes | None]:
         """Return the replies to pings since the last call: the server's name, or None for a bad request."""
@@ -526,12 +532,16 @@ cdef class Codec(CodecBase):
         cdef size_t at = 0, used = 0
         cdef int n = 0
         hosts = []
-        while at < r.size:
-            next_reply(&self.w, r.data + at, r.size - at, frames, &n, &used)
-            hosts.append(<bytes> frames[2].at[:frames[2].size] if n == 3 else None)
-            at += used
-        r.size = 0
-        return hosts
+        self.begin_use()
+        try:
+            while at < r.size:
+                next_reply(&self.w, r.data + at, r.size - at, frames, &n, &used)
+                hosts.append(<bytes> frames[2].at[:frames[2].size] if n == 3 else None)
+                at += used
+            r.size = 0
+            return hosts
+        finally:
+            self.end_use()
 
 
 # Show the frames of a message, which may be cut, for an error text.

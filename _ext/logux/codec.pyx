@@ -86,12 +86,6 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
     return 0
 
 
-cdef int enough_memory(int done) except -1:
-    if done < 0:
-        raise MemoryError()
-    return done
-
-
 @cython.final
 cdef class Codec(CodecBase):
     """The client: actions out, their outcomes in, driven by a pump without the GIL through `capsule`.
@@ -205,21 +199,24 @@ cdef class Codec(CodecBase):
     def connecting(self, double now):
         """Begin a connection: the core sends `connect`."""
         cdef lc_logux *w = &self.w
-        forget(w)
         self.outcomes()
+        self.begin_use()
+        forget(w)
         w.state = CONNECTING
         w.connect_at = w.received_at = w.sent_at = now
         limit_reset(&w.limit)
         piece_begin(&w.piece)
         w.awaited_since = 0
+        self.end_use()
 
-    def connected(self, bytes node, int64_t base, double now, double lead):
+    def connected(self, bytes node not None, int64_t base, double now, double lead):
         """Synchronize, after the server's `connected`, which has arrived `now`.
 
         `node` is our node id as it stands in JSON, `base` the base time in ms since 1970 of its clock,
         `lead` how far that clock was after `base` then, in ms.
         """
         cdef lc_logux *w = &self.w
+        self.begin_use()
         self.node = node
         w.node = <const uint8_t *> PyBytes_AS_STRING(node)
         w.node_size = len(node)
@@ -227,6 +224,7 @@ cdef class Codec(CodecBase):
         w.began = w.progress_at = w.jam.synchronized_at = now
         w.lead = lead
         w.state = SYNCHRONIZED
+        self.end_use()
 
     def connection_lost(self, *, bint keep=False, bint drop=False) -> int:
         """Forget the actions in flight: `keep` their ids for the next connection, or `drop` them as in doubt.
@@ -234,14 +232,17 @@ cdef class Codec(CodecBase):
         Return their number. Those that are dropped have an outcome.
         """
         cdef lc_logux *w = &self.w
+        self.outcomes()
+        self.begin_use()
         cdef uint32_t doubts = w.open
         if w.oldest != NULL and w.wrong != WRONG_JAM:
             piece_lost(&w.piece, w.oldest.count, w.oldest.size)
-        self.outcomes()
         w.out = &self.out
-        enough_memory(keep_doubts(w, keep, drop))
-        forget(w)
-        w.state = DISCONNECTED
+        cdef int done = keep_doubts(w, keep, drop)
+        if done == 0:
+            forget(w)
+            w.state = DISCONNECTED
+        self.end_use(done)
         return doubts
 
     def end(self):
@@ -276,13 +277,15 @@ cdef class Codec(CodecBase):
         """Whether the codec has ended the connection after a jam."""
         return self.w.wrong == WRONG_JAM
 
-    def say(self, bytes text):
+    def say(self, bytes text not None):
         """Add a message to those to send."""
-        enough_memory(say(&self.w, <const uint8_t *> PyBytes_AS_STRING(text), len(text)))
+        self.begin_use()
+        self.end_use(say(&self.w, <const uint8_t *> PyBytes_AS_STRING(text), len(text)))
 
     def ping(self, uint64_t token, double now):
         """Send a ping; see `pongs`."""
-        enough_memory(send_ping(&self.w, token, now))
+        self.begin_use()
+        self.end_use(send_ping(&self.w, token, now))
 
     def set_headers(self, uint64_t first, uint64_t last):
         """Note that the headers sent last are those of the events `first` to `last`."""
@@ -311,12 +314,16 @@ cdef class Codec(CodecBase):
         cdef lc_logux *w = &self.w
         cdef const uint8_t *p
         cdef uint32_t size
-        if not w.stopped or w.inbox_at >= w.inbox.size:
-            return None
-        p = w.inbox.data + w.inbox_at
-        size = lc_get_frame(p)
-        w.inbox_at += HEAD + size
-        return PyBytes_FromStringAndSize(<const char *> p + HEAD, size)
+        self.begin_use()
+        try:
+            if not w.stopped or w.inbox_at >= w.inbox.size:
+                return None
+            p = w.inbox.data + w.inbox_at
+            size = lc_get_frame(p)
+            w.inbox_at += HEAD + size
+            return PyBytes_FromStringAndSize(<const char *> p + HEAD, size)
+        finally:
+            self.end_use()
 
     def read_on(self):
         """Take the messages that were kept, up to the next one for the core."""
@@ -324,22 +331,20 @@ cdef class Codec(CodecBase):
         cdef const uint8_t *p
         cdef uint32_t size
         cdef int done = 1
+        self.begin_use()
         w.out = &self.out
         w.stopped = False
-        while w.inbox_at < w.inbox.size and not w.over:
+        while done > 0 and w.inbox_at < w.inbox.size and not w.over:
             p = w.inbox.data + w.inbox_at
             size = lc_get_frame(p)
             done = receive_message(w, p + HEAD, size, w.received_at)
-            if done == 0:
-                w.stopped = True
-                return
-            w.inbox_at += HEAD + size
-            if done < 0:
-                break
-        if w.inbox_at >= w.inbox.size or w.over:
+            w.stopped = done == 0
+            if done:
+                w.inbox_at += HEAD + size
+        if done and (w.inbox_at >= w.inbox.size or w.over):
             w.inbox.size = w.inbox_at = 0
             trim(&w.inbox, ROOM_KEPT)
-        enough_memory(done)
+        self.end_use(done)
 
     def undos(self) -> list[tuple[int, bytes]]:
         """Return (sequence, message) of the syncs that failed an action, since the last call."""
@@ -348,14 +353,18 @@ cdef class Codec(CodecBase):
         cdef uint64_t seq
         cdef uint32_t size
         found = []
-        while at < u.size:
-            memcpy(&seq, u.data + at, 8)
-            size = lc_get_frame(u.data + at + 8)
-            found.append((seq, PyBytes_FromStringAndSize(<const char *> u.data + at + 12, size)))
-            at += 12 + size
-        u.size = 0
-        trim(u, ROOM_KEPT)
-        return found
+        self.begin_use()
+        try:
+            while at < u.size:
+                memcpy(&seq, u.data + at, 8)
+                size = lc_get_frame(u.data + at + 8)
+                found.append((seq, PyBytes_FromStringAndSize(<const char *> u.data + at + 12, size)))
+                at += 12 + size
+            u.size = 0
+            trim(u, ROOM_KEPT)
+            return found
+        finally:
+            self.end_use()
 
     def pongs(self) -> list[int]:
         """Return the tokens of pings that were answered since the last call."""
@@ -363,32 +372,39 @@ cdef class Codec(CodecBase):
         cdef size_t at
         cdef uint64_t token
         found = []
-        for at in range(0, r.size, 8):
-            memcpy(&token, r.data + at, 8)
-            found.append(token)
-        r.size = 0
-        return found
+        self.begin_use()
+        try:
+            for at in range(0, r.size, 8):
+                memcpy(&token, r.data + at, 8)
+                found.append(token)
+            r.size = 0
+            return found
+        finally:
+            self.end_use()
 
     def pong(self):
         """Take an answer to the oldest ping."""
+        self.begin_use()
         self.w.out = &self.out
-        enough_memory(take_pong(&self.w))
+        self.end_use(take_pong(&self.w))
 
     def synced(self, double added, double now):
         """Take an answer: the server has received all syncs up to this one."""
+        self.begin_use()
         self.w.out = &self.out
-        enough_memory(take_synced(&self.w, added, now))
+        self.end_use(take_synced(&self.w, added, now))
 
     def add_answer(self, int64_t added):
         """Answer a sync of the server."""
-        enough_memory(add_answer(&self.w, added))
+        self.begin_use()
+        self.end_use(add_answer(&self.w, added))
 
     def acknowledge(self, int64_t ms, int64_t counter, double now):
         """Acknowledge the action with this id, if it is in flight."""
+        self.begin_use()
         cdef uint32_t i = find(&self.w, ms, <uint64_t> counter)
         self.w.out = &self.out
-        if i != NONE:
-            enough_memory(acknowledge(&self.w, i, now))
+        self.end_use(acknowledge(&self.w, i, now) if i != NONE else 0)
 
     def undo(self, int64_t ms, int64_t counter, int reason, double now) -> tuple[int, bool]:
         """Take an undo of the action with this id; `reason`: ``R_ERROR`` if it may be undone with another.
@@ -396,13 +412,11 @@ cdef class Codec(CodecBase):
         Return the sequence of the action, 0 if it is not in flight, and whether it has failed.
         """
         cdef lc_logux *w = &self.w
+        self.begin_use()
         cdef uint32_t i = find(w, ms, <uint64_t> counter)
-        cdef uint64_t seq
+        cdef uint64_t seq = w.actions[i].seq if i != NONE else 0
         w.out = &self.out
-        if i == NONE:
-            return 0, False
-        seq = w.actions[i].seq
-        return seq, enough_memory(take_undone(w, i, <uint8_t> reason, now)) == U_FAILED
+        return seq, self.end_use(take_undone(w, i, <uint8_t> reason, now) if i != NONE else 0) == U_FAILED
 
     @property
     def open(self) -> int:

@@ -149,7 +149,7 @@ cdef int receive_message(lc_logux *w, const uint8_t *message, size_t size, doubl
         return 0
     if not skip_text(&p, end, b'["sync",', 8):
         if skip_text(&p, end, b'["synced",', 10):
-            if not take_number(&p, end, &added):
+            if not take_number(&p, end, &added) or added > w.added:
                 return 0
             return 1 if take_synced(w, <double> added, now) == 0 else STOP_MEMORY
         is_ping = skip_text(&p, end, b'["ping",', 8)

@@ -215,7 +215,7 @@ def expand(unit: ReadableBuffer, Py_ssize_t max_inflated=67108864) -> bytes:
     cdef bint literal = len(raw) > 1 and is_literal(<const uint8_t *> PyBytes_AS_STRING(raw))
     cdef Py_ssize_t head = 0 if literal else 6
     parts = [raw[:head]]
-    expand_region(raw[head:], 0, max_inflated, parts, literal)
+    expand_region(raw[head:], 0, min(max_inflated, <Py_ssize_t> 1 << 62), parts, literal)
     return b"".join(parts)
 
 

@@ -571,6 +571,7 @@ cdef class Codec(CodecBase):
 
     def connected(self, double now):
         """Begin a connection."""
+        self.begin_use()
         forget_windows(&self.w)
         limit_reset(&self.w.limit)
         self.w.announced = False
@@ -580,9 +581,11 @@ cdef class Codec(CodecBase):
         self.w.wrong = WRONG_NONE
         self.w.last_sign = now
         piece_begin(&self.w.piece)
+        self.end_use()
 
     def connection_lost(self) -> int:
         """Forget the windows in flight; return their number."""
+        self.begin_use()
         cdef uint32_t windows = self.w.count
         cdef lc_window *window = &self.w.windows[self.w.head]
         # With several windows out, the break may have come from Logstash's idle timer for the second one. The
@@ -592,4 +595,5 @@ cdef class Codec(CodecBase):
         if windows:
             piece_lost(&self.w.piece, window.n, window.size)
         forget_windows(&self.w)
+        self.end_use()
         return windows

@@ -417,16 +417,18 @@ cdef class Codec(CodecBase):
 
     def connected(self, double now):
         """Begin with a new socket."""
+        self.connection_lost()
         # The server counts messages by the port, so their numbers begin again.
         self.w.id_ = self.first
         self.w.pace.filled = now
         self.grant(0.0, 0.0)
-        self.connection_lost()
 
     def connection_lost(self):
         """Forget everything in flight and everything received."""
+        self.begin_use()
         self.w.commands.size = self.w.replies.size = 0
         handing_forget(&self.w.handing)
+        self.end_use()
 
     def command(self, bytes datagram):
         """Have a datagram sent, regardless of the pace."""
@@ -435,13 +437,16 @@ cdef class Codec(CodecBase):
         if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
             raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")
         memset(&run, 0, sizeof(run))
-        if wire_reserve(wire, RUN_HEAD + len(datagram)) == NULL:
-            raise MemoryError()
-        memcpy(wire.data + run_add(&run, wire, <uint32_t> len(datagram)), <const uint8_t *> datagram,
-               len(datagram))
+        self.begin_use()
+        cdef int done = -1 if wire_reserve(wire, RUN_HEAD + len(datagram)) == NULL else 0
+        if done == 0:
+            memcpy(wire.data + run_add(&run, wire, <uint32_t> len(datagram)), <const uint8_t *> datagram,
+                   len(datagram))
+        self.end_use(done)
 
     def take_replies(self) -> list[bytes]:
         """Return the datagrams received since the last call; of more than 1 MiB the later ones are lost."""
+        self.begin_use()
         try:
             return split_runs(self.w.replies.data, self.w.replies.size)
         except ValueError:
@@ -449,3 +454,4 @@ cdef class Codec(CodecBase):
         finally:
             self.w.replies.size = 0
             trim(&self.w.replies, 65536)
+            self.end_use()

@@ -147,13 +147,14 @@ def fragments(payload: ReadableBuffer, int64_t id, *, int64_t datagram=DATAGRAM_
 
 
 cdef list split_runs(const uint8_t *p, size_t left):
-    cdef uint32_t size, segment, at
+    cdef uint32_t size = 0, segment = 0, at
     found = []
     while left:
-        size = lc_get_frame(p) if left >= RUN_HEAD else 0
-        if left < RUN_HEAD or size > left - RUN_HEAD or size and lc_get_frame(p + 4) == 0:
+        if left >= RUN_HEAD:
+            size = lc_get_frame(p)
+            segment = lc_get_frame(p + 4)
+        if left < RUN_HEAD or size > left - RUN_HEAD or size and segment == 0:
             raise ValueError("no whole runs of datagrams")
-        segment = lc_get_frame(p + 4)
         p += RUN_HEAD
         left -= RUN_HEAD
         if size == 0:

@@ -87,7 +87,7 @@ ctypedef struct lc_defrag:
 # A datagram after the judgement.
 ctypedef struct lc_judged:
     uint8_t verdict
-    bint opened                  # the first fragment seen of its message
+    bint opened                  # no fragment of its message was kept: servers count a new message
     bint whole                   # reassembled: the payload is not in the datagram
     uint32_t id_
     uint32_t count
@@ -390,7 +390,7 @@ cdef class Judged(Events):
     """Judged datagrams: a row for each, in order."""
 
     cdef readonly memoryview verdict  # uint8: MESSAGE and so on
-    cdef readonly memoryview opened  # uint8: 1 for the first fragment seen of its message
+    cdef readonly memoryview opened  # uint8: 1 if no fragment of its message was kept before
     cdef readonly memoryview id  # uint32: the id of the message; 0 without one
     cdef readonly memoryview count  # uint16: fragments of the message; 0 if it is not a fragment
     cdef readonly memoryview index  # uint16: the index of the fragment
@@ -429,6 +429,7 @@ cdef class Defragmenter(BatchDecoder):
     cdef const uint8_t *data
     cdef const uint64_t *streams
     cdef const int64_t *times
+    cdef double now
 
     def __dealloc__(self):
         close_defrag(&self.defrag)
@@ -436,14 +437,15 @@ cdef class Defragmenter(BatchDecoder):
     cdef uint64_t stream_of_unit(self) noexcept nogil:
         return self.streams[self.unit] if self.streams != NULL else 0
 
-    cdef Events judge_units(self, data, offsets, lengths, streams, times):
+    cdef Events judge_units(self, data, offsets, lengths, streams, times, double now=0):
         cdef BorrowedBuffer view = BorrowedBuffer(data)
         cdef BorrowedBuffer at = BorrowedBuffer(offsets), size = BorrowedBuffer(lengths)
         cdef BorrowedBuffer stream = None if streams is None else BorrowedBuffer(streams)
         cdef BorrowedBuffer time = None if times is None else BorrowedBuffer(times)
         count_units(at, size, stream)
         count_units(at, size, time)
-        self.ensure_idle()
+        self.begin_use()
+        self.now = now
         self.data = <const uint8_t *> view.b.buf
         self.streams = NULL if stream is None else <const uint64_t *> stream.b.buf
         self.times = NULL if time is None else <const int64_t *> time.b.buf
@@ -452,17 +454,22 @@ cdef class Defragmenter(BatchDecoder):
         finally:
             self.streams = NULL
             self.times = NULL
+            lc_end_use(&self.busy)
 
     @property
     def open(self) -> list[tuple[int, int, int, int]]:
         """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
-        cdef lc_open *m = self.defrag.oldest
-        self.ensure_idle()
+        cdef lc_open *m
         found = []
-        while m != NULL:
-            found.append((m.stream, m.id_, m.got, m.count))
-            m = m.newer
-        return found
+        self.begin_use()
+        try:
+            m = self.defrag.oldest
+            while m != NULL:
+                found.append((m.stream, m.id_, m.got, m.count))
+                m = m.newer
+            return found
+        finally:
+            lc_end_use(&self.busy)
 
 
 @cython.final
@@ -474,12 +481,11 @@ cdef class Reassembler(Defragmenter):
 
     Args:
         max_message: bytes of a message of several fragments, at most.
-        max_bytes: bytes of all incomplete messages, by their announced sizes and 1/8 byte for each fragment.
-            The message that was not touched for longest is evicted first.
+        max_bytes: bytes of all incomplete messages, by their announced sizes, 1/8 byte for each fragment, and
+            their tags. The message that was not touched for longest is evicted first, never the one that has
+            just got a fragment: its tags may exceed the bound by 64 KiB.
         expire: seconds after which an untouched message is evicted.
     """
-
-    cdef double now
 
     def __cinit__(self, *, max_message: int = 262144, max_bytes: int = 1 << 20, double expire=10.0):
         open_defrag(&self.defrag, max_message, max_bytes, expire)
@@ -491,10 +497,7 @@ cdef class Reassembler(Defragmenter):
 
         `streams` has their senders (uint64), `now` is in seconds of any monotonic clock.
         """
-        cdef Judged judged
-        self.ensure_idle()
-        self.now = now
-        judged = self.judge_units(data, offsets, lengths, streams, None)
+        cdef Judged judged = self.judge_units(data, offsets, lengths, streams, None, now)
         judged.data = memoryview(data).cast("B")
         return judged
 
@@ -527,8 +530,9 @@ cdef class Reassembler(Defragmenter):
 
     def expire(self, double now):
         """Evict messages that were not touched for long; `feed` does so too."""
-        self.ensure_idle()
+        self.begin_use()
         expire_old(&self.defrag, now)
+        lc_end_use(&self.busy)
 
     @property
     def held(self) -> int:

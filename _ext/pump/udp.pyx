@@ -12,9 +12,6 @@ cdef extern from "pump/udp.h":
     const int LC_MMSG
     enum: LC_UDP_CALL
 
-cdef enum:
-    RUN_HEAD = 8             # bytes of a run's head: its size and its segment
-
 
 cdef class UdpPump(CompiledPump):
     """Pumps over links that have a ``file`` and a ``send_method``; see ``CompiledPump``.

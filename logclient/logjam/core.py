@@ -130,6 +130,7 @@ class Logjam(Core):
         except ValueError as error:
             raise ConfigError(str(error)) from None
         super().__init__(made)
+        self._now = 0.0
         self._token = 0
         self._asked: list[int] = []  # tokens of pings without a reply
 
@@ -137,13 +138,17 @@ class Logjam(Core):
         super()._reset()
         self._asked.clear()  # pings are not sent again
 
+    def sample_clocks(self, now: float) -> None:
+        """See ``delivery.contract.Core``. A ping begins the wait for an answer then."""
+        self._now = now
+
     def call(self, kind: str, payload: Any = None) -> int:
         """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request."""
         if kind != "ping":
             return super().call(kind, payload)
         if self._push:
             raise ValueError("call: nothing comes back on a PUSH socket")
-        self._codec.ping()
+        self._codec.ping(self._now)
         self._token += 1
         self._asked.append(self._token)
         return self._token

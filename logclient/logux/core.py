@@ -330,7 +330,11 @@ class Logux(Core):
         elif isinstance(message, messages.Sync):
             self._sync(message, now)
         elif isinstance(message, messages.Synced):
-            self._codec.synced(message.synced, now)
+            if message.synced > self._codec.added:
+                words = f"synced: {message.synced!r}, and {self._codec.added} actions were sent"
+                self._break(ProtocolError(f"the server sent {words}"))
+            else:
+                self._codec.synced(message.synced, now)
         elif isinstance(message, messages.Ping):
             self._received(message.synced)
             self._codec.say(messages.pack(messages.Pong(self._codec.added)))

@@ -27,6 +27,21 @@ LEAST = 64
 """Events in flight from which on answers are gathered."""
 
 
+def test_the_descriptor_of_a_ledger_stays_open(tmp_path: Path) -> None:
+    """Even among those of the standard streams: its owner closes it."""
+    saved = os.dup(0)
+    in_flight = InflightBatches(EventQueue())
+    try:
+        with (tmp_path / "ledger").open("wb") as ledger:
+            os.dup2(ledger.fileno(), 0)
+            in_flight.set_ledger(0)
+            assert os.path.samestat(os.fstat(0), os.fstat(ledger.fileno()))
+    finally:
+        in_flight.set_ledger(-1)
+        os.dup2(saved, 0)
+        os.close(saved)
+
+
 class EagerLink(Link):
     """A link that takes everything and always has one answer."""
 

@@ -657,9 +657,16 @@ class TestSilence:
 
     def test_silence_of_a_ping_counts_from_its_call(self) -> None:
         connection = connected(silence=5.0)
-        connection.credit(200.0)
+        connection.core.sample_clocks(200.0)
         connection.core.call("ping")
         assert connection.deadline(200.0) == 205.0
+
+    def test_silence_of_a_ping_counts_from_what_the_server_sent_last(self) -> None:
+        connection = connected(silence=5.0)
+        connection.core.sample_clocks(200.0)
+        connection.credit(300.0)
+        connection.core.call("ping")
+        assert connection.deadline(300.0) == 305.0
 
 
 def rows(units: list[bytes], producers: list[bytes], **options: Any) -> list[oracle.Row]:
@@ -796,6 +803,7 @@ class TestDecoder:
             support.need(("", "", "snappy", "lz4")[method])
         body = b'{"a":"' + b"x" * 992 + b'"}'
         assert self.status_of_body(method, oracle.pack(method, body), len(body)) == "no_id"
+        assert self.status_of_body(method, oracle.pack(method, body), 2**64 - 1) == "no_id"
         assert self.status_of_body(method, oracle.pack(method, body), len(body) - 1) == "too_large"
 
     def test_announced_size_alone_takes_no_memory(self) -> None:

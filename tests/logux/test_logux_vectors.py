@@ -222,6 +222,8 @@ class Player:
                 self.lose()
             return
         message = step["msg"]
+        if message[0] == "synced" and message[1] > self.core.codec.added:
+            return  # the answer to a sync that ours does not send
         if self.core.state == "disconnected":
             self.connection.connected(self.now)
             self.sent()

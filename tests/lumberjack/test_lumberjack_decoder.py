@@ -271,6 +271,8 @@ class TestDamage:
         good = w(2) + c(j(1)) + c(j(2))
         assert decode([good], max_inflated=24).status.tolist() == [NO_ID, NO_ID]
         assert decode([good], max_inflated=23).status.tolist() == [NO_ID, BAD_ZLIB]
+        assert decode([good], max_inflated=2**64 - 1).status.tolist() == [NO_ID, NO_ID]
+        assert expand(good, 2**63 - 1) == w(2) + j(1) + j(2)
 
     @pytest.mark.parametrize(("at", "size"), [(-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)])
     def test_unit_outside_of_the_data_is_refused(self, at: int, size: int) -> None:

@@ -15,6 +15,7 @@ import pytest
 import logclient
 import logclient._ext
 from logclient import client, lumberjack, plog
+from logclient._ext.pump import Outcomes, PythonCodec
 from logclient._ext.record import mark_sender_thread
 from logclient.errors import EncodeTypeError
 from logclient.handler import Handler
@@ -105,6 +106,31 @@ print("held")
 def test_an_object_that_another_thread_uses_refuses_to_be_used() -> None:
     """Each call does all of its work, or nothing."""
     assert run(SHARED) == "held\n"
+
+
+def test_a_codec_in_use_refuses_to_be_used() -> None:
+    """Its methods that change what it keeps, beside one that is on its way."""
+    refused = []
+
+    class Target:
+        error = None
+
+        def credit(self, now: float) -> tuple[int, int]:
+            return 1, 1
+
+        def timeout(self, now: float) -> int:
+            return 0
+
+        def receive(self, data: bytes, now: float, out: Outcomes) -> None:
+            for use in (codec.credit, codec.timeout, codec.sent):
+                with pytest.raises(RuntimeError, match="another thread uses this codec"):
+                    use(1)
+                refused.append(use.__name__)
+
+    codec = PythonCodec(Target())
+    assert codec.receive(b"x", 0.0) == 0, codec.error
+    assert refused == ["credit", "timeout", "sent"]
+    assert (codec.credit(0.0), codec.timeout(0.0)) == ((1, 1), 0)
 
 
 UNMADE = r"""

@@ -66,10 +66,14 @@ PRODUCER = bytes(range(10))
 
 
 class Chunk(NamedTuple):
-    """Events of a chunk that wait: (sequence, body), and whether they are of `keep_level`."""
+    """Events of a chunk that wait: (sequence, body), and whether they are of `keep_level`.
+
+    `fault`: something that makes no sense is behind its last event.
+    """
 
     events: list[tuple[int, bytes]]
     kept: bool
+    fault: bool = False
 
 
 class Found(NamedTuple):
@@ -116,17 +120,21 @@ def _read_segment(data: bytes, settled: set[int]) -> Found:
         if not possible:
             damaged += 1
             continue
-        waiting, unused = [], 0
-        for _, seq, level, body in _chunk_events(data, base, capacity):
+        waiting, unused, end = [], 0, base + 64
+        for at, seq, level, body in _chunk_events(data, base, capacity):
+            room = EVENT.size + (len(body) + 7) // 8 * 8
             if level & SETTLED or seq in settled:
-                unused += EVENT.size + (len(body) + 7) // 8 * 8
+                unused += room
                 if waiting and unused > 0xFFFF:
                     break
             else:
                 waiting.append((seq, body))
                 unused = 0
+            end = at + room
+        fault = base + 64 + capacity - end >= 8 and any(data[end : end + 8])
+        damaged += fault
         if waiting:
-            chunks.append(Chunk(waiting, data[base + 49] != 0))
+            chunks.append(Chunk(waiting, data[base + 49] != 0, fault))
     return Found(chunks, damaged)
 
 
@@ -164,7 +172,7 @@ def _in_order(found: list[Found]) -> Found:
     ends = {False: 0, True: 0}
     for chunk in sorted((c for part in found for c in part.chunks), key=lambda chunk: chunk.events[0][0]):
         if chunk.events[0][0] <= ends[chunk.kept]:
-            damaged += 1
+            damaged += not chunk.fault
             continue
         ends[chunk.kept] = chunk.events[-1][0]
         chunks.append(chunk)
@@ -243,7 +251,7 @@ def _check(folder: Path, segments: list[bytes], settled: list[tuple[int, int]]) 
     parts = [_read_segment(data, among) for data in segments]
     expected = _in_order(parts)
     restored = Restored(folder, list(enumerate(segments)), settled)
-    waiting = merged((seq, seq) for part in parts for chunk in part.chunks for seq, _ in chunk.events)
+    waiting = merged((seq, seq) for chunk in expected.chunks for seq, _ in chunk.events)
     assert merged(restored.pending) == waiting
     assert restored.damaged == expected.damaged
     assert restored.queued == sum(len(chunk.events) for chunk in expected.chunks)
@@ -274,6 +282,43 @@ def test_bytes_of_an_earlier_body_are_no_event(tmp_path: Path) -> None:
         mapped.close()
     assert forged in segment
     assert _read_segment(segment, set()).chunks == [Chunk([(2, body)], False)]
+
+
+def _two_chunks(folder: Path) -> bytearray:
+    """Return a segment with 100 events of 1,000 bytes, in two chunks."""
+    (folder / f"{PRODUCER.hex()}.lock").touch()
+    queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
+    mapped = Segments(queue, str(folder), PRODUCER, bytes(16), os.getpid(), 1, True, 0)
+    mapped.grow()
+    for _ in range(100):
+        queue.push(bytes(1000))
+    (segment,) = (path.read_bytes() for path in folder.glob("*.seg"))
+    Restored.drain(queue)
+    mapped.close()
+    return bytearray(segment)
+
+
+def test_what_is_behind_a_damaged_event_is_said_to_be_damaged(tmp_path: Path) -> None:
+    """Otherwise these events would be dropped ones, of an owner who had no time to say so."""
+    segment = _two_chunks(tmp_path)
+    base, capacity, _ = next(_chunks(segment))
+    at = next(at for at, seq, *_ in _chunk_events(segment, base, capacity) if seq == 30)
+    segment[at + EVENT_FIELDS["level"][0]] = 0x7F
+    assert FileReader(keeps=False).read_segment(segment) == [(at, None)]
+    restored = Restored(tmp_path, [(0, bytes(segment))], [])
+    assert merged(restored.pending)[0] == (1, 29)
+    assert (restored.damaged, restored.queued) == (1, sum(b - a + 1 for a, b in restored.pending))
+
+
+def test_events_of_a_chunk_that_is_not_queued_do_not_wait(tmp_path: Path) -> None:
+    segment = _two_chunks(tmp_path)
+    _, (base, capacity, _) = _chunks(segment)
+    first = next(seq for _, seq, *_ in _chunk_events(segment, base, capacity))
+    struct.pack_into("=Q", segment, base + 56, 1)
+    struct.pack_into("=Q", segment, base + 64, 3)
+    restored = Restored(tmp_path, [(0, bytes(segment))], [])
+    assert restored.pending == [(1, first - 1)]
+    assert (restored.damaged, restored.queued) == (1, first - 1)
 
 
 def _places(segments: list[bytes]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
