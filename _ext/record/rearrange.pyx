@@ -52,23 +52,21 @@ cdef bint _looks_like_our_id(object value) except -1:
     return len(text) == 32 and all([c in "0123456789abcdef" for c in text])
 
 
-cdef tuple _name_prefixes(dict made, set ours):
-    # Return the names of fields, and of `ours`, that are a prefix of another up to a dot; and those of `made`
-    # that have one of `ours` as prefix.
-    cdef list above = []
-    cdef set heads = set(), below = set()
-    cdef str last
-    for _, name in sorted([(name.split("."), name) for name in {**made, **dict.fromkeys(ours)}]):
-        while above:
-            last = above.pop()
-            if name.startswith(last + "."):
-                above.append(last)
-                heads.add(last)
-                if name not in ours and not ours.isdisjoint(above):
-                    below.add(name)
-                break
-        above.append(name)
-    return heads, below
+cdef set _names_above(names):
+    # Return what is before a dot in names, for each of their dots.
+    cdef set found = set()
+    cdef str name
+    cdef Py_ssize_t at
+    for name in names:
+        at = name.find(".")
+        while at >= 0:
+            found.add(name[:at])
+            at = name.find(".", at + 1)
+    return found
+
+
+cdef frozenset RECORD_NAME_SET = frozenset(RECORD_NAMES)
+cdef frozenset ABOVE_RECORD_NAMES = frozenset(_names_above(RECORD_NAMES))
 
 
 cdef dict _merge_message_fields(Encoder encoder, Document *doc, dict attributes, Py_ssize_t extra,
@@ -192,13 +190,21 @@ cdef int _take_event_id(Encoder encoder, Document *doc, list moving, dict event)
 cdef dict _resolve_name_conflicts(Encoder encoder, Document *doc, dict made, list moving, set reserved,
                                   bint record):
     """Merge mappings with fields of the same prefix, and move scalars that are a prefix of another field."""
-    cdef set ours = set(RECORD_NAMES) if record else reserved
+    cdef object ours = RECORD_NAME_SET if record else reserved
+    cdef object above_ours = ABOVE_RECORD_NAMES if record else _names_above(reserved)
     cdef set heads, below
     cdef dict wide, source
-    for _ in range(<int> MAX_MERGE_LEVELS):
-        heads, below = _name_prefixes(made, ours)
+    cdef int level
+    for level in range(<int> MAX_MERGE_LEVELS + 1):
+        # Those that are before a dot in another name, and those that have one of ours before a dot.
+        heads = _names_above(made)
+        below = set() if heads.isdisjoint(ours) else {
+            name for name in made if name not in ours and not ours.isdisjoint(_names_above((name,)))}
+        heads.update(above_ours)
+        if not below and heads.isdisjoint(made):
+            return made
         wide = {name: _as_dict(doc, made[name]) for name in made if name in heads}
-        if not any(wide.values()):
+        if level == <int> MAX_MERGE_LEVELS or not any(wide.values()):
             break
         source, made = made, {}
         for name, value in source.items():
@@ -211,7 +217,6 @@ cdef dict _resolve_name_conflicts(Encoder encoder, Document *doc, dict made, lis
                     moving.append((path, deep))
                 else:
                     made[path] = deep
-    heads, below = _name_prefixes(made, ours)
     for name in list(made):
         if name in heads or name in below:
             source = _as_dict(doc, made[name])

@@ -128,10 +128,12 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
     """Return a copy of fields without the values to leave out, before names are changed."""
     cdef dict deep, made = {}
     for name, value in fields.items():
-        if isinstance(name, str) and e.redaction.covers(_exact_str(name)):
+        if isinstance(name, str) and e.redaction.covers(name):
             made[name] = REDACTED_TEXT
         else:
-            deep = _as_dict(doc, value) if depth < MAX_MERGE_LEVELS else None
+            deep = None
+            if depth < MAX_MERGE_LEVELS and not _is_inert(<PyObject *> value):
+                deep = _as_dict(doc, value)
             made[name] = value if deep is None else _without_secrets(e, doc, deep, depth + 1)
     return made
 

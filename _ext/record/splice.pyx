@@ -118,7 +118,7 @@ cdef Splice _make_splice(Encoder e, dict fields):
     for name, value in written.items():
         _add_spliceable(e, &doc, made.fields, name, value, 0)
     for name, value in list(made.fields.items()):
-        if not _can_encode(e, name, value):
+        if not _is_inert(<PyObject *> value) and not _can_encode(e, name, value):
             made.fields[name] = None
             lost += 1
     try:
