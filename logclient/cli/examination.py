@@ -26,7 +26,6 @@ from logclient.config.common import Config, Endpoint
 from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import host_port
 from logclient.delivery.attempt import Attempt
-from logclient.delivery.contract import Transport
 from logclient.delivery.spool import owner_files
 from logclient.errors import ConfigError, CredentialError, LedgerError, ProtocolError, describe_error
 from logclient.evidence.frames import shown
@@ -178,8 +177,12 @@ class Examination:
         if self.security:
             yield self._judge_security()
             if self.given.tls:
-                why = why_python(self._transport)
-                yield Finding("pump", OK, f"python: {why}" if why else "compiled")
+                pump = "compiled"
+                try:
+                    self._transport.load_pump()
+                except ImportError as error:
+                    pump = f"python: {error}"
+                yield Finding("pump", OK, pump)
         yield answer
         yield self._judge_clock()
         if self._event:
@@ -383,15 +386,6 @@ class Examination:
         words = f"packets of full size do not arrive in {self._timeout:g} s, small ones do"
         fix = "let ICMP 'fragmentation needed' pass on the way, or lower the MTU of this machine to 1280"
         return Finding("path", FAILED, words, fix)
-
-
-def why_python(transport: Transport) -> str:
-    """Return why the links of a transport are driven by Python; empty: it has a compiled pump."""
-    try:
-        transport.load_pump()
-    except ImportError as error:
-        return str(error)
-    return ""
 
 
 def _timed(step: str, words: str, seconds: float) -> Finding:

@@ -133,9 +133,5 @@ def sum_by_key(keys: I64, n: I64 | None = None) -> tuple[I64, I64]:
         sums = np.bincount(keys - low, weights=n).astype(np.int64)
         used = np.flatnonzero(sums)
         return used + low, sums[used]
-    if n is None:
-        return np.unique(keys, return_counts=True)
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    starts = starts_of(keys)
-    return keys[starts], np.add.reduceat(n[order], starts)
+    found, which = np.unique(keys, return_inverse=True)
+    return found, np.bincount(which, weights=n).astype(np.int64)

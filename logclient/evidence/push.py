@@ -13,7 +13,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -44,8 +44,8 @@ class _File(NamedTuple):
         return storage.read_at(self.path, "evidence", begin, end - begin)
 
 
-def push(folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None] | None = None) -> Pushed:
-    """Copy the ledgers and the closed segments below a folder, under the same names. `tell` gets each one."""
+def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
+    """Copy the ledgers and the closed segments below a folder, under the same names."""
     source = storage.resolve(folder, "evidence")
     target = storage.resolve(url, "evidence")
     if storage.is_url(source):
@@ -70,8 +70,6 @@ def push(folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None
         else:
             there[file.name] = size
             copied.append(file.name)
-            if tell is not None:
-                tell(file.name)
 
     last_parts = {file.path.rpartition("-")[0]: file.path for file in _find(source, ".ledger")}
     for path in last_parts.values():
@@ -143,14 +141,14 @@ def _pieces(file: _File, size: int) -> Iterator[bytes]:
 
 
 def _find(folder: str, suffix: str) -> list[_File]:
-    """Find the regular files with a suffix, by name: so a part or a segment comes before its successor."""
+    """Find the regular files with a suffix, each part or segment before its successor."""
     found = []
     for relative, entries in storage.list_folders(folder, "evidence", missing=True):
         for entry in entries:
             if entry.regular and entry.name.endswith(suffix):
                 name = f"{relative}/{entry.name}" if relative else entry.name
                 found.append(_File(name, storage.join(folder, *name.split("/")), entry.size))
-    return sorted(found)
+    return sorted(found, key=lambda file: (file.name.rpartition("-")[0], len(file.name), file.name))
 
 
 def _whole_lines(file: _File) -> int:

@@ -210,7 +210,7 @@ class Masks:
         known = self._known.get(name)
         if known is None:
             plain = _plain_name(name)
-            known = self._hidden.search(plain) is not None or not self._whole.isdisjoint(_words(plain))
+            known = bool(self._hidden.search(plain)) or not self._whole.isdisjoint(_BRACKETS.split(plain))
             if len(name) <= 100 and len(self._known) < 1000:
                 self._known[name] = known
         return known
@@ -256,10 +256,6 @@ def _plain_name(name: str) -> str:
 
         name = normalize("NFKC", name)
     return name.lower() if name.isalnum() else _NO_PART.sub("", name.lower())
-
-
-def _words(plain: str) -> list[str]:
-    return [plain] if plain.isalnum() else _BRACKETS.split(plain)
 
 
 # -- values

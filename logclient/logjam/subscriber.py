@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from logclient.config.hosts import dns_name
+from logclient.config.hosts import dns_name, host_port
 from logclient.config.readers import is_key
 from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.files.capture import CaptureWriter
@@ -199,9 +199,7 @@ def stat(
     """
     zmq = zeromq.load()
     curve = _curve(curve_server, curve_secret)
-    endpoint = _endpoint(
-        f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{dns_name(host).decode()}:{port}"
-    )
+    endpoint = _endpoint(f"tcp://{host_port(dns_name(host).decode(), port)}")
     first: tuple[float, int, int] | None = None
     deadline = time.monotonic() + timeout
     context = zmq.Context()

@@ -12,8 +12,6 @@ from logclient.errors import ConfigError
 from logclient.logjam.zeromq import COUNTS_RECEIVED, UNREAD_MAX, EndlessMessages
 from logclient.transports.tcp_link import bytes_received
 
-__all__ = ["Connections", "Curve", "address_of", "send", "shut_down"]
-
 # As plain numbers: pyzmq's are enums, and joining two of them costs more than sending a frame.
 _NOBLOCK, _SNDMORE = 1, 2
 

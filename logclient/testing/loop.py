@@ -205,8 +205,8 @@ class CollectorBase(Generic[C]):
         self._wake_out.setblocking(False)
         fault_log, capture = self._options.get("fault_log"), self._options.get("capture")
         try:
-            self._open()
             self._fault_log = None if fault_log is None else FaultLog(fault_log, capture)
+            self._open()
         except BaseException:
             self._close_sockets()
             self._close_evidence()
@@ -250,26 +250,23 @@ class CollectorBase(Generic[C]):
 
     def _close_evidence(self) -> None:
         for capture in self._captures:
-            try:
-                capture.close()
-            except LedgerError as error:
-                self._capture_failed(error)
+            self._tried(capture.close)
         self._captures.clear()
         if self._fault_log is not None:
             self._fault_log.close()
 
     def _hand_over(self, capture: CaptureWriter | None) -> bool:
+        return capture is None or self._tried(capture.flush)
+
+    def _tried(self, step: Callable[[], object]) -> bool:
+        """Do a step of a capture; False: it failed, which is counted."""
         try:
-            if capture is not None:
-                capture.flush()
+            step()
         except LedgerError as error:
-            self._capture_failed(error)
+            self._count["capture_errors"] += 1
+            self.capture_error = self.capture_error or str(error)
             return False
         return True
-
-    def _capture_failed(self, error: LedgerError) -> None:
-        self._count["capture_errors"] += 1
-        self.capture_error = self.capture_error or str(error)
 
     def _record_fault(self, fault: str, ids: list[str], **more: str | int) -> None:
         if self._fault_log is not None:
@@ -312,10 +309,7 @@ class CollectorBase(Generic[C]):
     def _rotate(self, now: float) -> None:
         for capture in self._captures:
             if now >= capture.due:
-                try:
-                    capture.rotate()
-                except LedgerError as error:
-                    self._capture_failed(error)
+                self._tried(capture.rotate)
 
     def _accepted(self, listener: socket.socket, now: int) -> tuple[socket.socket, Any] | None:
         """Accept a connection beside the `now` that are open; one too many is closed at once."""

@@ -194,12 +194,12 @@ class Collector(CollectorBase[Counts]):
         if self.tcp_port is not None:
             self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.tcp_port, "TCP port")
             self.tcp_port = int(self._accepting.getsockname()[1])
-        if self._kafka is not None:
-            self._forwarder = Forwarder(self._kafka, self._kafka_topic)
         self._capture = self._open_capture(self.port, self.url)
         if self._accepting is not None:
             url = f"plog+tcp://{_name((self.host, self.tcp_port))}"
             self._line_capture = self._open_capture(self.port, url, protocol="plog+tcp", suffix="-lines")
+        if self._kafka is not None:
+            self._forwarder = Forwarder(self._kafka, self._kafka_topic)
         now = time.monotonic()
         times = {"max_size": self._max_size, "expire_time": f"{self._expire_time:g}s"}
         defrag = {**times, "detect_holes": hole_settings()}

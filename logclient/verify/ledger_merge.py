@@ -240,8 +240,8 @@ class _Merger:
         closed = [p for p, x in enumerate(producers, base) if protocol_of(x.protocol) not in self.ends]
         every = np.array([(p, 1, LAST_SEQUENCE) for p in closed], np.int64).reshape(-1, 3)
         rows = np.concatenate((early, every))
-        keys = union(rows[:, 1:] + (rows[:, :1] << 48))
-        return np.column_stack((keys[:, 0] >> 48, keys & LAST_SEQUENCE))
+        keys = union(keyed(rows, base))
+        return np.column_stack((base + (keys[:, 0] >> 48), keys & LAST_SEQUENCE))
 
 
 def _close_of(facts: list[dict[str, Any]]) -> Any:

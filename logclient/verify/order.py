@@ -62,7 +62,7 @@ class Stretch:
         if own and (own[0], own[-1]) != (self.low, self.high) and self.limits:
             edges = np.array([(self.limits[listener], last) for listener, last in self._lasts.items()])
             keys = np.array([*self._lasts], np.int64)
-            yield result_row("order", self.high, -1, json.dumps(self.low), keys.tobytes(), edges.tobytes())
+            yield result_row("order", self.high, json.dumps(self.low), keys.tobytes(), edges.tobytes())
 
 
 class Stretches:

@@ -37,7 +37,6 @@ RESULTS = pa.schema(
     [
         ("kind", pa.string()),
         ("key", pa.int64()),
-        ("listener", pa.int64()),
         ("head", pa.string()),  # JSON
         ("keys", pa.binary()),
         ("values", pa.binary()),
@@ -138,8 +137,6 @@ class Row(NamedTuple):
         return str(self.batch.column("places")[self.i].as_py(), "utf-8")
 
 
-def result_row(
-    kind: str, key: int, listener: int = -1, text: str = "", keys: bytes = b"", values: bytes = b""
-) -> dict[str, Any]:
+def result_row(kind: str, key: int, text: str = "", keys: bytes = b"", values: bytes = b"") -> dict[str, Any]:
     """Return a row of `RESULTS`."""
-    return dict(zip(RESULTS.names, (kind, key, listener, text, keys, values), strict=True))
+    return dict(zip(RESULTS.names, (kind, key, text, keys, values), strict=True))

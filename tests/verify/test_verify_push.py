@@ -55,6 +55,15 @@ def test_everything_is_copied_once(host: Scene, bucket: Bucket) -> None:
     assert verdict.counts.ok == 20
 
 
+def test_parts_are_copied_in_their_order(host: Scene, bucket: Bucket) -> None:
+    """Also beyond four digits."""
+    folder, stem = host.ledger.parent, LEDGER.rpartition("-")[0]
+    parts = [f"{stem}-{part}.ledger" for part in (9999, 10_000)]
+    for name in parts:
+        (folder / name).write_bytes((folder / LEDGER).read_bytes())
+    assert push(host, bucket).copied[-3:] == [LEDGER, *parts]
+
+
 PRODUCER = """
 import sys, logclient
 client = logclient.connect("lumberjack://127.0.0.1:9", ledger=sys.argv[1])

@@ -133,10 +133,12 @@ def _intervals(place: str) -> list[Interval]:
         raise LedgerError(f"report: {place} has no Parquet files: give the table of verify --append")
     found: dict[tuple[int, int], Interval] = {}
     files = [storage.join(place, name) for name in names]
+    due = 2 * MAX_INTERVALS
     for rows in storage.for_each(_read, files, remote):
         for row in rows:
             _add(found, row)
-        if len(found) % (2 * MAX_INTERVALS) == 0:
+        if len(found) >= due:
+            due = len(found) + 2 * MAX_INTERVALS
             for times in sorted(found)[:-MAX_INTERVALS]:
                 old = found[times]
                 found[times] = old._replace(places={(True, "", ""): old.counts}, broken=set())
