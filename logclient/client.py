@@ -142,6 +142,8 @@ class Client(FastClient):
         self.front_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # they have `setLevel`
         self._reconfiguring: dict[int, Any] = {}
         self._sender = _Senders(config, self._core_factory(config)).make()
+        # A client without references still delivers its events; then its sender ends.
+        weakref.finalize(self, self._sender.background).atexit = False
         self._waiter = self._sender.waiter
         self._peer = Peer(self._sender)
         self.sink = Sink(self._sender)
@@ -173,8 +175,6 @@ class Client(FastClient):
         self._sample(config)
         for kind, risk in _risks(config):
             self.warn_limited(kind, f"{config.redacted}: {risk}")
-        # A client without references still delivers its events; then its sender ends.
-        weakref.finalize(self, self._sender.background).atexit = False
 
     def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
         """Return the function that makes a producer's core, also after a fork. It never holds the client."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from logclient.standard import os
 
@@ -39,12 +41,18 @@ def lifted(fd: int) -> int:
 @contextmanager
 def standard_taken() -> Iterator[None]:
     """Take the free numbers of the standard streams, so that a library opens others meanwhile."""
-    taken = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) for fd in range(3) if identity(fd) is None]
+    taken = []
+    for number in range(3):
+        if identity(number) is None:
+            # What writes there gets an error, as before. No file of the program is like it.
+            taker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            taker.setblocking(False)
+            taken.append(File.unlifted(taker.detach()))
     try:
         yield
     finally:
-        for fd in taken:
-            os.close(fd)
+        for file in taken:
+            file.close()
 
 
 class File:
@@ -53,6 +61,13 @@ class File:
     def __init__(self, fd: int = -1) -> None:
         self.fd = lifted(fd)
         self._identity = identity(self.fd)
+
+    @classmethod
+    def unlifted(cls, fd: int) -> Self:
+        """Know a descriptor that keeps its number."""
+        file = cls()
+        file.fd, file._identity = fd, identity(fd)
+        return file
 
     @property
     def is_ours(self) -> bool:

@@ -251,7 +251,7 @@ def lock_here(locks: dict[int, Any], make: Callable[[], Any] = RLock) -> Any:
     return locks.setdefault(os.getpid(), make())
 
 
-def acquire(lock: threading.Lock, timeout: float | None = None) -> bool:
+def acquire(lock: threading.Lock | threading.RLock, timeout: float | None = None) -> bool:
     """Take a native lock that another thread may hold for long; return whether it was taken in time."""
     if lock.acquire(False):
         return True
@@ -323,7 +323,7 @@ class NativeThread:
         """Start the thread; a RuntimeError: no thread can be started (any more)."""
         with signals_blocked():
             original(_thread, "start_new_thread")(self._run, ())
-        self._begun = True
+            self._begun = True  # before a handler of a signal runs, which may raise
 
     def _run(self) -> None:
         self.ident = get_ident()

@@ -197,7 +197,7 @@ class Ending:
     # -- the thread --------------------------------------------------------------------------------
 
     def thread_started(self) -> None:
-        self.running, self.parking = True, False
+        self.running = True
 
     def thread_failed(self, now: float, forever: bool) -> None:
         self.running = False

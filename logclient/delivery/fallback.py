@@ -27,14 +27,18 @@ _WRITTEN_AT_ONCE = 512  # events: the lines of all would take several times as m
 _TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
+def check_folder(target: str) -> None:
+    """Refuse a file in a folder that there is not."""
+    folder = os.path.dirname(target)
+    if folder and not os.path.isdir(folder):
+        raise ConfigError(f"fallback: no such folder: {folder}")
+
+
 class Fallback:
     """Writes lost events to a file, with an absolute path, or to ``stderr``."""
 
     def __init__(self, target: str) -> None:
         self.target = target
-        folder = os.path.dirname(self.target)
-        if folder and not os.path.isdir(folder):
-            raise ConfigError(f"fallback: no such folder: {folder}")
         # Now, in the caller's thread: a child forked while the sender imports never gets that module.
         from logclient.standard import json
 

@@ -107,12 +107,11 @@ class Delivery:
         waiting = timeout is None or timeout > 0
         if self._outcome is not None or not waiting or lifecycle.cannot_wait(0):
             return self._outcome
+        done = threads.Event()
         with self._runner.lock:
             if self._outcome is not None:
                 return self._outcome
-            if self._done is None:
-                self._done = threads.Event()
-            done = self._done
+            done = self._done = self._done or done
         self._request_flush()
         owner = self._runner.owner()
         waiter = owner.waiter() if owner is not None else None
@@ -403,8 +402,9 @@ class Submissions:
         self._watched: dict[object, tuple[int, Callable[[], object]]] = {}
         self._flush_target = 0
         self._poke = poke
-        # Re-entrant: a signal handler may submit while this thread does.
-        self._lock = threads.RLock()
+        # What was settled while an event was being pushed, by the push. No lock: a signal handler that waits
+        # for the sender may interrupt the push.
+        self._pushing: dict[int, list[tuple[int, int, str, str]]] = {}
 
     def is_crowded(self) -> bool:
         """Return whether too many submitted events have no outcome, or callbacks that are due."""
@@ -416,12 +416,16 @@ class Submissions:
         """Queue an event, followed by `delivery` if there is one; return what ``EventQueue.push`` does."""
         if delivery is None:
             return self._queue.push(body, level, kind, 0, ticket)
-        # The sender looks for the delivery under this lock: never before it is there.
-        with self._lock:
+        early = self._pushing.setdefault(id(delivery), [])
+        try:
             seq = self._queue.push(body, level, kind, 0, ticket)
             if seq > 0:
                 delivery.seq = seq
                 self.deliveries[seq] = delivery
+        finally:
+            del self._pushing[id(delivery)]
+        # Either the sender has found the delivery, or what it has settled is here.
+        self.settle(early)
         return seq
 
     def request_flush(self, seq: int) -> None:
@@ -451,21 +455,20 @@ class Submissions:
 
     def settle(self, outcomes: list[tuple[int, int, str, str]]) -> None:
         """Settle deliveries: each outcome is (first sequence, last sequence, status, reason)."""
-        done: list[tuple[int, Delivery, Outcome]] = []
-        with self._lock:
-            for first, last, status, reason in outcomes:
-                if last - first < len(self.deliveries):
-                    found = [seq for seq in range(first, last + 1) if seq in self.deliveries]
-                else:
-                    found = [seq for seq in self.deliveries if first <= seq <= last]
-                outcome = Outcome(status, reason)
-                done.extend((seq, self.deliveries[seq], outcome) for seq in found)
-        for _, delivery, outcome in done:
-            delivery._settle(outcome)
-        # Removed afterwards: in the child of a fork in between, the remaining deliveries fail.
-        with self._lock:
-            for seq, _, _ in done:
-                self.deliveries.pop(seq, None)  # another thread may have settled it meanwhile
+        for early in [*self._pushing.values()]:
+            early += outcomes
+        for first, last, status, reason in outcomes:
+            if last - first < len(self.deliveries):
+                found = [seq for seq in range(first, last + 1) if seq in self.deliveries]
+            else:
+                found = [seq for seq in [*self.deliveries] if first <= seq <= last]
+            outcome = Outcome(status, reason)
+            for seq in found:
+                delivery = self.deliveries.get(seq)
+                if delivery is not None:  # another thread may have settled it meanwhile
+                    delivery._settle(outcome)
+                # Removed afterwards: in the child of a fork in between, it fails.
+                self.deliveries.pop(seq, None)
 
     def fail_rest(self) -> None:
         """Fail all that have no outcome: delivery is over."""
@@ -479,8 +482,7 @@ class Submissions:
 
     def explain(self, seq: int, details: Mapping[str, Any]) -> None:
         """Add details to the outcome of an event that is not settled yet. Called by the sender."""
-        with self._lock:
-            delivery = self.deliveries.get(seq)
+        delivery = self.deliveries.get(seq)
         if delivery is not None:
             delivery._details = details
 
@@ -490,25 +492,21 @@ class Submissions:
         It must be quick, and not raise. The result is the key for ``unwatch``.
         """
         key = object()
-        with self._lock:
-            self._watched[key] = (target, callback)
+        self._watched[key] = (target, callback)
         self._queue.set_flush_target(target)
         self._queue.wake()
         self.notify_watchers()
         return key
 
     def unwatch(self, key: object) -> None:
-        with self._lock:
-            self._watched.pop(key, None)
+        self._watched.pop(key, None)
 
     def notify_watchers(self) -> None:
         if not self._watched:
             return
         settled = self._queue.settled
-        with self._lock:
-            due = [key for key, (target, _) in self._watched.items() if target <= settled]
-            found = [self._watched.pop(key)[1] for key in due]
-            if self._watched:
-                self._queue.set_flush_target(min(target for target, _ in self._watched.values()))
-        for callback in found:
-            callback()
+        for key, (target, callback) in [*self._watched.items()]:
+            if target <= settled and self._watched.pop(key, None) is not None:
+                callback()
+        if left := [target for target, _ in [*self._watched.values()]]:
+            self._queue.set_flush_target(min(left))

@@ -54,6 +54,9 @@ class Role:
                 queue.needs_sender = True
                 return False
             return self._start(target)
+        except BaseException:  # Ctrl-C
+            queue.needs_sender = True
+            raise
         finally:
             self._starting.release()
 
@@ -67,10 +70,10 @@ class Role:
                 "set enable-threads = true",
             )
         self._engine.pump.resume()
-        thread = self.thread = threads.make_thread(target, threads.SENDER)
         self._ended = threads.Event()
-        ending.thread_started()
+        thread = self.thread = threads.make_thread(target, threads.SENDER)
         try:
+            ending.thread_started()
             thread.start()
         except (RuntimeError, MemoryError) as error:
             # The interpreter ends, or it is only out of threads: then the next event tries again.
@@ -79,10 +82,9 @@ class Role:
             if not ending.threadless:
                 diagnostics.report("sender", f"no sender: {error}")
             return False
-        except BaseException:  # Ctrl-C; the thread may have begun
+        except BaseException:  # the thread may have begun
             if not thread.is_alive():
                 ending.thread_ended()
-            self._queue.needs_sender = True
             raise
         return True
 

@@ -27,7 +27,7 @@ from typing import Any
 from logclient import threads
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient.delivery import error_log, lifecycle, memory
+from logclient.delivery import error_log, fallback, lifecycle, memory
 from logclient.delivery.contract import FOREVER, LONGEST
 from logclient.delivery.ending import Ending
 from logclient.delivery.engine import SLICE, Engine
@@ -36,7 +36,7 @@ from logclient.delivery.role import Role
 from logclient.delivery.setup import Setup
 from logclient.delivery.stats import Stats
 from logclient.errors import described
-from logclient.standard import time
+from logclient.standard import os, time
 
 ORPHAN_TIMEOUT = 50.0
 """Seconds in which a client without references, or with a closed handler, delivers its events."""
@@ -90,6 +90,8 @@ class Sender:
         self._callbacks = CallbackThread(
             setup.log.warn_limited, lambda: None if (sender := found()) is None else sender.engine.submissions
         )
+        if config.fallback is not None:
+            fallback.check_folder(config.fallback)
         self._begin(Ending(config.atexit_timeout, callers_deliver=lifecycle.shutting_down()))
         if self.engine.books.keeps_lost:
             self.queue.keep_lost(LOST_BYTES)
@@ -99,11 +101,12 @@ class Sender:
 
     def _begin(self, ending: Ending) -> None:
         """Begin in this process, without a thread and with a new engine."""
-        self.ending = ending
-        self.engine = Engine(self.setup, ending, self._batches, self._callbacks)
-        self.role = Role(self.queue, self.engine, ending)
+        engine = Engine(self.setup, ending, self._batches, self._callbacks)
         found = weakref.ref(self)
-        self.engine.submissions.waiter = lambda: None if (sender := found()) is None else sender.waiter
+        engine.submissions.waiter = lambda: None if (sender := found()) is None else sender.waiter
+        self.role = Role(self.queue, engine, ending)
+        self.ending, self.engine = ending, engine
+        self._pid = os.getpid()  # last: until then another call begins anew
 
     @property
     def waiter(self) -> Waiter:
@@ -322,10 +325,14 @@ class Sender:
         return not self.running and self.start() and self.running
 
     def notice_fork(self) -> None:
-        """Begin anew in the child of a fork, once, whichever thread notices it first."""
-        if self.queue.forked:
+        """Begin anew in the child of a fork, once, whichever thread notices it first.
+
+        A signal handler may raise meanwhile, and Python goes on after an error of a hook: then the next call
+        tries again, as nothing of the parent's must be used.
+        """
+        if self.queue.forked or self._pid != os.getpid():
             with threads.lock_here(self._beginning):
-                if self.queue.forked:
+                if self.queue.forked or self._pid != os.getpid():
                     self._after_fork()
 
     def _after_fork(self) -> None:
@@ -335,10 +342,11 @@ class Sender:
             parents.spool.abandon()
         if self.engine is not parents:  # a signal handler has logged meanwhile
             return
-        self._callbacks.renew()
-        self.queue.renew()
-        for batches in self._batches:
-            batches.renew()
+        if self.queue.forked:
+            self._callbacks.renew()
+            self.queue.renew()
+            for batches in self._batches:
+                batches.renew()
         # Only the parent sends what a dead owner left.
         closed = self.closed or self.setup.orphan is not None
         timeout = self.setup.config.atexit_timeout

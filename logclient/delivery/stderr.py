@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -25,6 +26,8 @@ def write(data: bytes) -> None:
         OSError: it cannot be written.
     """
     global _not_before
+    if sys.__stderr__ is None:  # it was closed when the process began: the number may be another file's
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     end = time.monotonic() + TIMEOUT
     if end < _not_before:
         raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")

@@ -74,29 +74,30 @@ class Totals(lifecycle.Observer):
         counters: Counts = {}
         gauges: Counts = {}
         with self._lock:
-            live, self._live = self._live, []
+            # Signal handlers may raise here, or read themselves: all changes come at the end.
+            live, gone, left = self._live[:], dict(self._gone), []
+            still: list[tuple[weakref.ref[Any], Counts]] = []
+            for reference, last in self._ended:
+                sender = reference()
+                if sender is None:
+                    _add(gone, last)
+                    continue
+                last = _counters(sender.stats())  # events after close count as refused
+                _add(counters, last)
+                still.append((reference, last))
             for sender in live:
                 ended = sender.ended  # before the counts are read
                 stats = sender.stats()
                 counts = _counters(stats)
                 _add(counters, counts)
                 if ended:
-                    self._ended.append((weakref.ref(sender), counts))
+                    still.append((weakref.ref(sender), counts))
                 else:
-                    self._live.append(sender)
+                    left.append(sender)
                     _add(gauges, _gauges(stats))
-            still: list[tuple[weakref.ref[Any], Counts]] = []
-            for reference, last in self._ended:
-                gone = reference()
-                if gone is None:
-                    _add(self._gone, last)
-                    continue
-                if gone not in live:  # events after close count as refused
-                    last = _counters(gone.stats())
-                    _add(counters, last)
-                still.append((reference, last))
-            self._ended = still
-            _add(counters, self._gone)
+            _add(counters, gone)
+            self._live = left + self._live[len(live) :]  # and those that came meanwhile
+            self._ended, self._gone = still, gone
         return counters, gauges
 
 

@@ -96,6 +96,7 @@ class _Close:
             request = self._request
             self._fields.log(self._response.status_code, partial(_route, request), partial(_user, request))
             self._fields.end()
+            vars(self._response).pop("close", None)  # else the response would be part of a cycle
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._response, "close")

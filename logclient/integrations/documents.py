@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, check_source, open_client
 from logclient.config.parsing import parse
-from logclient.errors import LogclientError
 from logclient.records.sampling import SUPPRESSED
 from logclient.records.times import corrected
 
@@ -65,7 +64,7 @@ class FrontEnd:
                     return
                 document |= {SUPPRESSED: held} if held else {}
             self.client.send(document, level)
-        except LogclientError as error:
+        except Exception as error:  # also one of a value that was bound
             kind = type(error).__name__
             self.client.warn_limited(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
 

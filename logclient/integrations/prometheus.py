@@ -63,7 +63,14 @@ class _Files(lifecycle.Observer):
         os.register_at_fork(before=self._before_fork, after_in_parent=self._in_parent)
 
     def process_ends(self) -> None:
-        self._try_update()
+        # In a thread: a signal handler may have interrupted the one that holds a lock of `prometheus_client`.
+        thread = Thread(target=self._try_update, name="logclient-metrics", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends
+            self._try_update()
+        else:
+            thread.join(EVERY)
 
     def _try_update(self) -> None:
         try:

@@ -188,8 +188,12 @@ def _draw_of_trace() -> float:
     try:
         return int(fields["trace.id"][-16:], 16) / 2**64
     except (KeyError, TypeError, ValueError):
-        request = fields.get("http.request.id")
-    return random() if request is None else xxh64(str(request).encode()) / 2**64
+        pass
+    request = fields.get("http.request.id")
+    try:
+        return random() if request is None else xxh64(str(request).encode(errors="replace")) / 2**64
+    except Exception:  # what was bound has no text
+        return random()
 
 
 def _kind(error: Any) -> str:

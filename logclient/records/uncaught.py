@@ -123,8 +123,11 @@ class Uncaught:
             code = trace.tb_frame.f_code
             place = code.co_filename, trace.tb_lineno, code.co_name
             trace = trace.tb_next
-        fields = getattr(exc_info[1], "__logclient__", None)  # of `bind`, which imports more than this module
-        if fields is None:
+        try:
+            fields = getattr(exc_info[1], "__logclient__", None)  # of `bind`, which imports more than this
+        except Exception:
+            fields = None
+        if type(fields) is not dict:
             self._handle(self._logger, level, message, place, exc_info, None)
         else:
             from logclient.records.context import bind

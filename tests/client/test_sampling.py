@@ -93,6 +93,17 @@ class TestTraces:
         with logclient.bind({"trace.id": trace}):
             assert {ours.record(_record("x")) is None for _ in range(100)} == {True, False}
 
+    def test_what_has_no_text_is_a_record_by_itself(self) -> None:
+        class Broken:
+            def __str__(self) -> str:
+                raise RuntimeError("broken")
+
+        ours = Sampling.by_trace({"INFO": 0.5}, 0, 0.0, lambda why: None)
+        with logclient.bind({"http.request.id": Broken()}):
+            assert {ours.record(_record("x")) is None for _ in range(100)} == {True, False}
+        with logclient.bind({"http.request.id": "\udc80"}):
+            assert len({ours.record(_record("x")) is None for _ in range(100)}) == 1
+
     def test_a_handler_takes_the_option(self) -> None:
         """The choice is that of one trace in all its processes, so it is the same in each client."""
         with Collector(keep=True) as server:

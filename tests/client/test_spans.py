@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from logclient.records.spans import Spans
 from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.examples import examples
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.record_fields import FIELDS, OURS, members_of, record_of
 
 pytest.importorskip("opentelemetry.sdk")
@@ -235,10 +236,12 @@ class TestOption:
             assert _made(encoder) == {**SERVICE, **_ids(span)}
         assert _made(encoder) == {}
 
-    def test_the_package_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_package_may_be_missing(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setitem(sys.modules, "opentelemetry", None)
         with pytest.raises(MissingExtra, match=r'pip install "logclient\[opentelemetry\]"'):
-            logclient.connect("lumberjack://h", opentelemetry=True)
+            logclient.connect("lumberjack://h", opentelemetry=True, spool=tmp_path, spool_mode="always")
+        gc.collect()
+        wait_until(lambda: not [*tmp_path.iterdir()])  # nothing of a client that was never made stays
         logclient.connect("lumberjack://h").close()
 
 

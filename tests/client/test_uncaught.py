@@ -98,6 +98,18 @@ with provider.get_tracer("shop").start_as_current_span("job") as span:
             raise error
         assert pickle.loads(pickle.dumps(error)).args == ("wrong",)
 
+    def test_one_with_attributes_of_its_own_does_not_stop_the_hook_from_before(self) -> None:
+        for found in ("raise KeyError(name)", "return name"):
+            done = run(
+                "sys.excepthook = lambda *error: print('before', file=sys.stderr)\n"
+                "hooks.restore()\n"
+                "logclient.log_uncaught()\n"
+                f"class Odd(LookupError):\n    def __getattr__(self, name): {found}\n"
+                "raise Odd('größe')\n"
+            )
+            assert [event["error.type"] for event in done.events] == ["Odd"]
+            assert done.stderr == "before\n"
+
     def test_one_of_a_thread_arrives(self) -> None:
         done = run("threading.Thread(target=fail, name='worker').start()", "'app.crash'")
         [event] = done.events

@@ -111,6 +111,26 @@ def test_a_dead_callback_thread_is_replaced() -> None:
     dead[0].join(PATIENCE)
 
 
+def test_what_is_settled_before_its_delivery_is_known_has_its_outcome() -> None:
+    """As when a signal handler that waits for the sender interrupts a call that submits."""
+
+    class Quick:
+        forked = False
+
+        def push(self, *_: Any) -> int:
+            sender = threading.Thread(target=submissions.settle, args=([(1, 7, "acked", "")],))
+            sender.start()
+            sender.join(PATIENCE)
+            assert not sender.is_alive()
+            return 7
+
+    runner = CallbackThread(lambda kind, text: None)
+    submissions = Submissions(Quick(), 10, runner, lambda: None)  # type: ignore[arg-type]
+    delivery = Delivery(0, runner)
+    assert submissions.push(b"{}", 2, 0, delivery) == 7
+    assert delivery.result(0) == Outcome("acked") and not submissions.deliveries
+
+
 def test_what_another_thread_has_settled_meanwhile_keeps_its_outcome() -> None:
     """As at the end of the process: a caller fails the rest while the sender settles some."""
 

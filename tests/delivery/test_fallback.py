@@ -19,6 +19,7 @@ import logclient
 from logclient.delivery import fallback, sender
 from logclient.testing.lumberjack import Collector
 from tests.support import clean_environment
+from tests.support.forks import needs_fork, run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 NOBODY = "lumberjack://127.0.0.1:9"
@@ -53,6 +54,48 @@ def test_every_event_that_is_lost_has_a_line(policy: str, tmp_path: Path) -> Non
     ids = [line["id"] for line in _lines(file)]
     assert sorted(ids) == [f"{client.producer}{seq:012x}" for seq in range(1, 101)]
     assert os.stat(file).st_mode & 0o777 == 0o600
+
+
+@needs_fork
+def test_a_child_delivers_though_the_folder_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    with Collector(keep=True) as server:
+        client = logclient.connect(server.url, fallback=folder / "lost")
+        client.send({"n": 1})
+        assert client.flush(PATIENCE) == 0
+        folder.rmdir()
+        parent = client.producer
+
+        def deliver() -> None:
+            client.send({"n": 2})
+            assert client.flush(PATIENCE) == 0 and client.producer != parent
+
+        run_in_child(deliver)
+        client.close()
+        assert sorted(event["n"] for event in server.events(2, PATIENCE)) == [1, 2]
+
+
+@needs_fork
+def test_a_child_whose_beginning_was_interrupted_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C, while hooks of the fork run: Python prints what they raise, and goes on."""
+    with Collector(keep=True) as server, logclient.connect(server.url) as client:
+        client.send({"n": 1})
+        assert client.flush(PATIENCE) == 0
+        parent, engine = client.producer, sender.Engine
+
+        def interrupted(*arguments: Any) -> Any:
+            monkeypatch.setattr(sender, "Engine", engine)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(sender, "Engine", interrupted)
+
+        def deliver() -> None:
+            client.send({"n": 2})
+            assert client.flush(PATIENCE) == 0 and client.producer != parent
+
+        run_in_child(deliver)
+        assert sorted(event["n"] for event in server.events(2, PATIENCE)) == [1, 2]
 
 
 def test_what_arrives_has_no_line(tmp_path: Path) -> None:

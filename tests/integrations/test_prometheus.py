@@ -84,6 +84,22 @@ class TestOneProcess:
                 wait_until(lambda: len(freed) == 5)
         assert _samples(registry)["events_acked_total", ""] >= 5
 
+    def test_a_scrape_that_is_interrupted_loses_no_client(
+        self, registry: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Collector() as server, logclient.connect(server.url) as client:
+            client.send({"n": 1})
+            assert client.flush(PATIENCE) == 0
+            before = _samples(registry)
+
+            def interrupted() -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+                context.setattr(type(client._sender), "stats", lambda sender: interrupted())
+                _samples(registry)
+            assert _samples(registry).keys() == before.keys()
+
     def test_a_registry_that_is_gone_keeps_no_client(self) -> None:
         gc.collect()
         with Collector() as server:
@@ -332,6 +348,20 @@ def test_the_end_of_a_process_writes_its_last_counts(tmp_path: Path) -> None:
         "for n in range(7): client.send({'n': n})\n"
     )
     assert _sent(program, tmp_path) == 7
+
+
+def test_a_signal_ends_a_process_that_holds_the_lock_of_the_counts(tmp_path: Path) -> None:
+    program = (
+        "import logclient, signal, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.register()\n"
+        "logclient.flush_on_sigterm()\n"
+        "with prometheus._files()._lock: signal.raise_signal(signal.SIGTERM)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], env=_environment(tmp_path), timeout=2 * PATIENCE
+    )
+    assert done.returncode == -signal.SIGTERM
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from logclient._ext.queue import socket_identity, socket_recv, socket_send
-from logclient.descriptors import File, identity
+from logclient.descriptors import File, identity, standard_taken
 from logclient.testing import lumberjack
 from tests.lifecycle.daemon_rounds import CASES, WRONG, Case, Site
 from tests.support import clean_environment
@@ -119,6 +119,19 @@ def test_our_descriptors_are_above_the_standard_ones_and_end_at_exec(
     folders = [str(tmp_path / name) for name in ("spool", "ledger")]
     standard = [fd for fd in range(3) if fd not in closed]
     assert run(LOW, str(tmp_path / "out"), url, *folders, closed=closed) == [f"0 {standard} True True"]
+
+
+@pytest.mark.parametrize("name", ["own", os.devnull])
+def test_a_file_in_the_place_of_what_held_a_standard_number_stays(name: str, tmp_path: Path) -> None:
+    def replace() -> None:
+        os.close(1)
+        with standard_taken():
+            assert identity(1) is not None
+            file = os.open(tmp_path / name, os.O_CREAT | os.O_WRONLY)
+            os.dup2(file, 1)
+        assert identity(1) == identity(file)
+
+    run_in_child(replace)
 
 
 def test_a_file_that_was_closed_and_replaced_is_left_alone(tmp_path: Path) -> None:

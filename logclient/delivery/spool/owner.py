@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 LOOK_EVERY = 5.0
 """Seconds between two looks for dead owners, and for segments that are not needed."""
 
+LOOK_ENDS = 0.5
+"""Seconds that the end of the process waits for a look that goes on."""
+
 LONGEST = 3600.0
 """Seconds for which the thread that adds segments stays without the GIL."""
 
@@ -285,11 +288,14 @@ class Spool:
         self._look_now.set()
         if self._segments is not None:
             self._segments.wake()
-        with self._lock, self._looking:  # a look that goes on ends first
+        with self._lock:
             pass
+        ended = threads.acquire(self._looking, max(0.0, deadline - time.monotonic()))
+        if ended:
+            self._looking.release()
         self._adoption.close(deadline)
         segments, files = self._segments, self._files
-        if segments is None or files is None:
+        if segments is None or files is None or not ended:  # then the next owner adopts them
             return
         segments.wake()
         with self._growing:
@@ -302,8 +308,16 @@ class Spool:
         """At the end of the process, keep only files that events lie in; a later event makes them again."""
         self._ending = True
         self._look_now.set()
+        # A look that reads a large ledger may take long; the files stay then, and the next owner adopts them.
+        if threads.acquire(self._looking, LOOK_ENDS):
+            try:
+                self._keep_used()
+            finally:
+                self._looking.release()
+
+    def _keep_used(self) -> None:
         caller = threads.get_ident()
-        with self._lock, self._looking:
+        with self._lock:
             segments, files = self._segments, self._files
             if self._opener or self._closed or segments is None or files is None:
                 return
