@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -41,6 +40,8 @@ def lifted(fd: int) -> int:
 @contextmanager
 def standard_taken() -> Iterator[None]:
     """Take the free numbers of the standard streams, so that a library opens others meanwhile."""
+    import socket
+
     taken = []
     for number in range(3):
         if identity(number) is None:

@@ -66,7 +66,7 @@ PLANTS = (
           "    return size if size <= left else 0\n", "    return size if size <= left + 1 else 0\n",
           (ASAN, "AssertionError: rows", "AssertionError: a row")),
     Plant("allocation", "_ext/deflate.pxd",
-          "room = min(min(room, most - out.size + 1), <size_t> 1 << 30)", "room = <size_t> 1 << 28",
+          "room = min(min(room, most - out.size), (<size_t> 1 << 30) - 1) + 1", "room = <size_t> 1 << 28",
           (MEMORY,)),
     Plant("inflate", "_ext/deflate.pxd", "    return INFLATE_ALL if s.avail_out else 0",
           "    return INFLATE_ALL if s.avail_out and s.avail_in else 0", (TIMEOUT,)),

@@ -83,7 +83,7 @@ DICTIONARY = [
     b"logclient.x", b"zmq.auth", b"websockets",
 ]  # fmt: skip
 
-ROOTS: tuple[str, ...] = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "FastClient")
+ROOTS: tuple[str, ...] = ("Encoder.encode", "Encoder.encode_record", "_put_document", "Encoder", "FastClient")
 ROOTS += ("FastHandler", "LineEncoder")
 _MISTAKE = "a mistake of the caller, not of the input: tests/client/test_handler_unit.py"
 APART = {
