@@ -10,7 +10,6 @@ import errno
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
 
 from logclient.standard import os
 
@@ -48,12 +47,14 @@ def standard_taken() -> Iterator[None]:
             # What writes there gets an error, as before. No file of the program is like it.
             taker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             taker.setblocking(False)
-            taken.append(File.unlifted(taker.detach()))
+            fd = taker.detach()
+            taken.append((fd, identity(fd)))
     try:
         yield
     finally:
-        for file in taken:
-            file.close()
+        for fd, ours in taken:
+            if identity(fd) == ours:
+                os.close(fd)
 
 
 class File:
@@ -62,13 +63,6 @@ class File:
     def __init__(self, fd: int = -1) -> None:
         self.fd = lifted(fd)
         self._identity = identity(self.fd)
-
-    @classmethod
-    def unlifted(cls, fd: int) -> Self:
-        """Know a descriptor that keeps its number."""
-        file = cls()
-        file.fd, file._identity = fd, identity(fd)
-        return file
 
     @property
     def is_ours(self) -> bool:

@@ -162,6 +162,11 @@ def _name_listeners(taken: list[Chosen]) -> list[Chosen]:
     return named
 
 
+def _same(a: Segment, b: Segment) -> bool:
+    """Return whether two files are equal up to the end of the shorter one, except for the end record."""
+    return storage.begin_equally(a.path, b.path, "capture", min(a.size, b.size) - _END_RECORD)
+
+
 def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[Chosen], list[LeftOutFile]]:
     kept: list[Chosen] = []
     left_out: list[LeftOutFile] = []
@@ -177,9 +182,7 @@ def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[C
         key = (head.run, head.host, head.listener, head.number, head.first_arrival)
         same = originals.setdefault(key, [])
         fits = i < len(order)
-        # Equal up to the end of the shorter one, except for the end record.
-        original = next((x for x in same if storage.begin_equally(
-            x.path, segment.path, "capture", min(x.size, segment.size) - _END_RECORD)), None)  # fmt: skip
+        original = next((x for x in same if _same(x, segment)), None)
         if original is not None:
             why = f"it is a copy of {original.name}"
             left_out.append(LeftOutFile("copy", segment.name, why, head.protocol, False))

@@ -37,6 +37,7 @@ from logclient._ext.record import Encoder
 from logclient.errors import EncodeError, EncodeTypeError
 from tests.oracle import ecs, lumberjack
 from tests.support.examples import examples
+from tests.support.record_fields import Lazy
 
 pytestmark = pytest.mark.unit
 
@@ -92,19 +93,6 @@ class Unreadable(dict[str, Any]):
         raise RuntimeError("gone")
 
     items = __iter__ = keys
-
-
-class Lazy:
-    """An object whose class is not known before a query that fails, as of Django's SimpleLazyObject."""
-
-    @property
-    def __class__(self) -> Any:
-        raise RuntimeError("the database is gone")
-
-    @__class__.setter
-    def __class__(self, _: Any) -> None: ...
-
-    __str__ = __repr__ = __class__.fget  # type: ignore[attr-defined]
 
 
 def _values_without_json() -> dict[str, Any]:

@@ -41,6 +41,7 @@ from logclient.records.revision import replace_patterns
 from logclient.testing.lumberjack import Collector
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.record_fields import Lazy
 
 SECRETS = ("password", "*token*", "Api_Key")
 DEFAULT = readers.SECRETS
@@ -249,14 +250,6 @@ class TestNames:
         assert json.loads(Encoder(redact=SECRETS).encode_record(record)[0])["f"][1:] == []
 
     def test_names_that_cannot_be_asked_may_be_those_of_secrets(self) -> None:
-        class Lazy:
-            @property
-            def __class__(self) -> Any:
-                raise RuntimeError("the database is gone")
-
-            @__class__.setter
-            def __class__(self, _: Any) -> None: ...
-
         found = json.loads(Encoder(redact=SECRETS).encode({"f": [Lazy(), "value"], "g": 1})[0])
         assert (found["f"][1], found["g"]) == (REDACTED, 1)
 

@@ -32,6 +32,19 @@ OURS = frozenset(
 )
 
 
+class Lazy:
+    """An object whose class is not known before a query that fails, as of Django's SimpleLazyObject."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("the database is gone")
+
+    @__class__.setter
+    def __class__(self, _: Any) -> None: ...
+
+    __str__ = __repr__ = __class__.fget  # type: ignore[attr-defined]
+
+
 def record_of(extra: Mapping[str, Any], msg: Any = "text %d", args: Any = (1,)) -> logging.LogRecord:
     """Return a record with these attributes, as far as it has none of that name."""
     record = logging.LogRecord("shop", logging.INFO, "/srv/shop.py", 7, msg, args, None, "pay")
