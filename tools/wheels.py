@@ -125,8 +125,8 @@ def check_sdist(archive: Path) -> str:
     missing = {p.relative_to(HERE).as_posix() for p in wanted} | {"logclient/py.typed"}
     missing -= names
     strange = {n for n in names if n.endswith((".so", ".pyd", ".pyc"))}
-    strange |= {n for n in names if n.endswith(".c") and not n.startswith("tests/")}
-    strange |= {n for n in names if n.startswith(("build/", "logclient/_ext", ".git"))}
+    strange |= {n for n in names if n.endswith(".c") and n.startswith("_ext/")}
+    strange |= {n for n in names if n.startswith(("build/", "logclient/_ext", ".git/", ".venv/"))}
     if missing or strange:
         raise SystemExit(f"{archive.name}: missing {sorted(missing)}, not wanted {sorted(strange)}")
     return f"{len(names)} files with tests, {archive.stat().st_size >> 10} KiB"

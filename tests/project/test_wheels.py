@@ -203,7 +203,8 @@ def test_a_damaged_wheel_is_refused(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(30 * PATIENCE)
 @pytest.mark.parametrize(
-    ("more", "well"), [("tests/clock.c", True), ("_ext/record.c", False), ("_ext/record.so", False)]
+    ("more", "well"),
+    [("tests/clock.c", True), (".github/ci.yml", True), ("_ext/record.c", False), ("_ext/record.so", False)],
 )
 def test_the_sdist_has_no_generated_c(tmp_path: Path, more: str, well: bool) -> None:
     """Cython's output is made anew at each build; C files of tests are sources."""
