@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from logclient._ext.record import FastHandler
 from logclient.client import Client, check_source, open_client
-from logclient.config.parsing import parse
+from logclient.config.parsing import resolve
 from logclient.errors import ConfigError
 from logclient.records.formatters import EcsFormatter
 
@@ -92,7 +92,7 @@ class Handler(FastHandler, logging.Handler):
         check_source(url, client, options)
         self._owner = client is None
         if client is None:
-            config = parse(url, defaults={"overflow": "drop_oldest"}, **options)
+            config = resolve(url, options, defaults={"overflow": "drop_oldest"})
             if config.overflow == "raise":
                 name = config.given["overflow"]
                 raise ConfigError(f"{name}: a Handler never raises; use drop_oldest, drop_new or block")

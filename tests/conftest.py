@@ -2,8 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from logclient.config.common import Config
 from logclient.delivery import error_log
+from logclient.errors import MissingExtra
 from tests import support
 from tests.support.patience import PATIENCE
 
@@ -39,9 +39,27 @@ pytest_plugins = [
 ]
 
 
-# The other Pythons of `make test-pythons` are without what the verifier needs.
-if not support.REQUIRE_ALL and not (find_spec("pyarrow") and find_spec("numpy")):
-    collect_ignore_glob = ["verify/*"]
+OURS = {"bench", "fuzz", "logclient", "pyspark_logclient", "tests", "tools"}
+
+
+class File(pytest.Module):
+    """A file of tests. Where a package that it imports is not installed, it is skipped with the reason."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            cause = error.__cause__
+            if not isinstance(cause, (ModuleNotFoundError, MissingExtra)) or cause.name is None:
+                raise
+            if cause.name.partition(".")[0] in OURS:
+                raise
+            support.missing(f"{cause.name} is not installed")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Collect the tests of a file."""
+    return File.from_parent(parent, path=module_path)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

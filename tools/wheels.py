@@ -26,6 +26,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Appended, so that an installed logclient is found first.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -89,9 +90,14 @@ def find(name: str) -> str:
     return found.origin
 
 
+def project() -> dict[str, Any]:
+    """Read pyproject.toml."""
+    return tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def deps(python: str = sys.executable) -> None:
     """Install the group `test` of pyproject.toml, as it is locked."""
-    groups = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    groups = project()["dependency-groups"]
     with tempfile.TemporaryDirectory() as folder:
         pythons.install(python, lock.closure(groups["test"], lock.packages()), Path(folder))
 
@@ -281,11 +287,9 @@ def make(arguments: list[str]) -> int:
                 pythons.run([*pip, "check"], away)
                 run = away / found.name / "run"
                 run.mkdir()
-                for part in ("tests", "tools"):
-                    shutil.copytree(away / "tree" / part, run / part)
-                for part in (away / "tree").glob("requirements-*.lock"):
-                    shutil.copy(part, run)
-                shutil.copy(away / "tree" / "pyproject.toml", run)
+                for part in project()["tool"]["cibuildwheel"]["test-sources"]:
+                    path = away / "tree" / part
+                    (shutil.copytree if path.is_dir() else shutil.copy)(path, run / part)
                 said.append(output([python, "-I", str(run / "tools" / "wheels.py"), "check"], run).strip())
             with timed(f"Python {found.text}: tests") as said:
                 pythons.run([python, str(run / "tools" / "wheels.py"), "deps"], run)

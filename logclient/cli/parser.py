@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from logclient import config
 from logclient.config.common import Config
-from logclient.config.parsing import parse
+from logclient.config.parsing import resolve
 from logclient.config.readers import parse_duration
 from logclient.errors import ConfigError
 
@@ -109,9 +109,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_url(url: str, **options: Any) -> Config:
+def parse_url(url: str, *, listen: bool = False, **options: Any) -> Config:
     """Read the URL of a server; ConfigError: it breaks a rule, or is the off switch."""
-    given = parse(url, **options)
+    given = resolve(url, options, listen=listen)
     if given.protocol == config.registry.OFF:
         raise UsageError("URL: none is the off switch, which ships nothing: give the URL of a server")
     return given

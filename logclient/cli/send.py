@@ -16,7 +16,7 @@ from logclient.cli.parser import UsageError, duration, parse_url, positive, rate
 from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
 from logclient.client import Client, Stats, open_client
 from logclient.config.documents import DocumentConfig
-from logclient.config.parsing import parse
+from logclient.config.parsing import resolve
 from logclient.errors import ExitCode
 from logclient.records.formatters import timestamp
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         "connect_timeout": min(given.connect_timeout, arguments.timeout / 2),
     }
     with TerminationSignals() as signals:
-        client = open_client(parse(arguments.url, ledger=arguments.ledger, defaults=defaults))
+        client = open_client(resolve(arguments.url, {"ledger": arguments.ledger}, defaults=defaults))
         return _FileSender(client, files, sizes, arguments, signals).run()
 
 

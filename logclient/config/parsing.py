@@ -1,4 +1,4 @@
-"""`parse`: a URL, keywords and variables become a `Config`; `changed`: with other values."""
+"""`parse` and `resolve`: a URL, keywords and variables become a `Config`; `changed`: with other values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ _VARIABLE = "LOGCLIENT_"
 """How the names of variables begin; the name of the option, or ``URL``, follows in capitals."""
 
 
-def parse(
-    url: str | None = None,
-    /,
+def parse(url: str | None = None, /, **keywords: Any) -> Config:
+    """Read and check a URL, keywords and variables of the environment, as `resolve` does."""
+    return resolve(url, keywords)
+
+
+def resolve(
+    url: str | None,
+    keywords: Mapping[str, Any],
     *,
     defaults: Mapping[str, Any] | None = None,
     listen: bool = False,
     environ: Mapping[str, str] = os.environ,
-    **keywords: Any,
 ) -> Config:
     """Read and check a URL, keywords and variables of the environment.
 
@@ -33,10 +37,10 @@ def parse(
     Args:
         url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``; None: that of the variable,
             of which an empty one is ``none``.
+        keywords: Options by name, as plain values; None is as if it was not there.
         defaults: Those of the front end: options by name, as plain values.
         listen: The URL is that of a server: port 0 is allowed and means any free one. It has no variables.
         environ: The variables. Only options that say so are read from them, if the scheme has them.
-        keywords: Options by name, as plain values; None is as if it was not there.
 
     Raises:
         ConfigError: With one line that names the field, or its variable, and the rule.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, check_source, open_client
-from logclient.config.parsing import parse
+from logclient.config.parsing import resolve
 from logclient.records.sampling import SUPPRESSED
 from logclient.records.times import corrected
 
@@ -45,7 +45,7 @@ class FrontEnd:
         check_source(url, client, options)
         self._owner = client is None
         if client is None:
-            client = open_client(parse(url, defaults={"overflow": "drop_oldest"}, **options))
+            client = open_client(resolve(url, options, defaults={"overflow": "drop_oldest"}))
         self.client = client
         self.sampling = client.sampling
         client.front_ends.add(self)

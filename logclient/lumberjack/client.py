@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from logclient.client import Client, Event
-from logclient.config.parsing import parse
+from logclient.config.parsing import resolve
 from logclient.errors import ConfigError
 from logclient.standard import time
 
@@ -32,7 +32,7 @@ class Writer(Client):
     """
 
     def __init__(self, url: str | None = None, /, **options: Unpack[Options]) -> None:
-        config = parse(url, defaults={"overflow": "block"}, **options)
+        config = resolve(url, options, defaults={"overflow": "block"})
         if config.protocol != "lumberjack":
             raise ConfigError(f"scheme: a Writer speaks lumberjack, not {config.scheme}")
         super().__init__(config)

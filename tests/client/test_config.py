@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.client import open_client
+from logclient.client import connect, open_client
 from logclient.config import registry
 from logclient.config.hosts import dns_name
 from logclient.config.option import all_options, declared_options
-from logclient.config.parsing import parse
+from logclient.config.parsing import parse, resolve
 from logclient.config.readers import parse_duration, parse_size
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
+from logclient.handler import Handler
+from logclient.lumberjack import Writer
 from tests.support.patience import PATIENCE, assert_returns, wait_until
 
 pytestmark = pytest.mark.unit
@@ -107,10 +109,10 @@ class TestEndpoints:
         assert "URL: must be a string" in error_message(url)
 
     def test_port_0_is_for_servers(self) -> None:
-        assert parse("lumberjack://host:0", listen=True).endpoints == (("host", 0),)
-        assert parse("lumberjack://host", listen=True).endpoints == (("host", 5044),)
+        assert resolve("lumberjack://host:0", {}, listen=True).endpoints == (("host", 0),)
+        assert resolve("lumberjack://host", {}, listen=True).endpoints == (("host", 5044),)
         with pytest.raises(ConfigError, match="from 0 to 65535"):
-            parse("lumberjack://host:x", listen=True)
+            resolve("lumberjack://host:x", {}, listen=True)
 
     def test_scheme_ignores_case_and_a_slash_is_no_path(self) -> None:
         assert parse("LumberJack://host/").scheme == "lumberjack"
@@ -537,7 +539,7 @@ class TestEnvironment:
     def test_a_variable_comes_after_keyword_and_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGCLIENT_SERVICE", "a")
         assert parse(URL).service == parse(URL, service=None).service == "a"
-        assert parse(URL, defaults={"service": "d"}).service == "a"
+        assert resolve(URL, {}, defaults={"service": "d"}).service == "a"
         assert parse(URL + "?service=b").service == "b"
         assert parse(URL, service="c").service == "c"
         assert "service" in parse(URL).given
@@ -555,7 +557,7 @@ class TestEnvironment:
             url = f"{scheme}://host{'/shop-test' if row.protocol == 'logjam' else ''}"
             found = parse(url)
             if name not in READ:
-                assert vars(found) == vars(parse(url, environ={}))
+                assert vars(found) == vars(resolve(url, {}, environ={}))
             elif name in found.given:
                 assert found.given[name] == f"LOGCLIENT_{name.upper()}"
 
@@ -564,10 +566,19 @@ class TestEnvironment:
             monkeypatch.setenv(f"LOGCLIENT_{name.upper()}", "x")
         assert parse(URL, service="y").service == "y"
         assert parse("plog://host").given.keys() == {"fallback", "ledger", "spool"}
-        assert not parse(URL, listen=True).given
+        assert not resolve(URL, {}, listen=True).given
         for name in READ:
             monkeypatch.setenv(f"LOGCLIENT_{name.upper()}", "")
-        assert vars(parse(URL)) == vars(parse(URL, environ={}))
+        assert vars(parse(URL)) == vars(resolve(URL, {}, environ={}))
+
+    @pytest.mark.parametrize("name", ["defaults", "environ", "keywords", "listen", "url"])
+    def test_what_is_no_option_is_refused_as_one(self, name: str) -> None:
+        for make in (parse, connect, Writer):
+            with pytest.raises(ConfigError, match=f"^{name}: unknown option"):
+                make(URL, **{name: {}})  # type: ignore[operator]
+        if name != "url":
+            with pytest.raises(ConfigError, match=f"^{name}: unknown option"):
+                Handler(URL, **{name: {}})  # type: ignore[call-overload]
 
     def test_the_url_may_be_a_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGCLIENT_URL", "lumberjack://a:1,b?window=5&inflight=3")
@@ -592,7 +603,7 @@ class TestEnvironment:
     )
     def test_errors_name_the_variable(self, name: str, value: str, says: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            parse(None if name == "URL" else URL, environ={f"LOGCLIENT_{name}": value})
+            resolve(None if name == "URL" else URL, {}, environ={f"LOGCLIENT_{name}": value})
         assert str(caught.value).startswith(says)
 
     def test_a_secret_is_named_and_not_written(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

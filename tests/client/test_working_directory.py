@@ -11,7 +11,7 @@ import pytest
 
 import logclient
 from logclient.config.option import all_options
-from logclient.config.parsing import parse
+from logclient.config.parsing import resolve
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError
 from logclient.testing import Delivery
@@ -32,10 +32,10 @@ WAYS = ("keyword", "path", "url", "variable")
 def read(way: str, url: str, name: str, value: str, more: dict[str, str]) -> Any:
     """Parse with the option given in one of several ways."""
     if way == "url":
-        return parse(f"{url}?{name}={value}", environ={}, **more)
+        return resolve(f"{url}?{name}={value}", more, environ={})
     if way == "variable":
-        return parse(url, environ={f"LOGCLIENT_{name.upper()}": value}, **more)
-    return parse(url, environ={}, **{name: Path(value) if way == "path" else value}, **more)
+        return resolve(url, more, environ={f"LOGCLIENT_{name.upper()}": value})
+    return resolve(url, more | {name: Path(value) if way == "path" else value}, environ={})
 
 
 @pytest.fixture
@@ -111,12 +111,12 @@ def test_the_file_of_a_secret_is_found_again(
 
 
 def test_stderr_is_no_path(places: tuple[Path, Path]) -> None:
-    assert parse("lumberjack://h", environ={}, fallback="stderr").fallback == "stderr"
-    assert parse("lumberjack://h", environ={}, fallback="./stderr").fallback == f"{places[0]}/./stderr"
+    assert resolve("lumberjack://h", {"fallback": "stderr"}, environ={}).fallback == "stderr"
+    assert resolve("lumberjack://h", {"fallback": "./stderr"}, environ={}).fallback == f"{places[0]}/./stderr"
 
 
 def test_an_absolute_path_and_a_tilde_stay_as_given(places: tuple[Path, Path]) -> None:
-    config = parse("lumberjack://h", environ={}, ledger="/a/../b/", spool="~/spool")
+    config = resolve("lumberjack://h", {"ledger": "/a/../b/", "spool": "~/spool"}, environ={})
     assert config.ledger == "/a/../b/"
     assert config.spool == f"{places[0]}/~/spool"  # a shell expands it, nobody else
 
@@ -129,13 +129,13 @@ def test_without_a_directory_a_relative_path_is_a_clear_error(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    config = parse("logux+tls://h", environ={}, **{name: "/absolute", "cert": "/c"})
+    config = resolve("logux+tls://h", {name: "/absolute", "cert": "/c"}, environ={})
     assert getattr(config, name) == ("/c" if name == "cert" else "/absolute")
     with pytest.raises(ConfigError, match=rf"^{name}: must be an absolute path, got 'relative'"):
-        parse("logux+tls://h", environ={}, **{"cert": "/c", name: "relative"})
+        resolve("logux+tls://h", {"cert": "/c", name: "relative"}, environ={})
     if name == "state":
         with pytest.raises(ConfigError, match=r"^token: must be an absolute path, got 'x'"):
-            parse("logux+tls://h", environ={}, token="file:x")
+            resolve("logux+tls://h", {"token": "file:x"}, environ={})
 
 
 def test_spool_ledger_and_fallback_go_on_after_a_change_of_directory(

@@ -23,7 +23,7 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.config import registry
-from logclient.config.parsing import parse
+from logclient.config.parsing import parse, resolve
 from logclient.errors import ConfigError, ConnectFailed, ExitCode
 from tests.oracle.logjam_document import judge
 from tests.support import clean_environment
@@ -282,7 +282,7 @@ class TestEnvironment:
     def test_server_ignores_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGJAM_BROKER", "127.0.0.1")
         with pytest.raises(ConfigError, match="host: must not be empty"):
-            parse("logjam://", listen=True)
+            resolve("logjam://", {}, listen=True)
 
     def test_events_arrive_at_the_host_of_the_environment(
         self, monkeypatch: pytest.MonkeyPatch, device: Collector, capsys: pytest.CaptureFixture[str]
