@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -39,27 +40,39 @@ pytest_plugins = [
 ]
 
 
-OURS = {"bench", "fuzz", "logclient", "pyspark_logclient", "tests", "tools"}
+def skip_without_package(error: BaseException | None) -> None:
+    """Skip a test, or a file of tests, that has failed because a package of others is not installed."""
+    if isinstance(error, (ModuleNotFoundError, MissingExtra)) and error.name:
+        package = error.name.partition(".")[0]
+        if PathFinder.find_spec(package) is None:
+            support.missing(f"{package} is not installed")
 
 
 class File(pytest.Module):
-    """A file of tests. Where a package that it imports is not installed, it is skipped with the reason."""
+    """A file of tests."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         try:
             return super().collect()
         except self.CollectError as error:
-            cause = error.__cause__
-            if not isinstance(cause, (ModuleNotFoundError, MissingExtra)) or cause.name is None:
-                raise
-            if cause.name.partition(".")[0] in OURS:
-                raise
-            support.missing(f"{cause.name} is not installed")
+            skip_without_package(error.__cause__)
+            raise
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
-    """Collect the tests of a file."""
     return File.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    try:
+        return (yield)
+    except ImportError as error:
+        skip_without_package(error)
+        raise
+
+
+pytest_runtest_call = pytest_runtest_setup
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

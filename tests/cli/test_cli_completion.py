@@ -13,10 +13,12 @@ import pytest
 
 from logclient import cli
 from logclient.cli import completion
-from tests.support import clean_environment
+from tests.support import clean_environment, need
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
+
+need("argcomplete")
 
 COMMANDS = "send collect check decode verify report push spool stat run completion"
 URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"

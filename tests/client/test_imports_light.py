@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 import logclient
-from tests.support import clean_environment
+from tests.support import clean_environment, need
 from tests.support.patience import PATIENCE
 
 HOME = Path(logclient.__file__).parent.parent
@@ -156,6 +156,7 @@ def test_packages_do_not_import_what_others_import_by_name() -> None:
 
     The command line is imported by one thread.
     """
+    need("pyarrow")
     packages = {p.parent.relative_to(HOME) for p in (HOME / "logclient").rglob("__init__.py")}
     own = {}
     for package in sorted({".".join(path.parts) for path in packages} | {"logclient._ext"}):
