@@ -14,9 +14,9 @@ from logclient.errors import ConfigError
 proxy_option = partial(
     option,
     # The value is not shown: it may be a proxy with its password.
-    readers.choice("env", "none", instead="the environment names it, as in https_proxy"),
-    help="env: through the HTTP proxy of the environment (https_proxy, no_proxy and so on), but never to "
-    "this machine; none: directly.",
+    readers.choice("env", "none", instead="it is in http_proxy, with TLS in https_proxy"),
+    help="env: through the HTTP proxy of the environment (http_proxy, with TLS https_proxy; no_proxy), but "
+    "never to this machine; none: directly.",
 )
 
 

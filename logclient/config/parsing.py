@@ -16,6 +16,21 @@ _VARIABLE = "LOGCLIENT_"
 """How the names of variables begin; the name of the option, or ``URL``, follows in capitals."""
 
 
+_IN_URL = "the URL says that, as in lumberjack+tls://host:5044"
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("host", "port", "transport", "ssl", "ssl_enable", "tls"), _IN_URL),
+    "ca_certs": "ca",
+    "certfile": "cert",
+    "keyfile": "key",
+    "ssl_verify": "verify",
+    "database_path": "spool",
+    "event_ttl": "max_age",
+    "level": "it is an argument of a Handler",
+}
+"""What other libraries call an option: its name, or where it is."""
+
+
 def parse(url: str | None = None, /, **keywords: Any) -> Config:
     """Read and check a URL, keywords and variables of the environment, as `resolve` does."""
     return resolve(url, keywords)
@@ -144,5 +159,8 @@ def _find(name: str, kind: type[Config], scheme: str) -> Option:
         raise ConfigError(f"{name}: not an option of {scheme.partition('+')[0]}")
     from difflib import get_close_matches
 
-    near = get_close_matches(name, declared, n=1, cutoff=0.5)
-    raise ConfigError(f"{name}: unknown option{f'; did you mean {near[0]}?' if near else ''}")
+    hint = _OTHER_NAMES.get(name, name)
+    if " " not in hint:
+        near = get_close_matches(hint, declared, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"{name}: unknown option{hint and f'; {hint}'}")
