@@ -215,6 +215,10 @@ def worst_first(row: Row, v: Verdict) -> float:
     return {"<=": -v.value, ">=": v.value, "==": -abs(v.value - v.bound)}[v.op]
 
 
+def _said_briefly(row: Row) -> str:
+    return re.sub(r"\(family (\d+), model (\d+), stepping (\d+)\)", r"\1/\2/\3", _said(row))
+
+
 def _said(row: Row) -> str:
     return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}"
 
@@ -246,7 +250,7 @@ def claims(rows: Sequence[Row], newest: Sequence[str] = ()) -> str:
         where = [f"{contenders} contenders" if equal else f"{who}, the worst of {contenders}"]
         where = (where if contenders > 1 else []) + ([letter] if len(rows) > 1 else [])
         if newest and len({x.letter for x in figures}) > 1 and (spread := _range(figures)):
-            where.append(f"{spread} over the processors")
+            where.append(spread)
         said = f"- {what}: {value_text(v)}"
         said += f" ({'; '.join(where)})" if where else ""
         if not v.reached:
@@ -254,7 +258,7 @@ def claims(rows: Sequence[Row], newest: Sequence[str] = ()) -> str:
             said += " **not reached**" if v.reached is False else " not decided"
             said += f": {v.why}" if v.why else ""
         out.append(said)
-    named = zip(letters, map(_said, rows), strict=False)
+    named = zip(letters, map(_said_briefly, rows), strict=False)
     sources = "; ".join(f"{letter}: {said}" if len(rows) > 1 else said for letter, said in named)
     return "\n".join([*out, "", f"{sources}."]) + "\n"
 

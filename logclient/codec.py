@@ -15,6 +15,7 @@ from logclient._ext.queue import EventQueue
 from logclient.config import registry
 from logclient.config.parsing import parse
 from logclient.delivery.contract import FOREVER, CloseWanted, Core, Fatal, Inbound, Reply
+from logclient.errors import ConfigError
 
 __all__ = ["CloseWanted", "Connection", "Event", "Fatal", "Inbound", "Reply", "Settled"]
 
@@ -38,16 +39,17 @@ class Connection:
     Args:
         core: the protocol, as `to` makes it.
         epoch: the wall clock, in seconds since 1970, when the time was 0; for protocols that date events.
+        queue: its bounds are those of the events; None: 1 GiB.
 
     Attributes:
         in_flight: the batches of the events that wait or are in flight.
         progress: acknowledgements so far.
     """
 
-    def __init__(self, core: Core, epoch: float = 0.0) -> None:
+    def __init__(self, core: Core, epoch: float = 0.0, queue: EventQueue | None = None) -> None:
         self.core = core
         self.epoch = epoch
-        self.in_flight = InflightBatches(EventQueue(max_bytes=1 << 30, max_event_bytes=1 << 28))
+        self.in_flight = InflightBatches(queue or EventQueue(max_bytes=1 << 30, max_event_bytes=1 << 28))
         self.progress = 0
         self._now = 0.0
         self._next_look = FOREVER
@@ -62,23 +64,34 @@ class Connection:
             url: as for ``logclient.connect``.
             producer: the 10 bytes that begin every id; None: random ones.
             epoch: see the class.
-            options: as for ``logclient.connect``.
+            options: as for ``logclient.connect``. Those of the protocol apply, and ``max_events``,
+                ``max_bytes`` and ``max_event_bytes``.
 
         Raises:
             ConfigError: the URL or an option breaks a rule.
         """
         config = parse(url, **options)
+        if config.protocol == registry.OFF:
+            raise ConfigError("URL: none is the off switch, which has no codec")
         core = registry.load(registry.lookup(config.scheme).core)
-        return cls(core(config, os.urandom(10) if producer is None else producer), epoch)
+        queue = EventQueue(
+            max_events=config.max_events,
+            max_bytes=config.max_bytes,
+            max_event_bytes=config.queued_event_bytes,
+        )
+        return cls(core(config, os.urandom(10) if producer is None else producer), epoch, queue)
 
     def put(self, body: bytes, kind: int = K_RAW) -> int:
         """Have an event sent; return its sequence, 0 when there is no room.
 
         Args:
-            body: one JSON object, or what else the protocol takes.
-            kind: a ``K_`` number of ``_ext/constants.pxd``.
+            body: one JSON object; for plog any bytes; for Lumberjack's version 1 and strict frames the
+                fields, as a frame of data has them: their number, then each name and value behind its length,
+                as 32 bits, big-endian.
+            kind: what is known of it: a ``K_`` number of ``logclient._ext.constants``.
         """
-        return self.in_flight.queue.push(body, 2, kind, int((self.epoch + self._now) * 1e6))
+        made_us = max(int((self.epoch + self._now) * 1e6), 1)  # 0 would be the time of the clock
+        return self.in_flight.queue.push(body, 2, kind, made_us)
 
     # -- a connection begins and ends
 

@@ -126,10 +126,8 @@ cdef class PythonCodec(CodecBase):
     """A codec whose functions call the methods of a Python object, for prototypes.
 
     They have the names, the arguments and the meaning of the functions in ``_ext/codec.pxd``, but for what
-    Python has no pointers for: `batch` is a `Batch`, valid during the call, `wire` a bytearray to append to,
-    `out` an `Outcomes`, ``credit`` returns its two numbers, and None is 0. There are no ``moved`` and
-    ``ready``. ``sent``, ``answers``, ``timeout`` and ``sample`` may be missing. The core needs ``connected``,
-    ``connection_lost`` and ``error``, too.
+    Python has no pointers for; docs/codec.md lists them. The core needs ``connected``, ``connection_lost`` and
+    ``error``, too.
     """
 
     cdef readonly object target
@@ -192,8 +190,13 @@ cdef void python_credit(void *self, double now, uint32_t *events, uint64_t *size
 cdef int python_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                        lc_outcomes *out) noexcept with gil:
     cdef Batch view = borrow_batch(batch)
+    cdef int encoded
     try:
-        return (<PythonCodec> self).call("encode", (view, events, now), wire, out)
+        encoded = (<PythonCodec> self).call("encode", (view, events, now), wire, out)
+        if encoded > 0 and batch.status[batch.cursor] == PENDING:     # it would be sent again and again
+            (<PythonCodec> self).raised = RuntimeError(f"encode: {encoded} events, none of which it has marked")
+            return STOP_PROTOCOL
+        return encoded
     finally:
         view.borrowed = NULL
 

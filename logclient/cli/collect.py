@@ -20,6 +20,7 @@ from logclient.config import readers
 from logclient.config.common import Config
 from logclient.config.hosts import dns_name
 from logclient.config.readers import is_key
+from logclient.config.registry import SCHEMES
 from logclient.config.secrets import Secret
 from logclient.config.url import decode, split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
@@ -182,6 +183,9 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
         shared = {**options, "count_duplicates": True, **own}
         if given.tls:
             shared["tls"] = _tls(given)
+        if given.scheme not in SCHEMES:
+            protocols = sorted({row.protocol for row in SCHEMES.values()})
+            raise ConfigError(f"scheme: {given.scheme} has no collector: {', '.join(protocols)}")
         make = import_module(f"logclient.testing.{given.protocol}").Collector
         for host, port in given.endpoints:
             if given.protocol != "logjam":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -109,9 +109,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_url(url: str, *, listen: bool = False, **options: Any) -> Config:
+def parse_url(url: str, options: Mapping[str, Any] = {}, **how: Any) -> Config:
     """Read the URL of a server; ConfigError: it breaks a rule, or is the off switch."""
-    given = resolve(url, options, listen=listen)
+    given = resolve(url, options, **how)
     if given.protocol == config.registry.OFF:
         raise UsageError("URL: none is the off switch, which ships nothing: give the URL of a server")
     return given

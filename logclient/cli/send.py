@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_input()
         if arguments.repeat > 1:
             raise UsageError("--repeat: standard input cannot be read again")
-    given = parse_url(arguments.url, ledger=arguments.ledger)
+    given = parse_url(arguments.url, {"ledger": arguments.ledger})
     sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
     defaults: dict[str, Any] = {
         "overflow": f"block:{arguments.timeout + _BLOCK_BEYOND_S:.3f}s",

@@ -105,7 +105,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    given = parse_url(arguments.to, environ={}, ledger=arguments.ledger)  # what the URL says
+    given = parse_url(arguments.to, {"ledger": arguments.ledger}, environ={})  # what the URL says
     options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow", "spool_sync": "none"}
     if arguments.ledger is not None:
         options["ledger"] = arguments.ledger

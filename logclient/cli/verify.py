@@ -93,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accept a ledger without an end: its producer may still be running",
     )
+    add("--allow-empty", action="store_true", help="accept a selected time without any event")
     add(
         "--since",
         metavar="TIME",
@@ -158,7 +159,7 @@ def print_verdict(arguments: argparse.Namespace, stop: threading.Event | None = 
     options |= {name: given[name] for name in limits if name in given}
     options |= {
         "conf": dict(given.get("conf") or ()),
-        "allow_open": bool(given.get("allow_open")),
+        **{name: bool(given.get(name)) for name in ("allow_open", "allow_empty")},
         "others": given.get("others") or "break",
         "match": given.get("match") or "body",
         "runner": "local" if given.get("local") else "spark",

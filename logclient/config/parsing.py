@@ -16,7 +16,7 @@ _VARIABLE = "LOGCLIENT_"
 """How the names of variables begin; the name of the option, or ``URL``, follows in capitals."""
 
 
-_IN_URL = "the URL says that, as in lumberjack+tls://host:5044"
+_IN_URL = "the URL says that, as in SCHEME+tls://host:port"
 
 _OTHER_NAMES = {
     **dict.fromkeys(("host", "port", "transport", "ssl", "ssl_enable", "tls"), _IN_URL),

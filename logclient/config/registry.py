@@ -9,9 +9,13 @@ for each of its schemes. Another package names its rows as entry points of the g
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "logclient.schemes"
 
@@ -95,15 +99,21 @@ def lookup(scheme: str) -> Scheme:
     """Return the row of a scheme; ConfigError: there is none."""
     row = _NONE if scheme == OFF else SCHEMES.get(scheme) or _of_another_package(scheme)
     if row is None:
-        raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join(SCHEMES)}")
+        others = sorted({point.name for point in _entry_points()})
+        raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join([*SCHEMES, *others])}")
     return row
 
 
 def _of_another_package(scheme: str) -> Scheme | None:
-    from importlib.metadata import entry_points
-
-    found: list[Scheme] = [one.load() for one in entry_points(group=ENTRY_POINTS, name=scheme)]
+    found: list[Scheme] = [one.load() for one in _entry_points() if one.name == scheme]
     return found[0] if found else None
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    """Return the entry points of other packages' schemes."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=ENTRY_POINTS)
 
 
 def configs() -> list[str]:

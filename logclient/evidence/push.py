@@ -71,9 +71,7 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
             there[file.name] = size
             copied.append(file.name)
 
-    last_parts = {file.path.rpartition("-")[0]: file.path for file in _find(source, ".ledger")}
-    for path in last_parts.values():
-        _note_end(path)
+    note_ends(source)
     ledgers = {file: _whole_lines(file) for file in _find(source, ".ledger")}
     known = {file.name for file in ledgers} | set(there)
     segments = _find(source, ".cap")
@@ -90,11 +88,18 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
     return Pushed(copied, unchanged, waiting, failed)
 
 
-def _note_end(path: str) -> None:
-    """Append an ``ended`` line to a ledger without an end whose process has ended: its lock is free.
+def note_ends(folder: str, host: str = "") -> None:
+    """Append an ``ended`` line to the ledgers without an end whose process has ended: their lock is free.
 
-    Clients of before this lock say nothing about it in their first line, and may live.
+    With `host` only to those of processes there. Clients of before this lock say nothing about it in their
+    first line, and may live.
     """
+    last_parts = {file.path.rpartition("-")[0]: file.path for file in _find(folder, ".ledger")}
+    for path in last_parts.values():
+        _note_end(path, f'"host":{json.dumps(host)}'.encode() if host else b"")
+
+
+def _note_end(path: str, of_host: bytes) -> None:
     with suppress(OSError):
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -102,8 +107,9 @@ def _note_end(path: str) -> None:
             size = os.fstat(fd).st_size
             data = os.pread(fd, _COPY_BYTES, max(size - _COPY_BYTES, 0))
             # A torn line stays what it is, and is ignored.
-            locked = b'"locked":true' in os.pread(fd, _HEAD_BYTES, 0).partition(b"\n")[0]
-            if locked and data.endswith(b"\n") and not _last_line(data).startswith(_LAST_LINES):
+            head = os.pread(fd, _HEAD_BYTES, 0).partition(b"\n")[0]
+            noted = b'"locked":true' in head and of_host in head
+            if noted and data.endswith(b"\n") and not _last_line(data).startswith(_LAST_LINES):
                 line = json.dumps({"t": "ended", "at_us": time.time_ns() // 1000}, separators=(",", ":"))
                 os.write(fd, line.encode() + b"\n")
         finally:

@@ -58,7 +58,7 @@ class Comparison:
     second_passes: int = 0
     unwritten: LedgerError | None = None  # why the files of violations could not be written
 
-    def run(self, limits: Limits, allow_open: bool) -> Verdict:
+    def run(self, limits: Limits, **accepted: bool) -> Verdict:
         """Return the verdict, without what is only known outside, such as the folders' names."""
         began = time.monotonic()
         self.watch.step("reading ledgers")
@@ -67,12 +67,12 @@ class Comparison:
         packed = time.monotonic()
         self.skipped = self.survey.find_outside(self.selection)
         some = plan.without_segments({report.name for report in self.skipped})
-        tally, verdict = self._verdict(some, facts, limits, allow_open)
+        tally, verdict = self._verdict(some, facts, limits, accepted)
         counts = verdict.counts
         if self.skipped and counts.lost + counts.missing + counts.unknown + counts.pending:
             self.watch.step("comparing with all segments")
             self.skipped = []
-            tally, verdict = self._verdict(plan, facts, limits, allow_open)
+            tally, verdict = self._verdict(plan, facts, limits, accepted)
             counts = verdict.counts
         summary, facts, plan = self.summary, tally.ledger, tally.plan
         if plan.violations:
@@ -97,11 +97,11 @@ class Comparison:
         return verdict._replace(examples=shown, problems=problems, seconds=seconds)
 
     def _verdict(
-        self, plan: Plan, facts: LedgerFacts, limits: Limits, allow_open: bool
+        self, plan: Plan, facts: LedgerFacts, limits: Limits, accepted: dict[str, bool]
     ) -> tuple[Tally, Verdict]:
         tally = self._compare(plan, facts)
         self.summary = Summary(tally)
-        return tally, self.summary.verdict(limits, allow_open)
+        return tally, self.summary.verdict(limits, **accepted)
 
     def _compare(self, plan: Plan, facts: LedgerFacts) -> Tally:
         """Compare the ledgers with what arrived, and return the complete tally."""

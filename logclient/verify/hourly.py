@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient.errors import ConfigError, ExitCode, LedgerError
-from logclient.evidence import storage
+from logclient.evidence import push, storage
 from logclient.evidence.selection import Selection
 from logclient.verify import job, output
 
@@ -36,7 +37,9 @@ def append(
 
     The table is a folder of Parquet files, one for each hour (UTC), with a row for each producer that may
     have events of that hour. An hour that is judged again replaces its file as a whole, so it counts once.
-    Where an hour fails, its old file stays. ``docs/verify.md`` has the columns, and recipes.
+    Where an hour fails, its old file stays, and so does a broken promise that is only unproven now: evidence
+    is gone. Ledgers of this host whose process has ended without a ``close`` line get an ``ended`` line, as
+    by ``logclient push``. ``docs/verify.md`` has the columns, and recipes.
 
     Args:
         folder: the folder or URL of the table. A new folder has mode 0700.
@@ -56,7 +59,8 @@ def append(
     Raises:
         LedgerError: as of `run`, or the table cannot be written: the attribute ``verdict`` of the error then
             has the verdict of that hour.
-        ConfigError: as of `run`, or a time is missing or no full hour, or there are several hours with `out`.
+        ConfigError: as of `run`, or a time is missing or no full hour, or there are several hours with `out`,
+            or the table has intervals of another length.
         MissingExtra: as of `run`.
         VerifyError: as of `run`.
     """
@@ -83,6 +87,15 @@ def append(
     else:
         with output.errors_named(place, "append"):
             os.makedirs(place, mode=0o700, exist_ok=True)
+    remote = storage.is_url(place)
+    with output.errors_named(place, "append"):
+        listed = storage.list_names(place, "append") if remote else os.listdir(place)
+    kept = {name for name in listed if name.endswith(".parquet") and name[0] not in "._"}
+    if kept and (length := _kept(place, min(kept)).length) != step:
+        raise ConfigError(f"every: the table has intervals of {length / 60e6:g} minutes: use another folder")
+    for folder_ in storage.expand(ledger, "ledger"):
+        if not storage.is_url(folder_):
+            push.note_ends(folder_, socket.gethostname())
     if hasattr(options.get("arrived"), "read_next_batch"):
         from logclient.verify import tables
 
@@ -103,15 +116,40 @@ def append(
                 **options,
             )
             data = _encode(rows[0], hour, hour + step, verdict)
+            name = f"{name}.parquet"
+            unproven = verdict.exit_code == ExitCode.UNREACHABLE
             try:
-                with output.errors_named(place, "append"):
-                    output.replace(storage.join(place, f"{name}.parquet"), data, "append")
+                if not (unproven and name in kept and _kept(place, name).code == ExitCode.BROKEN):
+                    with output.errors_named(place, "append"):
+                        output.replace(storage.join(place, name), data, "append")
             except LedgerError as error:
                 raise output.UnwrittenVerdict(str(error), verdict) from error
             codes.add(verdict.exit_code)
             if each is not None:
                 each(verdict)
     return max(codes, key=(ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.BROKEN).index)
+
+
+class _Kept(NamedTuple):
+    """What a file of the table says."""
+
+    length: int  # of the interval, in microseconds
+    code: int
+
+
+def _kept(place: str, name: str) -> _Kept:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = storage.join(place, name)
+    try:
+        with storage.open_file(path, "append") as file:
+            rows = parquet.ParquetFile(file).read(["hour", "until", "exit_code"]).slice(0, 1)
+        [begin], [end], [code] = (rows[name].cast(pa.int64()).to_pylist() for name in rows.column_names)
+        return _Kept(end - begin, code)
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise LedgerError(f"append: {path}: it is no file of such a table: {reason}") from error
 
 
 @contextmanager

@@ -68,6 +68,7 @@ def run(
     max_latency: str | None = None,
     others: str = "break",
     allow_open: bool = False,
+    allow_empty: bool = False,
     since: float | str | None = None,
     until: float | str | None = None,
     examples: int = 20,
@@ -113,6 +114,7 @@ def run(
         others: what events do that are in none of these ledgers: ``break`` the promise, ``count``: they are
             counted apart and break nothing, or ``ignore``.
         allow_open: accept ledgers without a ``close`` line, because their producers may be alive.
+        allow_empty: accept ledgers without an event of the selected time.
         since: judge only events made then or later. Seconds since 1970, or ISO 8601 (UTC by default).
         until: judge only events made before.
         examples: the number of examples of each fault that are shown with their bytes.
@@ -213,7 +215,7 @@ def run(
                 examples=examples, tuning=tuning or Tuning(), selection=selection, by_id=match == "id",
                 others=others,
             )  # fmt: skip
-            verdict = comparison.run(limits, allow_open)
+            verdict = comparison.run(limits, allow_open=allow_open, allow_empty=allow_empty)
             watch.step("writing the report")
         except Exception as error:
             if isinstance(error.__context__, KeyboardInterrupt):

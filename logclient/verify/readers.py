@@ -41,7 +41,7 @@ def checked_columns(given: Mapping[str, str]) -> dict[str, str]:
     columns = dict(given) if "id" in given else {"body": "value", **given}
     for what in columns:
         if what not in COLUMNS:
-            raise ConfigError(f"columns: {what[:100]!r} is none of {', '.join(COLUMNS)}")
+            raise ConfigError(f"columns: {what[:100]!r} is none of {', '.join(COLUMNS)}, as in body=NAME")
     return columns
 
 

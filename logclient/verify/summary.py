@@ -112,7 +112,7 @@ class Summary:
         ordered = [name in ORDERED and name not in self.plan.published for name in families]
         self._ordered = np.array(ordered, np.bool_)
 
-    def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
+    def verdict(self, limits: Limits, allow_open: bool = False, allow_empty: bool = False) -> Verdict:
         """Make the verdict, without examples and times."""
         ledger, reports = self.ledger, self.tally.reports
         unknown = self._unassigned
@@ -144,9 +144,13 @@ class Summary:
         faults = self._ledger_faults(evidence, wrong)
         empty = self.selection != EVERYTHING and not total.events
         nothing = [f"the ledgers have no events {self.selection.phrase}"] * empty
-        faults += nothing
+        faults += nothing if not allow_empty else []
+        undecodable, quiet = Counter[str](), Counter[str]()
+        for report in reports:
+            undecodable.update(report.undecodable)
+            quiet.update(report.quiet)
         if total.events and not (total.ok or total.recovered or total.corrupted or total.unexpected):
-            faults.append("nothing has arrived")
+            faults.append("nothing of what arrived can be decoded" if undecodable else "nothing has arrived")
         if limits.latency is not None and latency is None:
             faults.append("no latency is known")
         if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
@@ -154,10 +158,6 @@ class Summary:
             faults.append(f"{unread[0]}{more} may be of the capture and is not read")
         unproven = total.unknown or faults or unproven_order
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
-        undecodable, quiet = Counter[str](), Counter[str]()
-        for report in reports:
-            undecodable.update(report.undecodable)
-            quiet.update(report.quiet)
         addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
         incomplete = self.doubtful or self._uncompared or (ledger.ends and total.unknown)
         reasons = [*faults, *["the capture is incomplete"] * bool(incomplete)]
@@ -167,6 +167,8 @@ class Summary:
         by_device = [protocol_of(protocol) in self.plan.published for protocol, _ in ledger.urls]
         if behind := sum(x.reordered for x in itertools.compress(by_url, by_device)):
             line += f" {behind:,} reordered behind a device, where order is no promise."
+        if killed := int(np.count_nonzero(ledger.rows["ended"] & ledger.selected)):
+            line += f" {counted(killed, 'producer')} ended without close: what waited there is in no ledger."
         problems, harmless, more_problems = self._problems(total, nothing, wrong)
         runs = captures.list_runs(reports, self.tally.foreign)
         destinations = self._destinations(by_url)

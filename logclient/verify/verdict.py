@@ -324,7 +324,8 @@ def sentence(
         n, are = counts.unknown - unlisted, "is" if unlisted == 1 else "are"
         unknown = f": {n:,} of {events} are unknown" if n else ""
         more = f", and {counted(unlisted, 'arrived event')} {are} in none of these ledgers" * bool(unlisted)
-        return f"The promise is unproven{unknown}, because {because or 'a ledger is still open'}{more}."
+        because = because or "a ledger is still open or not here"
+        return f"The promise is unproven{unknown}, because {because}{more}."
     are = "is" if unclosed == 1 else "are"
     open_ = f"; {counted(unclosed, 'ledger')} {are} still open" if unclosed else ""
     if not counts.events:
@@ -332,4 +333,5 @@ def sentence(
     others = ("missing", "dropped", "recovered", "duplicated", "reordered", "pending")
     rest = [f"{n:,} {word}" for word in others if (n := getattr(counts, word))]
     more = f"; {', '.join(rest)}" if rest else ""
-    return f"The promise holds: {counts.ok:,} of {events} arrived{'' if by_id else ' intact'}{more}{open_}."
+    arrived = f"{counts.ok + counts.recovered:,} of {events} arrived{'' if by_id else ' intact'}"
+    return f"The promise holds: {arrived}{more}{open_}."

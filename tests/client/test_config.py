@@ -303,7 +303,7 @@ class TestOptions:
         [
             ("windw", "windw: unknown option; did you mean window?"),
             ("ca_certs", "ca_certs: unknown option; did you mean ca?"),
-            ("port", "port: unknown option; the URL says that, as in lumberjack+tls://host:5044"),
+            ("port", "port: unknown option; the URL says that, as in SCHEME+tls://host:port"),
             ("level", "level: unknown option; it is an argument of a Handler"),
             ("max_event", "max_event: unknown option; did you mean max_events?"),
             ("compresion", "did you mean compression?"),

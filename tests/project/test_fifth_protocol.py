@@ -142,6 +142,10 @@ def test_an_installed_protocol_without_decoder_and_probe_is_refused(
         decode.wire("toy")
     assert cli.main(["check", "toy://127.0.0.1"]) == 2
     assert capsys.readouterr().err == f"logclient: protocol: 'toy' cannot be checked: {known}\n"
+    assert cli.main(["collect", "toy://127.0.0.1:0", "--print"]) == 2
+    assert capsys.readouterr().err == f"logclient: scheme: toy has no collector: {known}\n"
+    with pytest.raises(logclient.ConfigError, match=r"'toi' is none of lumberjack, .*, toy$"):
+        logclient.connect("toi://127.0.0.1")
 
 
 @pytest.mark.usefixtures("toy")
@@ -168,6 +172,28 @@ def test_an_error_in_a_codec_is_raised() -> None:
     connection.send(0.0)
     with pytest.raises(TypeError, match="unsupported operand"):
         connection.events()
+    connection.codec.target.inflight = 1
+    connection.codec.target.encode = lambda batch, events, now, wire, out: 1
+    connection.send(0.0)
+    with pytest.raises(RuntimeError, match="encode: 1 events, none of which it has marked"):
+        connection.events()
+
+
+def test_bounds_of_a_connection_are_those_of_its_options() -> None:
+    connection = Connection.to("plog://h", max_events=2, max_event_bytes=64)
+    assert [connection.put(body) for body in (b"a", b"b", b"c")] == [1, 2, 0]
+    with pytest.raises(logclient.ConfigError, match="none is the off switch"):
+        Connection.to("none:")
+
+
+def test_events_at_time_zero_are_of_1970() -> None:
+    def sent(now: float) -> bytes:
+        connection = Connection.to("logjam://h/shop-test", producer=bytes(10), compression="none")
+        connection.connected(now)
+        connection.put(b"{}")
+        return connection.send(now)
+
+    assert sent(0.0) == sent(0.0)
 
 
 def names_a_protocol(path: Path) -> bool:

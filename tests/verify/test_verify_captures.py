@@ -431,7 +431,7 @@ def test_arrived_event_that_an_open_ledger_lacks_is_not_of_its_events(scene: Sce
     verdict = run(allow_open=True)
     assert verdict.counts.unknown == 1
     assert verdict.sentence == (
-        "The promise is unproven, because a ledger is still open, "
+        "The promise is unproven, because a ledger is still open or not here, "
         "and 1 arrived event is in none of these ledgers."
     )
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_row_of_a_producer_and_hour(scene: Scene, table: Path) -> None:
     assert (later["ledger"], later["capture_complete"]) == ("whole", True)
 
 
-def test_intervals_may_be_shorter(scene: Scene, table: Path) -> None:
+def test_intervals_may_be_shorter(scene: Scene, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(scene, range(1, 8))
     span = {"since": START // 1_000_000, "until": START // 1_000_000 + 3600}
     assert append(scene, table, every=900.0, **span) == ExitCode.BROKEN
@@ -98,6 +99,9 @@ def test_intervals_may_be_shorter(scene: Scene, table: Path) -> None:
     ]  # fmt: skip
     arguments = ["--ledger", scene.ledger, "--capture", scene.capture, "--append", table, "--every", "30m"]
     times = ["--since", "2026-05-01T12:00Z", "--until", "2026-05-01T12:30Z"]
+    assert cli.main(["verify", "--local", *map(str, arguments), *times]) == ExitCode.USAGE  # another length
+    assert "the table has intervals of 15 minutes" in capsys.readouterr().err
+    arguments[5] = table.with_name("halves")
     assert cli.main(["verify", "--local", *map(str, arguments), *times]) == ExitCode.OK
     for every in (0.0, 30.0, 420.0, 7200.0):
         with pytest.raises(ConfigError, match="are not minutes that divide an hour"):
@@ -124,6 +128,44 @@ def test_hour_that_is_judged_again_has_later_arrivals(scene: Scene, table: Path)
     write(scene)
     assert append(scene, table, **FIRST) == ExitCode.OK
     assert [numbers(row) for row in rows(table)] == [{}, {"events": 9, "ok": 9}]
+
+
+def test_broken_promise_stays_when_its_evidence_is_gone(scene: Scene, table: Path) -> None:
+    write(scene, range(1, 6))
+    assert append(scene, table, **FIRST) == ExitCode.BROKEN
+    broken = rows(table)
+    write(scene, range(1, 6), closed=False)
+    verdicts: list[Any] = []
+    assert append(scene, table, each=verdicts.append, **FIRST) == ExitCode.UNREACHABLE
+    assert [verdict.exit_code for verdict in verdicts] == [ExitCode.UNREACHABLE]
+    assert rows(table) == broken
+    write(scene)
+    assert append(scene, table, **FIRST) == ExitCode.OK
+    assert rows(table) != broken
+
+
+def test_process_that_was_killed_here_has_ended(scene: Scene, table: Path) -> None:
+    """As its lock shows, which says nothing about those of another host."""
+    idle = {"since": "2026-05-01T15:00Z", "until": "2026-05-01T16:00Z"}
+    for host, code in (("elsewhere", ExitCode.UNREACHABLE), (socket.gethostname(), ExitCode.OK)):
+        scene.write_ledger(created=made, per_batch=5, tail=[], at_us=START, locked=True, host=host)
+        scene.write_capture(received=lambda unit: START + unit)
+        assert append(scene, table, allow_open=True, allow_empty=True, **idle) == code
+    assert rows(table)[-1]["sentence"] == (
+        "The promise holds, but nothing was sent. 1 producer ended without close: what waited there is in no "
+        "ledger."
+    )
+    assert append(scene, table, **idle) == ExitCode.UNREACHABLE  # no event
+    kinds = [json.loads(line)["t"] for line in (scene.ledger / f"{P}-0001.ledger").read_text().splitlines()]
+    assert kinds.count("ended") == 1
+
+
+def test_file_that_is_none_of_a_table(scene: Scene, table: Path) -> None:
+    write(scene)
+    table.mkdir()
+    (table / "2026-05-01T12.parquet").write_bytes(b"no")
+    with pytest.raises(LedgerError, match="it is no file of such a table"):
+        append(scene, table)
 
 
 def test_open_ledger_and_hour_without_events(scene: Scene, table: Path) -> None:
