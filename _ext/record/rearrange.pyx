@@ -92,6 +92,17 @@ cdef dict _merge_message_fields(Encoder encoder, Document *doc, dict attributes,
     return fields
 
 
+cdef tuple _take_error(dict event):
+    """Return an event dict of structlog without its exception, and that as arguments of `_write_error`."""
+    cdef dict rest = dict(event)
+    cdef object exc_info = rest.pop("exc_info", None)
+    if exc_info is not None and not isinstance(exc_info, (BaseException, tuple)):
+        exc_info = sys.exc_info() if exc_info else None
+    cdef list texts = [rest.pop(name) if isinstance(rest.get(name), str) else None
+                       for name in ("exception", "stack")]
+    return rest, (exc_info, *texts) if exc_info or any(texts) else None
+
+
 cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
     # Move or drop the application's fields that could be taken for ours, or whose names conflict. None stays.
     cdef dict made = {}

@@ -646,6 +646,7 @@ cdef class Encoder:
         cdef PyObject *standard = <PyObject *> self.standard
         cdef PyObject *chosen = NULL     # the message, if it is not the record's
         cdef dict fields = None          # the application's, if not written from the record
+        cdef tuple error = None          # of the event dict of structlog
         cdef object text = None
         cdef PyObject *given = NULL      # has the fields of the application, from `at` on but for `skipped`
         cdef PyObject *skipped = NULL
@@ -670,6 +671,8 @@ cdef class Encoder:
                     override = <object> s.values[A_MSG]
         if override is not None and not isinstance(override, str):
             attributes = self._take_references(attributes, s)
+            if type(override) is dict and attributes is not None and "_logger" in attributes:
+                override, error = _take_error(override)
             fields = _merge_message_fields(self, doc, attributes, s.first_extra, override)
             if fields is None:
                 return -1
@@ -721,7 +724,11 @@ cdef class Encoder:
             step += 1
         if status < 0:
             return status
-        if _given(s.values[A_EXC_INFO]) or _given(s.values[A_EXC_TEXT]) or _given(s.values[A_STACK_INFO]):
+        if error is not None:
+            status = self._write_error(doc, None, error[0], error[1], error[2])
+            if status < 0:
+                return status
+        elif _given(s.values[A_EXC_INFO]) or _given(s.values[A_EXC_TEXT]) or _given(s.values[A_STACK_INFO]):
             attributes = self._take_references(attributes, s)
             status = self._write_error(doc, record, _or_none(s.values[A_EXC_INFO]),
                                        _or_none(s.values[A_EXC_TEXT]), _or_none(s.values[A_STACK_INFO]))

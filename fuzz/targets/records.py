@@ -535,6 +535,11 @@ def seeds() -> Iterator[bytes]:
     for names in b"%(user)s", b"%(a)s":
         arguments = bytes([DICT, 2, 16, ASCII, 1]) + b"x" + bytes([47, ASCII, 1]) + b"y"
         yield bytes([RECORD, 0, 0, 0, 2, REDACTED, 1, ASCII, len(names)]) + names + bytes([2]) + arguments
+    for shape in range(4, len(SHAPES)):
+        for place in range(len(ATTRIBUTES)):
+            for way in (RECORD, 0):
+                for value in (b"\x06\x02ab", bytes([DICT, 2, 16, ASCII, 1]) + b"x" + bytes([24, BYTE, 30])):
+                    yield bytes([way, ROOMY, 32 * shape, 0, 1, NESTED, place]) + value
     for more in range(64):
         for code in (ERROR, PAIR, DICT, TUPLE):
             for n in range(4):

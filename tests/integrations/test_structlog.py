@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import logging
 import random
@@ -250,3 +252,46 @@ def test_the_handler_takes_event_dicts_of_the_standard_librarys_route() -> None:
         handler.close()
     assert (event["message"], event["order"], event["log.level"]) == ("hello", 7, "warning")
     assert not {"_logger", "_name", "event"} & set(event)
+
+
+def test_exceptions_of_event_dicts_are_those_of_the_event() -> None:
+    """However they are given; the fields of the same names are no fields of the event."""
+    with Collector(keep=True) as server:
+        handler = logclient.Handler(server.url)
+        logger = logging.getLogger("test-structlog")
+        logger.propagate = False
+        shown = io.StringIO()
+        console = logging.StreamHandler(shown)
+        last = structlog.dev.ConsoleRenderer(colors=False)
+        console.setFormatter(structlog.stdlib.ProcessorFormatter(processor=last))
+        for one in (handler, console):
+            logger.addHandler(one)
+        structlog.configure(
+            processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+        log = structlog.get_logger("test-structlog")
+        try:
+            raise ValueError("late")
+        except ValueError as error:
+            late = error
+            log.exception("a")
+            log.error("a", exc_info=True)  # noqa: G201
+            log.error("a", exc_info=sys.exc_info())  # noqa: G201
+            asyncio.run(log.aexception("a"))
+        log.error("a", exc_info=late)
+        log.error("b", exc_info=True)
+        log.error("b", exc_info=None)
+        log.error("c", exception="made text", stack="made stack")
+        events = [dotted(event) for event in server.events(8, PATIENCE)]
+        for one in (handler, console):
+            logger.removeHandler(one)
+        handler.close()
+    assert not {"exc_info", "exception", "stack"} & {name for event in events for name in event}
+    for event in events[:5]:
+        assert (event["message"], event["error.type"], event["error.message"]) == ("a", "ValueError", "late")
+        assert event["error.stack_trace"].endswith("ValueError: late")
+    assert not [name for event in events[5:7] for name in event if name.startswith("error.")]
+    assert events[7]["error.stack_trace"] == "made text\nmade stack"
+    assert shown.getvalue().count("Traceback") == 5
