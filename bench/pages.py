@@ -215,10 +215,6 @@ def worst_first(row: Row, v: Verdict) -> float:
     return {"<=": -v.value, ">=": v.value, "==": -abs(v.value - v.bound)}[v.op]
 
 
-def _said_briefly(row: Row) -> str:
-    return re.sub(r"\(family (\d+), model (\d+), stepping (\d+)\)", r"\1/\2/\3", _said(row))
-
-
 def _said(row: Row) -> str:
     return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}"
 
@@ -242,13 +238,15 @@ def claims(rows: Sequence[Row], newest: Sequence[str] = ()) -> str:
             found.setdefault((what, target_text(v)), []).append(Claimed(row, v, letter, who))
     if not found:
         return UNRECORDED
-    out = []
+    out, others = [], False  # whether a figure is of another run than the set
     for (what, target), figures in found.items():
         quoted = _chosen(figures, newest)
         letter, who, v = quoted.letter, quoted.who, quoted.verdict
         contenders, equal = len({x.who for x in figures}), len({x.verdict.value for x in figures}) == 1
         where = [f"{contenders} contenders" if equal else f"{who}, the worst of {contenders}"]
-        where = (where if contenders > 1 else []) + ([letter] if len(rows) > 1 else [])
+        of_set = [kind(quoted.row.facts["cpu"]), quoted.row.facts["commit"]] == list(newest)
+        others = others or not of_set
+        where = (where if contenders > 1 else []) + ([letter] if len(rows) > 1 and not of_set else [])
         if newest and len({x.letter for x in figures}) > 1 and (spread := _range(figures)):
             where.append(spread)
         said = f"- {what}: {value_text(v)}"
@@ -258,7 +256,9 @@ def claims(rows: Sequence[Row], newest: Sequence[str] = ()) -> str:
             said += " **not reached**" if v.reached is False else " not decided"
             said += f": {v.why}" if v.why else ""
         out.append(said)
-    named = zip(letters, map(_said_briefly, rows), strict=False)
+    if not others:
+        return "\n".join(out) + "\n"
+    named = zip(letters, map(_said, rows), strict=False)
     sources = "; ".join(f"{letter}: {said}" if len(rows) > 1 else said for letter, said in named)
     return "\n".join([*out, "", f"{sources}."]) + "\n"
 

@@ -51,8 +51,6 @@ functions as `**options: Unpack[logclient.Options]`.
 
 The options stand by task. Where protocols are named, only these have the option, or this default of it.
 
-`make generated` writes this page from the declarations in the code.
-
 ## Turn it off, or disable it in tests
 
 To disable logclient in tests or on a laptop, set `LOGCLIENT_URL=none`, or leave it empty. A URL in the code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -24,14 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-event", action="store_true", help="send no test event: for a check that runs every minute")
     add("--timeout", type=duration, default=5.0, metavar="TIME", help="of each step (default: 5s)")
     add("--json", action="store_true", help="print JSON, one line per endpoint or logger")
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group(required=not os.environ.get("LOGCLIENT_URL"))
     what.add_argument(
         "--logging",
         metavar="MODULE:NAME",
         help="test a program's loggers instead: say which ones are slow, and why; NAME is its function that"
         " configures logging, or its mapping for dictConfig",
     )
-    what.add_argument("url", metavar="URL", nargs="?", help="the servers; each endpoint is tested separately")
+    what.add_argument(
+        "url",
+        metavar="URL",
+        nargs="?",
+        default=os.environ.get("LOGCLIENT_URL"),
+        help="the servers; each endpoint is tested separately; without it that of LOGCLIENT_URL",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

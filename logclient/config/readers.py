@@ -220,6 +220,10 @@ SECRETS = (
     *("token", "access_token", "refresh_token", "private_key", "privatekey", "mysql_pwd"),
     *("cookie", "set_cookie", "set-cookie", "session", "sessionid", "csrftoken", "csrf_token"),
     *("x_csrftoken", "x-csrftoken", "_csrf", "_xsrf", "xsrf-token"),
+    # of forms and of META in Django, and in other spellings
+    *("csrfmiddlewaretoken", "password1", "password2", "old_password", "new_password", "new_password1"),
+    *("new_password2", "http_authorization", "http_cookie", "http_x_api_key", "accesstoken", "access-token"),
+    *("refreshtoken", "refresh-token", "clientsecret", "client-secret", "aws_secret_access_key"),
 )
 """Names of fields whose values are left out by default."""
 

@@ -6,7 +6,6 @@ the worker call `install`. docs/web.md lists the fields.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Collection
@@ -86,7 +85,7 @@ def _end(log: RequestLog | None, task: Any, state: str | None = None, **_: Any) 
         if log is not None and not log.skips(task.name, 500 if state == "FAILURE" else 200):
             took = time.perf_counter() - getattr(task.request, _BEGUN)
             fields = {"celery.task.state": state, "event.duration": round(took * 1e9)}
-            logging.getLogger(log.name).info("%s: %s in %.1f ms", task.name, state, took * 1e3, extra=fields)
+            log.write("%s: %s in %.1f ms", task.name, state, took * 1e3, fields=fields)
     finally:
         delattr(task.request, _BINDING)
         binding.reset()

@@ -24,6 +24,9 @@ CLIENT_CLOSED = 499  # status of a request whose client has gone before the resp
 
 Fact = Callable[[], object]
 
+beside: Callable[[logging.Logger, logging.LogRecord], object] | None = None
+"""Ships records of requests whose logger has no level of its own: under ``logclient run``."""
+
 _NAMES = ("http.request.id", "http.request.method", "url.path", "client.ip", "trace.id")
 _SANE = re.compile(r"[!#-&(-~]{1,128}")
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
@@ -57,6 +60,15 @@ class RequestLog:
             return True
         return status < 500 and self._paths is not None and self._paths.match(path) is not None
 
+    def write(self, text: str, *args: object, fields: dict[str, Any]) -> None:
+        """Log at INFO."""
+        logger = logging.getLogger(self.name)
+        if beside is None or logger.level or logger.isEnabledFor(logging.INFO):
+            logger.info(text, *args, extra=fields)
+        else:
+            place = __file__, 0, text, args, None, "write", fields
+            beside(logger, logger.makeRecord(self.name, logging.INFO, *place))
+
     @classmethod
     def make(cls, logger: str | None, skip: Collection[str | int] = ()) -> RequestLog | None:
         """Return one for a logger; None: there is none."""
@@ -77,7 +89,7 @@ class RequestFields:
         log: gets a record when the request has ended; None: there is none.
     """
 
-    __slots__ = ("_begun", "_binding", "_fields", "_log", "_path", "_shown", "id", "nested")
+    __slots__ = ("_begun", "_binding", "_fields", "_log", "_path", "_shown", "_span", "id", "nested")
 
     def __init__(
         self,
@@ -89,6 +101,7 @@ class RequestFields:
         log: RequestLog | None = None,
     ) -> None:
         self._log, self._path = log, path or "/"
+        self._span: dict[str, str] = {}
         self._begun = time.perf_counter()
         self._shown = readable.escape(f"{method or 'request'} {path or '/'}")
         self.id = sane_id(given_id) or secrets.token_hex(16)
@@ -126,8 +139,7 @@ class RequestFields:
                 with suppress(Exception):  # of the application's classes
                     if value := fact():
                         fields[name] = str(value)
-            text = "%s: %d in %.1f ms"
-            logging.getLogger(log.name).info(text, self._shown, status, took * 1e3, extra=fields)
+            log.write("%s: %d in %.1f ms", self._shown, status, took * 1e3, fields=fields)
         except Exception as error:
             text = f"a request has no record, logger {log.name!r} raised {described(error)}"
             error_log.process.warn_limited("request", text)
@@ -137,9 +149,13 @@ class RequestFields:
     def _is_bound(self, now: context.Fields | None) -> bool:
         return now is not None and now.fields.get("http.request.id") == self.id
 
+    def note_span(self) -> None:
+        """Remember the active span while the response begins: middleware around the request's may end it."""
+        self._span = spans.active_fields()
+
     def keep_span(self) -> None:
         """Bind the ids of the active span, for what a server logs after it about an exception."""
-        context.bind(spans.active_fields())
+        context.bind(spans.active_fields() or self._span)
 
     def end(self) -> None:
         """Take the fields away, and what was bound during the request, where they are bound."""

@@ -54,6 +54,7 @@ class RequestContext(Middleware[AsgiApplication]):
         def started(code: int) -> None:
             nonlocal status
             status = code
+            fields.note_span()
 
         def end() -> None:
             fields.log(status or (CLIENT_CLOSED if messages.gone else 500), route, user)

@@ -110,6 +110,14 @@ def uvicorn_server(module: Any) -> None:
 @cache  # Flask and Starlette ask at each request
 def _records() -> dict[str, Any]:
     """Return the logger that gets a record for each request or task, and those that have none."""
+    from logclient.integrations import request_fields
+
+    def ship(logger: Any, record: Any) -> None:
+        from logclient.run import shipping
+
+        shipping.ship(logger, record)
+
+    request_fields.beside = ship
     skip = filter(None, map(str.strip, os.environ.get("LOGCLIENT_RUN_SKIP", "").split(",")))
     return {
         "logger": os.environ.get("LOGCLIENT_RUN_REQUESTS", "").strip() or None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from logclient.client import level_number
+from logclient.errors import ConfigError
 from logclient.handler import Handler
 from logclient.run.early import say
 
@@ -16,7 +17,10 @@ handler: Handler | None = None
 try:
     handler = Handler()
     if level := os.environ.get("LOGCLIENT_RUN_LEVEL", "").strip():
-        handler.setLevel(level_number(int(level) if level.isdecimal() else level))
+        try:
+            handler.setLevel(level_number(int(level) if level.isdecimal() else level))
+        except ConfigError as error:
+            say(ConfigError(f"LOGCLIENT_RUN_LEVEL: {error}: all levels are shipped"))
 except Exception as error:
     say(error)
 

@@ -338,6 +338,16 @@ class TestTls:
         assert found["protocol"]["mend"] == "use lumberjack+tls://"
 
 
+def test_the_url_may_be_that_of_the_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Collector(keep=True) as server:
+        monkeypatch.setenv("LOGCLIENT_URL", server.url)
+        assert cli.main(["check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["endpoint"] == server.url.removeprefix("lumberjack://")
+    assert cli.main(["check", "--logging", "json:dumps"]) == 2  # and not both
+
+
 def test_wrong_usage_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, says in (
         (["check"], "one of the arguments --logging URL is required"),

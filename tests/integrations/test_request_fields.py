@@ -540,8 +540,13 @@ class TestStarlette:
         assert (answer.status, answer.headers["x-request-id"]) == (500, "r")
         assert not any("client.ip" in event for event in arrived())
 
-    def test_the_exception_that_the_server_logs_has_the_span(self, caplog: pytest.LogCaptureFixture) -> None:
-        """It has ended by then, as that of an instrumentation around all middleware."""
+    @pytest.mark.parametrize("outermost", [False, True])
+    def test_the_exception_that_the_server_logs_has_the_span(
+        self, caplog: pytest.LogCaptureFixture, outermost: bool
+    ) -> None:
+        """It has ended by then, as that of an instrumentation around all middleware, or within ours."""
+        from logclient.integrations.starlette import RequestContext
+
         sdk = pytest.importorskip("opentelemetry.sdk.trace")
         from logclient.records.spans import Spans
 
@@ -560,8 +565,9 @@ class TestStarlette:
             return True
 
         logging.getLogger("uvicorn.error").addFilter(note)
+        served: Any = RequestContext(app) if outermost else app
         try:
-            with web_apps.uvicorn_server(app) as port, _connected(port) as get:
+            with web_apps.uvicorn_server(served) as port, _connected(port) as get:
                 get("/fail/a")
         finally:
             logging.getLogger("uvicorn.error").removeFilter(note)

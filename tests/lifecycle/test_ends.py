@@ -158,7 +158,10 @@ def test_close_reports_events_given_up(build: Make) -> None:
     rig.many(3)
     assert rig.waiter.close(0.05) == 3
     (line,) = rig.lines.of("given up")
-    assert line == "test://server: 3 events were given up: the client ended before delivery"
+    assert line == (
+        "test://server: 3 events were given up: the client ended before delivery; fallback=FILE, or stderr, "
+        "would keep them"
+    )
     assert rig.stats().last_error == line
     rig.finish()
 

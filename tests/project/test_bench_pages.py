@@ -173,7 +173,7 @@ def test_recording_replaces_the_run_of_the_same_row_and_processor(tree):
     table = (tree / "docs" / "performance.md").read_text()
     assert "- x: 3 (A), target <= 2 **not reached**\n" in table
     assert "- x: 1\n" in table
-    assert "A: AMD EPYC 25/17/1, 20" in table
+    assert "A: AMD EPYC (family 25, model 17, stepping 1), 20" in table
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_complete_set_is_quoted_and_replaces_what_its_processor_said(tree):
     made = recordable("one")
     pages.record_set(made.facts["cpu"], made.facts["commit"], tree)
     table = (tree / "docs" / "performance.md").read_text()
-    assert "- x: 1 (A; 1–3)\n" in table
+    assert "- x: 1 (1–3)\n" in table
     assert "<!-- claims:two -->\nNot recorded.\n" in table
 
 
@@ -266,6 +266,14 @@ def test_a_written_run_can_be_recorded_later(tmp_path):
 def test_pages_say_what_the_record_says(page):
     text = page.read_text(encoding="utf-8")
     assert text == pages.filled(text)
+
+
+def test_the_page_of_claims_names_the_complete_set():
+    kind, commit = (pages.RESULTS / pages.SET).read_text(encoding="utf-8").splitlines()
+    said = re.search(
+        r"The set: (.*), \d{4}-\d\d-\d\d, (\w+)\.", pages.PERFORMANCE.read_text(encoding="utf-8")
+    )
+    assert said is not None and said.groups() == (kind, commit)
 
 
 @pytest.mark.parametrize("page", pages.pages(), ids=lambda page: page.name)

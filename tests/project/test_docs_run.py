@@ -565,7 +565,8 @@ def test_django_shows_errors_while_the_server_is_away(machine: IsolatedMachine, 
     pytest.importorskip("django")
     settings = samples("docs/web.md")[0]
     assert "LOGGING" in settings.text
-    said = machine.run([sys.executable, "-c", settings.text + FAILING_VIEW], here)
+    away = "import os\nos.environ['LOGCLIENT_URL'] = 'lumberjack://127.0.0.1:5044'\n"
+    said = machine.run([sys.executable, "-c", away + settings.text + FAILING_VIEW], here)
     assert "LookupError: order 7 was never paid" in said and "Traceback (most recent call last)" in said
 
 
@@ -587,8 +588,10 @@ def test_django_ships_the_exception_that_ends_a_management_command() -> None:
     pytest.importorskip("django")
     text = "".join(sample.text for sample in samples("docs/web.md")[:2]) + FAILING_COMMAND
     with Collector(keep=True) as collector:
-        text = text.replace("lumberjack://127.0.0.1:5044", collector.url)
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, encoding="utf-8")
+        environment = clean_environment(LOGCLIENT_URL=collector.url)
+        done = subprocess.run(
+            [sys.executable, "-c", text], env=environment, capture_output=True, encoding="utf-8"
+        )
         [event] = [dotted(event) for event in collector.events()]
     assert (event["log.logger"], event["error.type"]) == ("uncaught", "LookupError")
     assert done.stderr.count("LookupError: order 7 was never paid") == 1 and done.returncode == 1
@@ -873,7 +876,8 @@ STAGES: dict[str, list[Stage]] = {
     ],
     "docs/web.md": [
         Stage(
-            server("lumberjack", port=5044, keep=True),
+            server("lumberjack", port=5044, keep=True)
+            + "import os\nos.environ['LOGCLIENT_URL'] = 'lumberjack://127.0.0.1:5044'\n",
             "import logging.config\n"
             "logging.config.dictConfig(LOGGING)\n"
             "logging.getLogger('django.request').info('hello')\n"
@@ -1161,7 +1165,7 @@ STAGES: dict[str, list[Stage]] = {
         Stage(),
         Stage(
             server("lumberjack", port=5044, keep=True),
-            "assert found.status == 'acked' and server.events(1)[0]['message'] == 'hello'\n",
+            "assert event.status == 'acked' and server.events(1)[0]['message'] == 'hello'\n",
         ),
     ],
     "docs/plog.md": [

@@ -21,12 +21,12 @@ FLASK = """
 import logging, os
 from flask import Flask
 app = Flask("shop")
-logging.getLogger("access").setLevel("INFO")
 @app.get("/order/<name>")
 def order(name):
     logging.getLogger("shop").warning("order %s by %d", name, os.getpid())
     return ""
 if "OWN" in os.environ:
+    logging.getLogger("access").setLevel("INFO")
     from logclient.integrations.flask import init_app
     init_app(app, logger="access")
 """
@@ -35,11 +35,11 @@ FASTAPI = """
 import logging, os
 from fastapi import FastAPI
 app = FastAPI()
-logging.getLogger("access").setLevel("INFO")
 @app.get("/order/{name}")
 def order(name: str):
     logging.getLogger("shop").warning("order %s by %d", name, os.getpid())
 if "OWN" in os.environ:
+    logging.getLogger("access").setLevel("INFO")
     from logclient.integrations.starlette import RequestContext
     app.add_middleware(RequestContext, logger="access")
 """
@@ -47,13 +47,13 @@ if "OWN" in os.environ:
 AIOHTTP = """
 import logging, os, sys
 from aiohttp import web
-logging.getLogger("access").setLevel("INFO")
 async def order(request):
     logging.getLogger("shop").warning("order %s by %d", request.match_info["name"], os.getpid())
     return web.Response()
 app = web.Application()
 app.add_routes([web.get("/order/{name}", order)])
 if "OWN" in os.environ:
+    logging.getLogger("access").setLevel("INFO")
     from logclient.integrations.aiohttp import install
     install(app, logger="access")
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]))
@@ -65,8 +65,8 @@ from django.http import HttpResponse
 from django.urls import path
 DEBUG, SECRET_KEY, ROOT_URLCONF, ALLOWED_HOSTS = True, "x", "shop", ["*"]
 MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
-LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"access": {"level": "INFO"}}}
 if "OWN" in os.environ:
+    logging.getLogger("access").setLevel("INFO")
     MIDDLEWARE.insert(0, "logclient.integrations.django.RequestContext")
     LOGCLIENT_REQUEST_LOGGER = "access"
 def order(request, name):
