@@ -126,8 +126,8 @@ cdef class PythonCodec(CodecBase):
     """A codec whose functions call the methods of a Python object, for prototypes.
 
     They have the names, the arguments and the meaning of the functions in ``_ext/codec.pxd``, but for what
-    Python has no pointers for; docs/codec.md lists them. The core needs ``connected``, ``connection_lost`` and
-    ``error``, too.
+    Python has no pointers for; docs/codec.md lists them. The core needs ``connected``, ``connection_lost``
+    and ``error``, too.
     """
 
     cdef readonly object target
@@ -194,7 +194,8 @@ cdef int python_encode(void *self, lc_batch *batch, uint32_t events, double now,
     try:
         encoded = (<PythonCodec> self).call("encode", (view, events, now), wire, out)
         if encoded > 0 and batch.status[batch.cursor] == PENDING:     # it would be sent again and again
-            (<PythonCodec> self).raised = RuntimeError(f"encode: {encoded} events, none of which it has marked")
+            words = f"encode: {encoded} events, none of which it has marked"
+            (<PythonCodec> self).raised = RuntimeError(words)
             return STOP_PROTOCOL
         return encoded
     finally:
