@@ -41,10 +41,14 @@ pytest_plugins = [
 
 
 def skip_without_package(error: BaseException | None) -> None:
-    """Skip a test, or a file of tests, that has failed because a package of others is not installed."""
+    """Skip what failed as a package of others, which a test imports or logclient asks for, is not there."""
     if isinstance(error, (ModuleNotFoundError, MissingExtra)) and error.name:
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        by_test = at is not None and at.tb_frame.f_code.co_filename.startswith(str(support.TESTED / "tests"))
         package = error.name.partition(".")[0]
-        if PathFinder.find_spec(package) is None:
+        if (by_test or isinstance(error, MissingExtra)) and PathFinder.find_spec(package) is None:
             support.missing(f"{package} is not installed")
 
 

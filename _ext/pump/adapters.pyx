@@ -194,7 +194,7 @@ cdef int python_encode(void *self, lc_batch *batch, uint32_t events, double now,
     try:
         encoded = (<PythonCodec> self).call("encode", (view, events, now), wire, out)
         if encoded > 0 and batch.status[batch.cursor] == PENDING:     # it would be sent again and again
-            words = f"encode: {encoded} events, none of which it has marked"
+            words = f"encode: {encoded} events, but the first one that waits is not marked"
             (<PythonCodec> self).raised = RuntimeError(words)
             return STOP_PROTOCOL
         return encoded

@@ -96,11 +96,15 @@ cdef tuple _take_error(dict event):
     """Return an event dict of structlog without its exception, and that as arguments of `_write_error`."""
     cdef dict rest = dict(event)
     cdef object exc_info = rest.pop("exc_info", None)
-    if exc_info is not None and not isinstance(exc_info, (BaseException, tuple)):
-        exc_info = sys.exc_info() if exc_info else None
-    cdef list texts = [rest.pop(name) if isinstance(rest.get(name), str) else None
-                       for name in ("exception", "stack")]
-    return rest, (exc_info, *texts) if exc_info or any(texts) else None
+    cdef list found
+    if type(exc_info) is bool or type(exc_info) is int:
+        exc_info = sys.exc_info()[1] if exc_info else None
+    elif exc_info is not None and not isinstance(exc_info, (BaseException, tuple)):
+        rest["exc_info"] = exc_info
+        exc_info = None
+    found = [exc_info, *[rest.pop(name) if isinstance(rest.get(name), str) else None
+                         for name in ("exception", "stack")]]
+    return rest, None if found == [None, None, None] else tuple(found)
 
 
 cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):

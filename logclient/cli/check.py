@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-event", action="store_true", help="send no test event: for a check that runs every minute")
     add("--timeout", type=duration, default=5.0, metavar="TIME", help="of each step (default: 5s)")
     add("--json", action="store_true", help="print JSON, one line per endpoint or logger")
-    what = parser.add_mutually_exclusive_group(required=not os.environ.get("LOGCLIENT_URL"))
+    what = parser.add_mutually_exclusive_group(required="LOGCLIENT_URL" not in os.environ)
     what.add_argument(
         "--logging",
         metavar="MODULE:NAME",
@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "url",
         metavar="URL",
         nargs="?",
-        default=os.environ.get("LOGCLIENT_URL"),
         help="the servers; each endpoint is tested separately; without it that of LOGCLIENT_URL",
     )
 

@@ -109,8 +109,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_url(url: str, options: Mapping[str, Any] = {}, **how: Any) -> Config:
-    """Read the URL of a server; ConfigError: it breaks a rule, or is the off switch."""
+def parse_url(url: str | None, options: Mapping[str, Any] = {}, **how: Any) -> Config:
+    """Read the URL of a server, None: the variable's; ConfigError: it breaks a rule, or is the off switch."""
     given = resolve(url, options, **how)
     if given.protocol == config.registry.OFF:
         raise UsageError("URL: none is the off switch, which ships nothing: give the URL of a server")

@@ -99,7 +99,7 @@ def lookup(scheme: str) -> Scheme:
     """Return the row of a scheme; ConfigError: there is none."""
     row = _NONE if scheme == OFF else SCHEMES.get(scheme) or _of_another_package(scheme)
     if row is None:
-        others = sorted({point.name for point in _entry_points()})
+        others = sorted({point.name for point in _entry_points()} - SCHEMES.keys())
         raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join([*SCHEMES, *others])}")
     return row
 

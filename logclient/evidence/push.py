@@ -91,15 +91,15 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
 def note_ends(folder: str, host: str = "") -> None:
     """Append an ``ended`` line to the ledgers without an end whose process has ended: their lock is free.
 
-    With `host` only to those of processes there. Clients of before this lock say nothing about it in their
-    first line, and may live.
+    With `host` only to those of its processes that are gone: a copy of a ledger has no lock. Clients of
+    before this lock say nothing about it in their first line, and may live.
     """
     last_parts = {file.path.rpartition("-")[0]: file.path for file in _find(folder, ".ledger")}
     for path in last_parts.values():
-        _note_end(path, f'"host":{json.dumps(host)}'.encode() if host else b"")
+        _note_end(path, host)
 
 
-def _note_end(path: str, of_host: bytes) -> None:
+def _note_end(path: str, host: str) -> None:
     with suppress(OSError):
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -108,12 +108,26 @@ def _note_end(path: str, of_host: bytes) -> None:
             data = os.pread(fd, _COPY_BYTES, max(size - _COPY_BYTES, 0))
             # A torn line stays what it is, and is ignored.
             head = os.pread(fd, _HEAD_BYTES, 0).partition(b"\n")[0]
-            noted = b'"locked":true' in head and of_host in head
+            noted = b'"locked":true' in head and (not host or _is_gone(head, host))
             if noted and data.endswith(b"\n") and not _last_line(data).startswith(_LAST_LINES):
                 line = json.dumps({"t": "ended", "at_us": time.time_ns() // 1000}, separators=(",", ":"))
                 os.write(fd, line.encode() + b"\n")
         finally:
             os.close(fd)
+
+
+def _is_gone(head: bytes, host: str) -> bool:
+    """Return whether the process of a ledger's first line was one of this host, and is no more."""
+    try:
+        about = json.loads(head)
+        if about["host"] != host or type(about["pid"]) is not int or about["pid"] <= 0:
+            return False
+        os.kill(about["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, KeyError, TypeError, OSError, OverflowError):
+        pass
+    return False
 
 
 def _copy(file: _File, size: int, target: str) -> str:

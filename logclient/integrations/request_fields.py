@@ -25,7 +25,7 @@ CLIENT_CLOSED = 499  # status of a request whose client has gone before the resp
 Fact = Callable[[], object]
 
 beside: Callable[[logging.Logger, logging.LogRecord], object] | None = None
-"""Ships records of requests whose logger has no level of its own: under ``logclient run``."""
+"""Ships records of requests that the level of the root alone leaves out: under ``logclient run``."""
 
 _NAMES = ("http.request.id", "http.request.method", "url.path", "client.ip", "trace.id")
 _SANE = re.compile(r"[!#-&(-~]{1,128}")
@@ -62,12 +62,17 @@ class RequestLog:
 
     def write(self, text: str, *args: object, fields: dict[str, Any]) -> None:
         """Log at INFO."""
-        logger = logging.getLogger(self.name)
-        if beside is None or logger.level or logger.isEnabledFor(logging.INFO):
+        logger = at = logging.getLogger(self.name)
+        while at.parent is not None and not at.level:
+            at = at.parent
+        off = logger.disabled or logger.manager.disable >= logging.INFO
+        if beside is None or off or at is not logging.root or logger.isEnabledFor(logging.INFO):
             logger.info(text, *args, extra=fields)
         else:
             place = __file__, 0, text, args, None, "write", fields
-            beside(logger, logger.makeRecord(self.name, logging.INFO, *place))
+            record = logger.makeRecord(self.name, logging.INFO, *place)
+            if found := logger.filter(record):
+                beside(logger, record if found is True else found)
 
     @classmethod
     def make(cls, logger: str | None, skip: Collection[str | int] = ()) -> RequestLog | None:

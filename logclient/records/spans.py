@@ -70,11 +70,14 @@ _made: WeakSet[Spans] = WeakSet()
 
 def active_fields() -> dict[str, str]:
     """Return the fields that the active span gives to events; empty: there is none, or no client asks."""
-    for spans in tuple(_made):
-        found = spans.find(spans.context())
-        if found is not None:
-            trace, span, service = found
-            return {**dict(service), "trace.id": trace, "span.id": span}
+    try:
+        for spans in tuple(_made):
+            found = spans.find(spans.context())
+            if found is not None:
+                trace, span, service = found
+                return {**dict(service), "trace.id": trace, "span.id": span}
+    except Exception:  # of code of others; and a client may be made in another thread meanwhile
+        pass
     return {}
 
 

@@ -20,7 +20,8 @@ try:
         try:
             handler.setLevel(level_number(int(level) if level.isdecimal() else level))
         except ConfigError as error:
-            say(ConfigError(f"LOGCLIENT_RUN_LEVEL: {error}: all levels are shipped"))
+            rule = str(error).removeprefix("level: ")
+            say(ConfigError(f"LOGCLIENT_RUN_LEVEL: {rule}; all levels are shipped"))
 except Exception as error:
     say(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
 _MINUTE_US, _HOUR_US = 60_000_000, 3_600_000_000
+_HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d(-\d\d)?\.parquet")
 
 
 def append(
@@ -90,9 +92,11 @@ def append(
     remote = storage.is_url(place)
     with output.errors_named(place, "append"):
         listed = storage.list_names(place, "append") if remote else os.listdir(place)
-    kept = {name for name in listed if name.endswith(".parquet") and name[0] not in "._"}
-    if kept and (length := _kept(place, min(kept)).length) != step:
-        raise ConfigError(f"every: the table has intervals of {length / 60e6:g} minutes: use another folder")
+    kept = {name for name in listed if _HOUR.fullmatch(name)}
+    before = next(filter(None, (_kept(place, name) for name in sorted(kept))), None)
+    if before is not None and before.length != step:
+        minutes = before.length / _MINUTE_US
+        raise ConfigError(f"every: the table has intervals of {minutes:g} minutes: use another folder")
     for folder_ in storage.expand(ledger, "ledger"):
         if not storage.is_url(folder_):
             push.note_ends(folder_, socket.gethostname())
@@ -119,7 +123,8 @@ def append(
             name = f"{name}.parquet"
             unproven = verdict.exit_code == ExitCode.UNREACHABLE
             try:
-                if not (unproven and name in kept and _kept(place, name).code == ExitCode.BROKEN):
+                old = _kept(place, name) if unproven and name in kept else None
+                if old is None or old.code != ExitCode.BROKEN:
                     with output.errors_named(place, "append"):
                         output.replace(storage.join(place, name), data, "append")
             except LedgerError as error:
@@ -137,19 +142,19 @@ class _Kept(NamedTuple):
     code: int
 
 
-def _kept(place: str, name: str) -> _Kept:
+def _kept(place: str, name: str) -> _Kept | None:
+    """Read a file of the table; None: it is damaged, or none of ours."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    path = storage.join(place, name)
     try:
-        with storage.open_file(path, "append") as file:
+        with storage.open_file(storage.join(place, name), "append") as file:
             rows = parquet.ParquetFile(file).read(["hour", "until", "exit_code"]).slice(0, 1)
-        [begin], [end], [code] = (rows[name].cast(pa.int64()).to_pylist() for name in rows.column_names)
-        return _Kept(end - begin, code)
-    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise LedgerError(f"append: {path}: it is no file of such a table: {reason}") from error
+        times = (rows[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for name in ("hour", "until"))
+        [begin], [end] = (column.to_pylist() for column in times)
+        return _Kept(end - begin, int(rows["exit_code"][0].as_py()))
+    except (LedgerError, OSError, ValueError, TypeError, LookupError, pa.ArrowException):
+        return None
 
 
 @contextmanager

@@ -143,15 +143,16 @@ class Summary:
         still_open = int(np.count_nonzero((evidence != WHOLE) & ~wrong))
         faults = self._ledger_faults(evidence, wrong)
         empty = self.selection != EVERYTHING and not total.events
-        nothing = [f"the ledgers have no events {self.selection.phrase}"] * empty
-        faults += nothing if not allow_empty else []
+        accepted = empty and allow_empty
+        nothing = [f"the ledgers have no events {self.selection.phrase}"] * (empty and not accepted)
+        faults += nothing
         undecodable, quiet = Counter[str](), Counter[str]()
         for report in reports:
             undecodable.update(report.undecodable)
             quiet.update(report.quiet)
         if total.events and not (total.ok or total.recovered or total.corrupted or total.unexpected):
             faults.append("nothing of what arrived can be decoded" if undecodable else "nothing has arrived")
-        if limits.latency is not None and latency is None:
+        if limits.latency is not None and latency is None and not accepted:
             faults.append("no latency is known")
         if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
             more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""

@@ -218,7 +218,8 @@ class TableSource(Source):
                 raise self._missing(name, self._table.schema.names)
             found = found.field(at).type
         self._fields[what] = pc.field(*parts)
-        if what == "id" and pa.types.is_fixed_size_binary(found):  # as of a UUID
+        plain = found.storage_type if isinstance(found, pa.BaseExtensionType) else found
+        if what == "id" and pa.types.is_fixed_size_binary(plain) and plain.byte_width == 16:
             raise ConfigError(f"columns: {name} must have texts of 32 hexadecimal digits, not {found}")
         return _kind_of(found)
 

@@ -344,8 +344,9 @@ def test_the_url_may_be_that_of_the_variable(
     with Collector(keep=True) as server:
         monkeypatch.setenv("LOGCLIENT_URL", server.url)
         assert cli.main(["check", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["endpoint"] == server.url.removeprefix("lumberjack://")
-    assert cli.main(["check", "--logging", "json:dumps"]) == 2  # and not both
+        assert json.loads(capsys.readouterr().out)["endpoint"] == server.url.removeprefix("lumberjack://")
+        assert cli.main(["check", "--logging", "nowhere:LOGGING"]) == 2  # and not both
+        assert "nowhere" in capsys.readouterr().err
 
 
 def test_wrong_usage_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -530,6 +530,31 @@ class TestAiohttp:
         assert vars(found)["http.response.status_code"] == 499
 
 
+@pytest.mark.parametrize(
+    ("setting", "shipped"),
+    [("root", 1), ("parent", 0), ("own", 0), ("disabled", 0), ("all", 0), ("filter", 0), ("passes", 1)],
+)
+def test_the_root_alone_leaves_no_record_out_under_run(
+    monkeypatch: pytest.MonkeyPatch, setting: str, shipped: int
+) -> None:
+    from logclient.integrations import request_fields
+
+    found: list[logging.LogRecord] = []
+    monkeypatch.setattr(request_fields, "beside", lambda logger, record: found.append(record))
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    parent, logger = (logging.getLogger(f"unasked.{setting}{more}") for more in ("", ".access"))
+    monkeypatch.setattr(logging.root.manager, "disable", logging.INFO if setting == "all" else 0)
+    logger.disabled = setting == "disabled"
+    if setting in ("parent", "own"):
+        (parent if setting == "parent" else logger).setLevel(logging.WARNING)
+    if setting in ("filter", "passes"):
+        logger.addFilter(lambda record: setting == "passes")
+    logging.root.manager._clear_cache()  # type: ignore[attr-defined]
+    request_fields.RequestLog(logger.name, ()).write("%s: %d", "GET /", 200, fields={"x": 1})
+    logging.root.manager._clear_cache()  # type: ignore[attr-defined]
+    assert [(record.getMessage(), vars(record)["x"]) for record in found] == [("GET /: 200", 1)] * shipped
+
+
 class TestStarlette:
     def test_the_whole_application_can_be_wrapped(self, arrived: Any) -> None:
         from logclient.integrations.starlette import RequestContext

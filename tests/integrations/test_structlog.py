@@ -254,6 +254,23 @@ def test_the_handler_takes_event_dicts_of_the_standard_librarys_route() -> None:
     assert not {"_logger", "_name", "event"} & set(event)
 
 
+class Empty(Exception):
+    """An exception with a length."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Odd:
+    """What has no truth, and is no exception."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+    def __str__(self) -> str:
+        return "odd"
+
+
 def test_exceptions_of_event_dicts_are_those_of_the_event() -> None:
     """However they are given; the fields of the same names are no fields of the event."""
     with Collector(keep=True) as server:
@@ -283,15 +300,19 @@ def test_exceptions_of_event_dicts_are_those_of_the_event() -> None:
         log.error("a", exc_info=late)
         log.error("b", exc_info=True)
         log.error("b", exc_info=None)
+        log.error("d", exc_info=Empty("none"))
+        log.error("e", exc_info=Odd())
         log.error("c", exception="made text", stack="made stack")
-        events = [dotted(event) for event in server.events(8, PATIENCE)]
+        events = [dotted(event) for event in server.events(10, PATIENCE)]
         for one in (handler, console):
             logger.removeHandler(one)
         handler.close()
+    odd = events.pop(8)
+    assert odd["exc_info"] == "odd" and "error.type" not in odd
     assert not {"exc_info", "exception", "stack"} & {name for event in events for name in event}
+    assert events.pop(7)["error.type"] == "Empty"
     for event in events[:5]:
         assert (event["message"], event["error.type"], event["error.message"]) == ("a", "ValueError", "late")
         assert event["error.stack_trace"].endswith("ValueError: late")
     assert not [name for event in events[5:7] for name in event if name.startswith("error.")]
     assert events[7]["error.stack_trace"] == "made text\nmade stack"
-    assert shown.getvalue().count("Traceback") == 5

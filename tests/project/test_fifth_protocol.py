@@ -175,13 +175,18 @@ def test_an_error_in_a_codec_is_raised() -> None:
     connection.codec.target.inflight = 1
     connection.codec.target.encode = lambda batch, events, now, wire, out: 1
     connection.send(0.0)
-    with pytest.raises(RuntimeError, match="encode: 1 events, none of which it has marked"):
+    with pytest.raises(RuntimeError, match="encode: 1 events, but the first one that waits is not marked"):
         connection.events()
 
 
 def test_bounds_of_a_connection_are_those_of_its_options() -> None:
-    connection = Connection.to("plog://h", max_events=2, max_event_bytes=64)
+    connection = Connection.to("plog://h", max_events=2)
     assert [connection.put(body) for body in (b"a", b"b", b"c")] == [1, 2, 0]
+    connection = Connection.to("plog://h", max_event_bytes=64)
+    connection.connected(0.0)
+    connection.put(bytes(70_000))
+    connection.send(0.0)
+    assert connection.events() == [Settled(1, 1, "failed", "too_large")]
     with pytest.raises(logclient.ConfigError, match="none is the off switch"):
         Connection.to("none:")
 

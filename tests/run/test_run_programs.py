@@ -128,7 +128,7 @@ def test_a_level_that_is_none_is_one_line() -> None:
         done = execute(*RUN, sys.executable, "-c", program, LOGCLIENT_URL=server.url, LOGCLIENT_RUN_LEVEL="X")
         assert [event["message"] for event in server.events(0)] == ["shipped"]
     line, _ = sorted(done.stderr.splitlines(), reverse=True)
-    assert line.startswith("logclient: ") and "LOGCLIENT_RUN_LEVEL: level: must be a number, or" in line
+    assert line.startswith("logclient: ") and "LOGCLIENT_RUN_LEVEL: must be a number, or" in line
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 support.need("numpy")
 support.need("pyarrow")
+pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 hourly = pytest.importorskip("logclient.verify.hourly")
 verdicts = pytest.importorskip("logclient.verify.verdict")
@@ -145,27 +146,41 @@ def test_broken_promise_stays_when_its_evidence_is_gone(scene: Scene, table: Pat
 
 
 def test_process_that_was_killed_here_has_ended(scene: Scene, table: Path) -> None:
-    """As its lock shows, which says nothing about those of another host."""
+    """As its lock shows, which says nothing about those of another host, nor has a copy of a ledger one."""
     idle = {"since": "2026-05-01T15:00Z", "until": "2026-05-01T16:00Z"}
-    for host, code in (("elsewhere", ExitCode.UNREACHABLE), (socket.gethostname(), ExitCode.OK)):
-        scene.write_ledger(created=made, per_batch=5, tail=[], at_us=START, locked=True, host=host)
+    here, gone = socket.gethostname(), subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for host, pid, code in (
+        ("elsewhere", gone.pid, ExitCode.UNREACHABLE),
+        (here, os.getpid(), ExitCode.UNREACHABLE),
+        (here, "no", ExitCode.UNREACHABLE),
+        (here, gone.pid, ExitCode.OK),
+    ):
+        about: Any = {"locked": True, "host": host, "pid": pid}
+        scene.write_ledger(created=made, per_batch=5, tail=[], at_us=START, **about)
         scene.write_capture(received=lambda unit: START + unit)
         assert append(scene, table, allow_open=True, allow_empty=True, **idle) == code
     assert rows(table)[-1]["sentence"] == (
         "The promise holds, but nothing was sent. 1 producer ended without close: what waited there is in no "
         "ledger."
     )
+    limits = {"allow_empty": True, "max_latency": "p50=1s"}  # of no event
+    assert append(scene, table, **limits, **idle) == ExitCode.OK
     assert append(scene, table, **idle) == ExitCode.UNREACHABLE  # no event
     kinds = [json.loads(line)["t"] for line in (scene.ledger / f"{P}-0001.ledger").read_text().splitlines()]
     assert kinds.count("ended") == 1
 
 
-def test_file_that_is_none_of_a_table(scene: Scene, table: Path) -> None:
+@pytest.mark.parametrize("name", ["2026-05-01T12", "2026-05-01T11", "0-mine"])
+@pytest.mark.parametrize("content", [{"hour": [1]}, {"hour": [], "until": [], "exit_code": []}, {}])
+def test_damaged_files_of_the_table_stop_nothing(scene: Scene, table: Path, name: str, content: Any) -> None:
     write(scene)
     table.mkdir()
-    (table / "2026-05-01T12.parquet").write_bytes(b"no")
-    with pytest.raises(LedgerError, match="it is no file of such a table"):
-        append(scene, table)
+    file = table / f"{name}.parquet"
+    parquet.write_table(pa.table(content), file) if content else file.write_bytes(b"no")
+    before = file.read_bytes()
+    assert append(scene, table) == ExitCode.OK
+    assert (file.read_bytes() == before) == (name != "2026-05-01T12")
 
 
 def test_open_ledger_and_hour_without_events(scene: Scene, table: Path) -> None:
