@@ -42,7 +42,7 @@ cdef class CompiledPump:
     cdef uint64_t batch_bytes
     cdef double linger
     cdef double progress_timeout
-    cdef double report_every, report_after
+    cdef double report_every
     cdef size_t coalesce     # bytes of windows for one write, where each is expensive; 0: each is one
     cdef int gather_ms       # milliseconds for answers to gather; 0: none
     cdef double linger_end

@@ -40,7 +40,7 @@ cdef class CompiledPump:
         batch_bytes: of it.
         linger: seconds between two looks at the queue while events flow.
         progress_timeout: seconds without an acknowledgement that settles something; then it is stalled.
-        report_every: seconds between two reports to the engine, while the GIL is had soon.
+        report_every: seconds between two reports to the engine.
     """
 
     failure: OSError | None
@@ -84,7 +84,7 @@ cdef class CompiledPump:
         self.batch_bytes = batch_bytes
         self.linger = linger
         self.progress_timeout = progress_timeout
-        self.report_every = self.report_after = report_every
+        self.report_every = report_every
         self.why = ""
         self.found = []
         self.inbox = <uint8_t *> malloc(RECEIVE)
@@ -310,7 +310,7 @@ cdef class CompiledPump:
         if common != NO_END and common != END_REPORT:
             return common
         if (common == END_REPORT or self.has_events
-                or f.report.n and (f.prompt or now - self.last_report >= self.report_after)):
+                or f.report.n and (f.prompt or now - self.last_report >= self.report_every)):
             self.last_report = now
             return END_REPORT
         deadline = self.codec.deadline(self.codec.self)
@@ -341,7 +341,7 @@ cdef class CompiledPump:
         cdef uint32_t events = 0
         cdef uint64_t size = 0
         if f.report.n:
-            limit[0] = min(limit[0], self.last_report + self.report_after)
+            limit[0] = min(limit[0], self.last_report + self.report_every)
         if deadline > 0:
             limit[0] = min(limit[0], max(deadline, self.patience))
         if f.inflight:

@@ -3,7 +3,6 @@
 # A sender that takes the GIL once for each window waits 5 to 10 ms each time while other Python threads are
 # busy, and then cannot keep up. So the loop returns to Python only when there is something to report and the
 # last report is 100 ms old, when the flush target is reached, when a connection is over, or at its deadline.
-# Reports are rarer while the wait for the GIL is long: else the queue of a busy program is full meanwhile.
 #
 # Several pumps take from one queue, batch by batch: the next one goes where the fewest bytes are in flight,
 # and among equals to the connection whose last batch is the oldest. A server that is slow gets less.
@@ -11,8 +10,6 @@
 cdef enum:
     MOST = 64                # pumps
     STOPPED_S = 1            # seconds for which this process did not run although it could have
-    GIL_SHARE = 10           # reports are as many times further apart as the wait for the GIL is long
-    REPORT_S = 1             # seconds between two reports, at most, if that is why
 
 cdef struct lc_group_member:
     void *pump
@@ -108,7 +105,6 @@ cdef class PumpGroup:
         cdef CompiledPump pump
         cdef int i
         cdef list found = []
-        cdef double waited
         if len(links) != self.n:
             raise ValueError("links: one for each pump")
         if self.n == 0:
@@ -123,11 +119,8 @@ cdef class PumpGroup:
                 pump._use_link(links[i])
         with nogil:
             self._run(until, idle)
-            waited = lc_monotonic()
-        waited = min(GIL_SHARE * (lc_monotonic() - waited), REPORT_S)
         for i in range(self.n):
             pump = self.pumps[i]
-            pump.report_after = max(pump.report_every, waited)
             end = self.members[i].end if self.members[i].end != NO_END else END_REPORT
             found.append(ENDS[pump._finish(end)] if self.members[i].used else "report")
         return found
