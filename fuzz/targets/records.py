@@ -253,7 +253,7 @@ class Program:
             case 6:
                 for each in self.held:
                     if isinstance(each, list):
-                        each += [self.value(6)] * 20
+                        each += [self.value(6)] * 5
                     else:
                         each.update({str(i): "new" * 9 for i in range(20)})
             case 7:
