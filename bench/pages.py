@@ -197,9 +197,13 @@ def _newest(folder: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
+def _is_of(row: Row, newest: Sequence[str]) -> bool:
+    return [kind(row.facts["cpu"]), row.facts["commit"]] == list(newest)
+
+
 def _chosen(found: list[Claimed], newest: Sequence[str]) -> Claimed:
     """Return the claim to quote: that of the newest complete set, or else the one farthest from its bound."""
-    of_set = [one for one in found if [kind(one.row.facts["cpu"]), one.row.facts["commit"]] == list(newest)]
+    of_set = [one for one in found if _is_of(one.row, newest)]
     return min(of_set or found, key=lambda one: worst_first(one.row, one.verdict))
 
 
@@ -244,7 +248,7 @@ def claims(rows: Sequence[Row], newest: Sequence[str] = ()) -> str:
         letter, who, v = quoted.letter, quoted.who, quoted.verdict
         contenders, equal = len({x.who for x in figures}), len({x.verdict.value for x in figures}) == 1
         where = [f"{contenders} contenders" if equal else f"{who}, the worst of {contenders}"]
-        of_set = [kind(quoted.row.facts["cpu"]), quoted.row.facts["commit"]] == list(newest)
+        of_set = _is_of(quoted.row, newest)
         others = others or not of_set
         where = (where if contenders > 1 else []) + ([letter] if len(rows) > 1 and not of_set else [])
         if newest and len({x.letter for x in figures}) > 1 and (spread := _range(figures)):

@@ -96,15 +96,17 @@ cdef tuple _take_error(dict event):
     """Return an event dict of structlog without its exception, and that as arguments of `_write_error`."""
     cdef dict rest = dict(event)
     cdef object exc_info = rest.pop("exc_info", None)
-    cdef list found
+    cdef object trace, stack
     if type(exc_info) is bool or type(exc_info) is int:
         exc_info = sys.exc_info()[1] if exc_info else None
     elif exc_info is not None and not isinstance(exc_info, (BaseException, tuple)):
         rest["exc_info"] = exc_info
         exc_info = None
-    found = [exc_info, *[rest.pop(name) if isinstance(rest.get(name), str) else None
-                         for name in ("exception", "stack")]]
-    return rest, None if found == [None, None, None] else tuple(found)
+    trace, stack = [rest.pop(name) if isinstance(rest.get(name), str) else None
+                    for name in ("exception", "stack")]
+    if exc_info is None and trace is None and stack is None:
+        return rest, None
+    return rest, (exc_info, trace, stack)
 
 
 cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):

@@ -170,6 +170,9 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
             collectors.append(_consumer(url, {**options, **own}))
             continue
         given = parse_url(url, listen=True)
+        if given.scheme not in SCHEMES:
+            protocols = sorted({row.protocol for row in SCHEMES.values()})
+            raise ConfigError(f"scheme: {given.scheme} has no collector: {', '.join(protocols)}")
         if wrong := given.given.keys() - _TLS:
             raise ConfigError(f"{min(wrong)}: not an option of a collector's URL")
         if given.path:
@@ -183,9 +186,6 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
         shared = {**options, "count_duplicates": True, **own}
         if given.tls:
             shared["tls"] = _tls(given)
-        if given.scheme not in SCHEMES:
-            protocols = sorted({row.protocol for row in SCHEMES.values()})
-            raise ConfigError(f"scheme: {given.scheme} has no collector: {', '.join(protocols)}")
         make = import_module(f"logclient.testing.{given.protocol}").Collector
         for host, port in given.endpoints:
             if given.protocol != "logjam":

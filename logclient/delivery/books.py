@@ -85,6 +85,11 @@ class Books:
         looks = looks or bool(events and (self.keeps_lost or self.dates_events))
         return TURN if looks or self.submissions.callbacks.waiting else IDLE
 
+    @property
+    def hint(self) -> str:
+        """What a report of lost events ends with."""
+        return "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
+
     def open(self) -> bool:
         """Open the ledger unless it is open or has stopped; return False if there is no descriptor for it.
 
@@ -154,8 +159,7 @@ class Books:
         when = "in all" if at_end else "so far"
         what = error_log.counted(dropped, "event")
         places = " and the ".join(NO_ROOM[reason] for reason in full)
-        hint = "" if self.keeps_lost else "; fallback=FILE, or stderr, would keep them"
-        text = f"{self.diagnostics.url}: {what} dropped {when}: no room in the {places}{hint}"
+        text = f"{self.diagnostics.url}: {what} dropped {when}: no room in the {places}{self.hint}"
         if at_end:
             lifecycle.report_given_up(log, dropped - self._dropped, text, "dropped")
             self._dropped = dropped

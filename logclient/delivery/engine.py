@@ -257,8 +257,8 @@ class Engine:
         self.given_up += events
         if events and self.ending.exit_by == FOREVER:
             what = error_log.counted(events, "event")
-            hint = "" if self.books.keeps_lost else "; fallback=FILE, or stderr, would keep them"
-            text = self.diagnostics.note(f"{what} given up: the client ended before delivery{hint}")
+            words = f"{what} given up: the client ended before delivery{self.books.hint}"
+            text = self.diagnostics.note(words)
             lifecycle.report_given_up(self.diagnostics.log, events, text)
 
     def settle_stuck(self) -> int:

@@ -409,7 +409,9 @@ def find_files(
 
 
 def list_names(place: str, what: str) -> list[str]:
-    """Return the names of the objects directly behind a URL; none where there is nothing."""
+    """Return the names directly in a folder, or of the objects behind a URL; none where no object is."""
+    if not is_url(place):
+        return os.listdir(place)
     return [info.base_name for info in _infos(place, what) if info.is_file]
 
 

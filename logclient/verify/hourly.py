@@ -89,17 +89,16 @@ def append(
     else:
         with output.errors_named(place, "append"):
             os.makedirs(place, mode=0o700, exist_ok=True)
-    remote = storage.is_url(place)
     with output.errors_named(place, "append"):
-        listed = storage.list_names(place, "append") if remote else os.listdir(place)
+        listed = storage.list_names(place, "append")
     kept = {name for name in listed if _HOUR.fullmatch(name)}
     before = next(filter(None, (_kept(place, name) for name in sorted(kept))), None)
     if before is not None and before.length != step:
         minutes = before.length / _MINUTE_US
         raise ConfigError(f"every: the table has intervals of {minutes:g} minutes: use another folder")
-    for folder_ in storage.expand(ledger, "ledger"):
-        if not storage.is_url(folder_):
-            push.note_ends(folder_, socket.gethostname())
+    for one in storage.expand(ledger, "ledger"):
+        if not storage.is_url(one):
+            push.note_ends(one, socket.gethostname())
     if hasattr(options.get("arrived"), "read_next_batch"):
         from logclient.verify import tables
 

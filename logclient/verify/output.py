@@ -64,8 +64,7 @@ def _clear(folder: str) -> None:
 def violation_files(folder: str) -> list[str]:
     """Return the names of the Parquet files of a verdict."""
     faults = storage.join(folder, "violations")
-    found = storage.list_names(faults, "out") if storage.is_url(folder) else os.listdir(faults)
-    return sorted(name for name in found if name.endswith(".parquet"))
+    return sorted(name for name in storage.list_names(faults, "out") if name.endswith(".parquet"))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -127,7 +126,7 @@ def _intervals(place: str) -> list[Interval]:
     """Read a table. Older intervals than the page shows keep no services, for there may be many."""
     remote = storage.is_url(place)
     with output.errors_named(place, "report"):
-        listed = storage.list_names(place, "report") if remote else os.listdir(place)
+        listed = storage.list_names(place, "report")
     names = sorted(x for x in listed if x.endswith(".parquet") and x[0] not in "._")
     if not names:
         raise LedgerError(f"report: {place} has no Parquet files: give the table of verify --append")
