@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from base64 import b64decode
 from typing import Any
 
 from logclient.cli.exits import Stopped, TerminationSignals, check_input
@@ -43,9 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=rate, metavar="N/s", help="send at most N events a second")
     add(
         "--format",
-        choices=("text", "ndjson"),
+        choices=("text", "ndjson", "fallback"),
         default="text",
-        help="text: each line is a message (default); ndjson: each line is a JSON object",
+        help="text: each line is a message (default); ndjson: each line is a JSON object; fallback: each "
+        "line was written by the option fallback",
     )
     add(
         "--timeout",
@@ -227,13 +229,15 @@ class _FileSender:
     def _read_file(self, name: str) -> None:
         self.reading = name
         path = None if name == STDIN else os.path.abspath(name)
-        ndjson, rate = self.arguments.format == "ndjson", self.arguments.rate
+        text, rate = self.arguments.format == "text", self.arguments.rate
+        # In a string, a byte can take six characters; ids and a reason stand before it.
+        longest = self.longest if self.arguments.format != "fallback" else 6 * self.longest + 1024
         with LogFile(name) as file:
             self.file = file if self.total else None
-            for number, raw in file.lines(self.longest):
+            for number, raw in file.lines(longest):
                 if self.stop.is_set():
                     return
-                event = self._json_event(name, number, raw) if ndjson else self._text_event(raw, path)
+                event = self._text_event(raw, path) if text else self._json_event(name, number, raw, longest)
                 if event is None:
                     continue
                 if rate is not None:
@@ -267,21 +271,24 @@ class _FileSender:
             self.replaced += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
             return text
 
-    def _json_event(self, name: str, number: int, raw: bytes) -> bytes | None:
+    def _json_event(self, name: str, number: int, raw: bytes, longest: int) -> bytes | None:
         if not raw.strip():
             self.blank += 1
             return None
-        if len(raw) == self.longest:
-            why = f"longer than {self.longest - 1} bytes"
+        if len(raw) == longest:
+            why = f"longer than {longest - 1} bytes"
         else:
             text = self._decode(raw)
             why = "not a JSON object"
             try:
-                # int() refuses NaN and Infinity, which Python accepts and JSON does not have, and
-                # overflows for 1e999, which float() makes infinite.
-                event = json.loads(text, parse_constant=int, parse_float=lambda digits: int(float(digits)))
+                # int() refuses NaN and Infinity, which Python accepts and JSON does not have.
+                event = json.loads(text, parse_constant=int, parse_float=_finite)
                 if isinstance(event, dict):
-                    return text.strip().encode()
+                    if self.arguments.format == "ndjson":
+                        return text.strip().encode()
+                    why = "no event, only what became of it"
+                    if (lost := _lost_event(event)) is not None:
+                        return lost
             except OverflowError:
                 why = "a number is too large"
             except (ValueError, RecursionError):
@@ -315,3 +322,18 @@ class _FileSender:
         more |= {"bytes replaced": self.replaced, "lines refused": self.refused}
         parts += [f"{word} {number}" for word, number in more.items() if number]
         print(f"sent {self.sent} in {seconds:.1f}s: {', '.join(parts)}")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    int(number)  # it overflows for 1e999, of which float() makes infinity
+    return number
+
+
+def _lost_event(line: dict[str, Any]) -> bytes | None:
+    """Return the event that a line of a fallback keeps; see `delivery.fallback`."""
+    if "event" in line:
+        return json.dumps(line["event"], separators=(",", ":")).encode()
+    if isinstance(text := line.get("text"), str):
+        return text.encode()
+    return b64decode(line["base64"], validate=True) if isinstance(line.get("base64"), str) else None

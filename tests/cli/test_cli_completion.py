@@ -31,7 +31,7 @@ LINES = {
     "send ": URLS,
     "send logj": "logjam:// logjam+push://",
     "send --for": "--format",
-    "send --format ": "text ndjson",
+    "send --format ": "text ndjson fallback",
     "send --format n": "ndjson",
     "send --ledger ": "folder/",
     "send --rate ": "",

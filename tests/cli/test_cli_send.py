@@ -22,8 +22,9 @@ from typing import IO, Any
 
 import pytest
 
-from logclient import cli
+from logclient import cli, connect
 from logclient.cli.progress import ProgressLine, RateEstimate
+from logclient.errors import EncodeError
 from logclient.testing.lumberjack import Collector
 from tests.support import need
 from tests.support.patience import PATIENCE
@@ -379,6 +380,39 @@ class TestNdjson:
         assert cli.main(["send", f"{server.url}?max_event_bytes=1k", str(file), "--format", "ndjson"]) == 1
         assert "a.ndjson:1: longer than 1024 bytes" in capsys.readouterr().err
         assert messages(server, 1) == ["after"]
+
+
+class TestFallback:
+    def test_what_a_client_lost_is_sent_as_it_was(
+        self, server: Collector, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "lost.jsonl"
+        lost = {"message": "☃", "big": 2**60 + 1, "share": 1e-7, "deep": [{"a": None}]}
+        with connect(f"{dead_url}&fallback={file}&max_event_bytes=1k") as client:
+            client.send(lost)
+            with pytest.raises(EncodeError):
+                client.send({"message": "x" * 2000})
+            client.close(timeout=0)
+        capsys.readouterr()
+        assert cli.main(["send", server.url, str(file), "--format", "fallback", "--json"]) == 1
+        out, err = capsys.readouterr()
+        assert json.loads(out)["acked"] == json.loads(out)["refused"] == 1
+        assert "no event, only what became of it" in err
+        (event,) = server.events(1)
+        assert {name: event[name] for name in lost} == lost
+
+    def test_texts_and_bytes_are_sent_as_they_were(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lines = [{"text": f'{{"a":{" " * 900}1}}'}, {"base64": "eyJhIjoyfQ=="}]
+        lines += [{"text": "\ud800"}, {"base64": "!"}, {"id": "00"}]
+        file = tmp_path / "lost.jsonl"
+        file.write_text("".join(json.dumps({"status": "failed"} | line) + "\n" for line in lines))
+        url = f"{server.url}?max_event_bytes=1k"
+        assert cli.main(["send", url, str(file), "--format", "fallback", "--json"]) == 1
+        result = json.loads(capsys.readouterr().out)
+        assert (result["sent"], result["refused"]) == (2, 3)
+        assert [event["a"] for event in server.events(2)] == [1, 2]
 
 
 class TestFailures:
