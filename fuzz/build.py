@@ -46,6 +46,8 @@ CHANGES = [
     ("_ext/codec.pxd", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
     ("_ext/plog/reassembler.pyx", "PLACES = 1 << 16 ", "PLACES = 4 "),
     ("_ext/record/json_encode.pyx", "    STACK = 8192 ", "    STACK = 64 "),
+    # Longer documents are not ordinary ones: none would be.
+    ("_ext/record/line_encoder.pyx", "max_event_bytes, <size_t> STACK)", "max_event_bytes, <size_t> 8192)"),
     (
         "_ext/record/json_encode.pyx",
         "cdef size_t want = 2 * <size_t> (doc.end - doc.base)\n",

@@ -36,6 +36,7 @@ from logclient.logjam import Agent
 from logclient.records import context
 from logclient.records.formats import form
 from logclient.records.logger import Logger
+from logclient.records.times import corrected
 from tests.oracle import ecs
 
 EXTENSIONS = ("record",)
@@ -61,7 +62,7 @@ ATTRIBUTES = (
     "event.id", "log.level", "log.flags", "message", "\udc00", "other",
     "_id", "id", "labels", "labels.user", "event.id.x", "@metadata.x", "otelTraceID", "otelSpanID",
     "otelServiceName", "event.dataset", "service.name", "password", "service.node.name", "service.node.role",
-    "event.action",
+    "event.action", "_logger", "exception", "stack", "@timestamp",
 )  # fmt: skip
 
 NONE, TRUE, FALSE, BYTE, HUGE, FLOAT, ASCII, WIDE, LONG, BYTES, LIST, TUPLE, DICT, SET = range(14)
@@ -75,7 +76,7 @@ NESTED, REDACTED, DATED, FIELDS, BOUND, SPANNED = 1, 2, 4, 8, 16, 32  # of the s
 LEVELLED, SAMPLED = 64, 128
 JSON = 64  # of the sixth, with HANDLER
 RENAMED, PREFIXED = 8, 16  # of the fifth, above the number of values
-LOGGED = 1  # of the two bits of SENT, with HANDLER: a call of a logger
+LOGGED, BESIDE = 1, 2  # of the two bits of SENT, with HANDLER: a call of a logger; one that another may ship
 
 DICTIONARY = [
     b"%s %d", b"%r", b"%%", b"%.2f", b"%(a)s", b'"', b"\\", b"\x00", b"\xff\xff", bytes([ATTACKER, 0]),
@@ -532,6 +533,23 @@ def seeds() -> Iterator[bytes]:
         if n % 4 == 0:
             shaped = program[2] % 32 + 32 * (4 + n // 4 % 4)
             yield bytes([program[0], program[1] | ROOMY, shaped, *program[3:5], NESTED]) + program[5:]
+        if n % 6 == 0:
+            beside = program[1] & ~SENT | BESIDE | ROOMY
+            yield bytes([program[0] | RECORD | HANDLER, beside]) + program[2:5] + b"\0" + program[5:]
+    for name in (6, 41, 42, 10, 16):  # in a dict of structlog
+        for value in (bytes([TRUE]), bytes([ERROR, 1]), bytes([ERROR, 4]), b"\x06\x02ab", bytes([BYTE, 21])):
+            event = bytes([DICT, 2, name]) + value + bytes([12, ASCII, 1]) + b"x"
+            yield bytes([RECORD, ROOMY, 0, 0, 2, 0, 40, NONE, 1]) + event
+            yield bytes([RECORD | HANDLER, ROOMY, 0, 0, 2, 0, 40, NONE, 1]) + event
+    for time in (b"2026-12-01T10:00:00Z", b"2026-12-01 10:00", b"1764583200", b"now"):
+        for more in (DATED, DATED | NESTED):
+            yield bytes([0, ROOMY, 0, 0, 1, more, 43, ASCII, len(time)]) + time
+    for verdict in (bytes([FALSE]), bytes([TRUE]), b"\x06\x02ab"):
+        for more in (0, SAMPLED):
+            for step in (b"\0", b"\x01", b"\x02"):
+                attack = bytes([7, 0])  # one that does nothing, then the verdict
+                program = attack + verdict + attack + step
+                yield bytes([RECORD | HANDLER | FILTER, ROOMY, 0, 0, 0, more]) + program
     for names in b"%(user)s", b"%(a)s":
         arguments = bytes([DICT, 2, 16, ASCII, 1]) + b"x" + bytes([47, ASCII, 1]) + b"y"
         yield bytes([RECORD, 0, 0, 0, 2, REDACTED, 1, ASCII, len(names)]) + names + bytes([2]) + arguments
@@ -675,6 +693,7 @@ def _further(program: Program, more: int) -> dict[str, Any]:
         "nested": bool(more & NESTED),
         "timestamp": bool(more & DATED),
         "fingerprint": bool(more & DATED),
+        "correct": corrected if more & DATED else None,
         "fields": fields if more & FIELDS else None,
         "bound": BINDINGS if more & BOUND else None,
         "spans": ActiveSpans(program) if more & SPANNED else None,
@@ -736,7 +755,7 @@ def _has_reference(program: Program, head: Head, options: dict[str, Any]) -> boo
 
 ODD = {
     "created", "exc_info", "exc_text", "stack_info", "message", "args", "levelno",
-    "otelTraceID", "otelSpanID", "otelServiceName",
+    "otelTraceID", "otelSpanID", "otelServiceName", "_logger",
 }  # fmt: skip  # not as the reference
 ATTACKS = (ValueError, RecursionError, MemoryError, AttributeError)  # the errors of attackers
 
@@ -833,6 +852,12 @@ def _handle(program: Program, record: logging.LogRecord, head: Head, options: di
         elif way & SENT == LOGGED:
             with contextlib.suppress(KeyError, *ATTACKS):  # a name that records have, and code of the program
                 logger.warning(text, *arguments, exc_info=exc_info, extra=extra)
+        elif way & SENT == BESIDE and not how & SUBCLASS:
+            record.levelno = 20  # ours: who calls this makes the record
+            logger = Logger("app")
+            if program.byte() & 1:
+                logger.addHandler(handler)
+            handler.handle_beside(logger, record)
         elif way & EMITTED:
             FastHandler.emit(handler, record)
         else:
