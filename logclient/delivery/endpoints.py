@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from logclient.config.hosts import host_port
 from logclient.delivery.backoff import Backoff, random
 from logclient.standard import time
 
@@ -58,7 +59,7 @@ class Endpoints:
     def peer(self) -> str:
         """The name of `current` in reports."""
         endpoint = self.current
-        return ":".join(map(str, endpoint)) if isinstance(endpoint, tuple) else str(endpoint)
+        return host_port(*endpoint) if isinstance(endpoint, tuple) else str(endpoint)
 
     @property
     def hopeful(self) -> bool:

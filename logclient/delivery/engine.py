@@ -96,6 +96,12 @@ class Engine:
         if self.spool is not None:
             self.spool.open(self.producer)
 
+    def start_spool(self) -> None:
+        """Have the threads of the spool, if there is one: some may be missing after a shortage."""
+        ending = self.ending
+        if self.spool is not None and ending.is_open and not ending.is_draining and not ending.forking:
+            self.spool.start()
+
     def _begin_replay(self, orphan: OrphanSpool) -> None:
         """Queue what a dead owner left, and continue its ledger."""
         from logclient.delivery.spool.replay import Replay
@@ -172,6 +178,7 @@ class Engine:
         try:
             self.turns += 1
             self.submissions.callbacks.ensure_thread()
+            self.start_spool()
             self.queue.open_wake()
             for lane in self.lanes:
                 lane.core.sample_clocks(time.monotonic())

@@ -146,9 +146,7 @@ class Sender:
     def start(self, wait: bool = False) -> bool:
         """Start the thread, unless it runs or a fork goes on; return False when none can be started."""
         started = self.role.start(self._run, wait)
-        spool = self.engine.spool
-        if spool is not None and not self.ending.forking and not self.ending.is_draining:
-            spool.start()
+        self.engine.start_spool()
         return started
 
     def _run(self) -> None:

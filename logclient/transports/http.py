@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from logclient.config.hosts import ip, is_local
+from logclient.config.hosts import host_port, ip, is_local
 from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
@@ -127,7 +127,7 @@ class Proxy:
                 "proxy=none goes without"
             )
         self.endpoint: Endpoint = (host, port or 80)
-        self.peer = f"the proxy {host}:{port or 80}"
+        self.peer = f"the proxy {host_port(*self.endpoint)}"
         self._variable = variable
         self.excludes = excludes
         self._authorization: Secret | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logclient.config.hosts import host_port
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
 from logclient.errors import ConfigError
@@ -35,10 +36,9 @@ class Tcp(Transport):
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
         """Connect to the first address of `endpoint` that answers in time."""
-        host, port = endpoint
 
         def link(connect: Connect, name: bytes, deadline: float) -> TcpLink:
-            return self.make_link(connect, name, f"{host}:{port}", attempt, deadline)
+            return self.make_link(connect, name, host_port(*endpoint), attempt, deadline)
 
         return self.connect_any(endpoint, attempt, link)
 

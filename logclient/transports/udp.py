@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from logclient._ext.queue import socket_recv, socket_send
+from logclient.config.hosts import host_port
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Transport
 from logclient.standard import os, time
@@ -103,7 +104,6 @@ class Udp(Transport):
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> UdpLink:
         """Make a socket whose peer is `endpoint`. Nothing is sent."""
-        host, port = endpoint
 
         def make(_: bytes, family: int, kind: int, number: int, address: Any) -> UdpLink:
             sock = make_socket(family, kind, number)
@@ -113,7 +113,7 @@ class Udp(Transport):
                 if sock.getsockname() == sock.getpeername():
                     # The system gave this socket the very port it connects to: no server listens there.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-                link = UdpLink(sock, f"{host}:{port}")
+                link = UdpLink(sock, host_port(*endpoint))
                 link.lookup, link.address = attempt.won, address
                 return link
             except OSError:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from logclient._ext.websocket import LINKED, ClientFrames, WebSocketPump
+from logclient.config.hosts import host_port
 from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Link, Transport
@@ -212,12 +213,11 @@ class WebSocket(Transport):
             OSError: no address answers in time, the name is unknown, or the server does not speak WebSocket.
         """
         renew([("token", self._token), *(("http_headers", value) for _, value in self._headers)], attempt)
-        host, port = endpoint
 
         def link(connect: Connect, name: bytes, deadline: float) -> WebSocketLink:
-            inner = self._carrier.make_link(connect, name, f"{host}:{port}", attempt, deadline)
+            inner = self._carrier.make_link(connect, name, host_port(*endpoint), attempt, deadline)
             try:
-                return self._open(inner, name, port, attempt, deadline)
+                return self._open(inner, name, endpoint[1], attempt, deadline)
             except BaseException:
                 inner.close()
                 raise

@@ -31,6 +31,7 @@ from functools import partial
 from typing import Any
 
 from logclient._ext.queue import socket_identity
+from logclient.config.hosts import host_port
 from logclient.config.secrets import Secret
 from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, join_frames
@@ -277,13 +278,12 @@ class Zmq(Transport):
             OSError: no address answers in time, or the peer is not a matching ZeroMQ socket.
         """
         self._renew_keys(attempt)
-        host, port = endpoint
 
         def make(*found: Any) -> ZmqLink:
             if attempt.won.sock is not None:
                 attempt.won.sock.close()
             with standard_taken():
-                return self._link(found[-1][0], port, f"{host}:{port}", attempt)
+                return self._link(found[-1][0], endpoint, attempt)
 
         return first_address(endpoint, socket.SOCK_STREAM, make, attempt, self.connect_timeout)
 
@@ -300,7 +300,8 @@ class Zmq(Transport):
         else:
             self._has_keys = True
 
-    def _link(self, address: str, port: int, peer: str, attempt: Attempt) -> ZmqLink:
+    def _link(self, address: str, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
+        port = endpoint[1]
         monitor: Any = None
         link = None
         try:
@@ -312,9 +313,9 @@ class Zmq(Transport):
             # A name of its own: the one that pyzmq would choose may still belong to the last connection.
             self._monitors += 1
             monitor = sock.get_monitor_socket(_EVENTS, f"inproc://monitor-{self._monitors}")
-            sock.connect(f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}")
+            sock.connect(f"tcp://{host_port(address, port)}")
             tcp = self._wait_for_handshake(monitor, attempt)
-            link = ZmqLink(sock, monitor, peer, self.close)
+            link = ZmqLink(sock, monitor, host_port(*endpoint), self.close)
             link.file = _file_of(tcp if bytes_received(tcp) else -1, address, port)
             link.drains_on_close = self.drains_on_close
             link.tls = "CURVE" if self.curve else ""

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import threads
 from logclient.delivery.spool import owner, owner_files, replay
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE, wait_until
@@ -333,10 +335,30 @@ def test_a_disk_that_fills_up_drops_and_counts(
         assert (counts.ok, counts.dropped) == (stats.queued + stats.inflight, stats.dropped["spool_full"])
 
 
+def test_a_log_whose_thread_cannot_be_started_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == threads.SPOOL and len(refused) < 9:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Scene(tmp_path, spool_sync="interval") as scene, scene.client(NOBODY, backoff_max=0.1) as client:
+        assert client.submit({"message": "first"}).stored(PATIENCE)
+        assert len(refused) == 9
+        client.close(0.0)
+
+
 def test_a_log_without_room_ends_and_delivery_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Scene(tmp_path, spool_bytes="16MiB", spool_sync="interval") as scene:
+    told: list[str] = []
+    with Scene(tmp_path, spool_bytes="16MiB", spool_sync="interval", on_error=told.append) as scene:
         scene.collector.__exit__(None, None, None)  # it keeps its port
         # Two segments, and less than a MiB for the log.
         with mounted(scene.spool, "size=9m"), scene.client(backoff_max=0.1) as client:
@@ -344,11 +366,13 @@ def test_a_log_without_room_ends_and_delivery_goes_on(
             for _ in range(5000):
                 client.send({"message": "m" * 600})
             assert not client.submit({"message": "last"}).stored(PATIENCE)
+            assert client.flush(2.5) > 0  # which looks for the threads once a second
             assert client.stats().spooled == 5002
             scene.collector.__enter__()
             assert client.flush(PATIENCE) == 0
             assert client.stats().acked == 5002
         assert len(_said(capfd, "the spool's log ended")) == 1
+        assert sum("the spool's log ended" in text for text in told) == 1
         counts = scene.verdict()
         assert (counts.ok, counts.lost, counts.unknown) == (5002, 0, 0)
 

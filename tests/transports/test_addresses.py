@@ -72,6 +72,14 @@ class TestAddresses:
             link = assert_returns(lambda: transports.tcp(NEVER).connect(("two.addresses", 1), again))
             link.close()
 
+    def test_an_ipv6_address_is_named_with_its_brackets(self) -> None:
+        for url in ("lumberjack://[::1]:1", "logux://[::1]:1", "lumberjack://[::1]:1,[::1]:2"):
+            with logclient.connect(url, backoff_max=0.01) as client:
+                client.send({"type": "a"})
+                wait_until(lambda: client.stats().last_error, "an attempt has failed")
+                assert f"{url}: cannot connect to [::1]:" in client.stats().last_error
+                client.close(0.0)
+
     def test_an_address_that_fails_is_followed_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("logclient.transports.addresses.STAGGER", NEVER)
         with socket.create_server(("127.0.0.1", 0)) as good, socket.socket() as bound:

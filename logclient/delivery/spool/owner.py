@@ -73,6 +73,7 @@ class Spool:
         self._producer = b""
         self._boot = b""
         self._log: Log | None = None
+        self._log_ended = False  # by an error, which was reported
         self._thread: threads.AnyThread | None = None
         self._log_thread: threads.AnyThread | None = None
         self._look_thread: threads.AnyThread | None = None
@@ -144,6 +145,7 @@ class Spool:
         if logs:
             size = int(config.spool_bytes * (1 - SEGMENTS_SHARE))
             self._log = Log(segments, config.spool_sync == "batch", size)
+            self._log_ended = False
         if self._ending:
             if self._always:
                 segments.grow()
@@ -190,7 +192,7 @@ class Spool:
                 # A burst would use up the segments before a thread that is new gets the GIL.
                 self._serving.wait(BEGIN)
         self._start_looking()
-        if self._log is not None:
+        if self._log is not None and not self._log_ended:
             self._log_thread = _started(self._log_thread, self._write_log)
 
     def _start_looking(self) -> None:
@@ -203,6 +205,7 @@ class Spool:
             while log is not None and not self._is_over:
                 log.serve(1.0, SYNC_EVERY)
         except OSError as error:
+            self._log_ended = True
             self._warn_of_log(error)
 
     def _grow(self) -> None:
