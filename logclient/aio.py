@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logclient.client import Client, Event, Level, check_source, open_client
+from logclient.client import INFO, Client, Event, Level, check_source, open_client
 from logclient.config.parsing import parse
 from logclient.delivery import memory
 from logclient.delivery.outcomes import Delivery, Outcome
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Actions", "AsyncClient"]
 
-INFO = 20
 CHECK = 1.0
 """Seconds between two checks, while an outcome is awaited, whether there is a sender."""
 

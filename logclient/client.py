@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient._ext.constants import K_RAW
-from logclient._ext.record import (
-    Encoder,
-    FastClient,
-    LineEncoder,
-    bytes_refused,
-)
+from logclient._ext.record import Encoder, FastClient, LineEncoder, bytes_refused
 from logclient._ext.record import level_index as level_index
 from logclient.config import registry
 from logclient.config.common import Config
@@ -36,7 +31,7 @@ from logclient.delivery.producer import INFO_LEVEL, Producer
 from logclient.delivery.sender import Sender
 from logclient.delivery.setup import Setup
 from logclient.delivery.stats import Stats
-from logclient.errors import ConfigError, EncodeError, QueueFull, described
+from logclient.errors import ConfigError, EncodeError, QueueFull
 from logclient.files import open_to_all, private_directory
 from logclient.records import context, spans
 
@@ -170,7 +165,7 @@ class Client(FastClient):
             draft = Encoder(**common, **{**options, "nested": False, "pairs": False})
             encoder = Encoder(queue, form=form, **options)
             self.revision = Revision(draft, encoder, steps, self.sink)
-        self.sink.bind(encoder, self.revision)
+        self.sink.encoder, self.sink.revision = encoder, self.revision
         self._bind(encoder, self.sink, revises=self.revision is not None)
         self._sample(config)
         for kind, risk in _risks(config):
@@ -499,11 +494,7 @@ class Sink(Producer):
     """What ``send`` and handlers call when an event needs more than a put. It never holds the client."""
 
     encoder: Encoder
-    revision: Revision | None
-
-    def bind(self, encoder: Encoder, revision: Revision | None) -> None:
-        """Use this encoder, and these changes before it."""
-        self.encoder, self.revision = encoder, revision
+    revision: Revision | None  # before it
 
     def put_or_raise(self, body: bytes, level: int, kind: int, code: int | None = None) -> int:
         """Put an event, or finish a put, as ``send`` does.
@@ -536,8 +527,3 @@ class Sink(Producer):
         except Exception as error:
             self.lost(error, level)
             raise
-
-    def report_step(self, error: BaseException) -> None:
-        """Report what ``before_send`` has raised."""
-        kind = f"before_send:{type(error).__name__}"
-        self.log.warn_limited(kind, f"before_send: {described(error)}; the event failed")

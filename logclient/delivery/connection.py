@@ -49,8 +49,8 @@ class LaneAttempt(Attempt):
         self._queue = queue
         self._poke = poke
         self.thread: threads.AnyThread | None = None  # of its own
-        self._link: Link | None = None
-        self._error: BaseException | None = None
+        self.link: Link | None = None
+        self.error: BaseException | None = None  # has prevented it
         self.done = False
 
     def start(self) -> bool:
@@ -73,13 +73,13 @@ class LaneAttempt(Attempt):
     def _run(self) -> None:
         try:
             with suppress(Elsewhere):
-                self._link = self._connect(self.endpoint, self)
-            self._link = self._link or self._connect(self.endpoint, self)
+                self.link = self._connect(self.endpoint, self)
+            self.link = self.link or self._connect(self.endpoint, self)
         except BaseException as error:
-            self._error = error
+            self.error = error
         finally:
-            if self._link is not None and self.off.is_set():
-                self._link.close()
+            if self.link is not None and self.off.is_set():
+                self.link.close()
             if self.won is not None and self.won.sock is not None:
                 self.won.sock.close()
             self.done = True
@@ -101,27 +101,15 @@ class LaneAttempt(Attempt):
             seconds = 0.0
         return super()._sleep(reading, writing, seconds)
 
-    def take(self) -> Link:
-        """Return the connection, or raise what has prevented it."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        assert self._link is not None
-        return self._link
-
     def call_off(self) -> None:
         self.off.set()
-        if self.done and self._link is not None:
-            self._link.close()
-
-    def join(self, timeout: float) -> None:
-        if self.thread is not None:
-            threads.join(self.thread, max(0.0, timeout))
+        if self.done and self.link is not None:
+            self.link.close()
 
     def abandon(self) -> None:
         """In a forked child, release the connection that the parent is making, without sending anything."""
-        if self._link is not None:
-            self._link.abandon()
+        if self.link is not None:
+            self.link.abandon()
         super().abandon()
 
 
@@ -189,15 +177,15 @@ class Connector:
             return None
         self._endpoints.use(attempt.endpoint)
         peer = self._endpoints.peer + self.way
-        try:
-            return attempt.take()
-        except CredentialError as error:
-            self._endpoints.failing = True
+        error = attempt.error
+        if error is None:
+            return attempt.link
+        if not isinstance(error, OSError) and not is_shortage(error):
+            raise error
+        self._endpoints.failing = True
+        if isinstance(error, CredentialError):
             self._endpoints.refused(peer, error)
-        except (OSError, MemoryError, RuntimeError) as error:
-            if not isinstance(error, OSError) and not is_shortage(error):
-                raise
-            self._endpoints.failing = True
+        else:
             self._endpoints.advance()
             self._endpoints.failed(f"cannot connect to {peer}: {describe_error(error)}", "connect", peer)
         return None
@@ -211,8 +199,8 @@ class Connector:
             self.attempt.call_off()
 
     def wait_parked(self, timeout: float) -> None:
-        if self.attempt is not None:
-            self.attempt.join(timeout)
+        if self.attempt is not None and self.attempt.thread is not None:
+            threads.join(self.attempt.thread, max(0.0, timeout))
 
     def abandon(self) -> None:
         if self.attempt is not None:

@@ -8,12 +8,12 @@ constructor.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from logclient._ext.constants import R_CLOSED
 from logclient._ext.pump import PumpGroup
 from logclient.delivery import error_log, lifecycle
-from logclient.delivery.ages import Ages
 from logclient.delivery.books import TURN, Books
 from logclient.delivery.contract import FOREVER, TEST_PRODUCERS
 from logclient.delivery.lanes import Lanes
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 SLICE = 0.05
 """Seconds of a turn in place of a thread, in which other callers may want to deliver."""
+
+MARKS = 64
+"""Notes of `Ages` within `max_age`: an event fails late by 1/64 of `max_age` at most."""
 
 
 class Engine:
@@ -266,6 +269,7 @@ class Engine:
             what = error_log.counted(events, "event")
             words = f"{what} given up: the client ended before delivery{self.books.hint}"
             text = self.diagnostics.note(words)
+            self.diagnostics.on_error(text)
             lifecycle.report_given_up(self.diagnostics.log, events, text)
 
     def settle_stuck(self) -> int:
@@ -308,6 +312,33 @@ class Engine:
             lane.abandon()
         if self.books.ledger is not None:
             self.books.ledger.close()
+
+
+class Ages:
+    """Finds events that have waited for more than `max_age` seconds, by the monotonic clock.
+
+    An event carries the wall time of its creation, which may be far off: clocks are set, and a step must
+    neither fail young events nor keep old ones. A second time stamp would cost each log call another clock
+    reading. So the sender notes now and then the last sequence and the time.
+    """
+
+    def __init__(self, max_age: float) -> None:
+        self.every = min(max(max_age / 8, 0.05), 1.0)
+        """Seconds between two calls of `look`, at most, while events wait."""
+        self._max_age = max_age
+        self._last = (float("-inf"), 0)
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def look(self, now: float, newest: int) -> int:
+        """Return the last sequence that has waited too long, 0 when there is none."""
+        last, seq = self._last
+        if newest > seq and now - last >= self._max_age / MARKS:
+            self._last = now, newest
+            self._marks.append(self._last)
+        old = 0
+        while self._marks and now - self._marks[0][0] > self._max_age:
+            old = self._marks.popleft()[1]
+        return old
 
 
 def _draw_producer(config: Config) -> bytes:

@@ -8,19 +8,20 @@ Lines never go through a logclient handler: a shipper must not ship its own log.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import sys
 from collections import OrderedDict, deque
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient.delivery import stderr
-from logclient.standard import time
+from logclient.standard import os, select, time
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from logclient._ext.queue import EventQueue
 
@@ -34,6 +35,13 @@ PEERS = 32
 """Servers whose errors have kinds of their own, in a process; those of further servers share theirs."""
 
 NAME = "logclient"
+
+TIMEOUT = 0.5
+"""Seconds in which standard error must take what is written; then it gets nothing for `PAUSE`."""
+
+PAUSE = 10.0
+
+_not_before = 0.0  # when it gets something again: a monotonic second
 
 _deferred: deque[tuple[str, int]] = deque(maxlen=KINDS)
 """Lines of our own threads, where gevent has patched the locks of handlers: a native thread that waits for
@@ -137,7 +145,7 @@ def _write(text: str, level: int) -> None:
         elif sys.stderr is not None:
             line = f"logclient: {line}\n"
             if _is_descriptor_2(sys.stderr):
-                stderr.write(line.encode(errors="backslashreplace"))
+                write_stderr(line.encode(errors="backslashreplace"))
             else:
                 with threads.without_sigpipe():
                     sys.stderr.write(line)
@@ -150,6 +158,43 @@ def _is_descriptor_2(stream: Any) -> bool:
         return bool(stream.fileno() == 2)
     except (AttributeError, OSError, ValueError):
         return False
+
+
+def write_stderr(data: bytes) -> None:
+    """Write all of it to descriptor 2, as long as somebody reads it: the sender must not wait for that.
+
+    Raises:
+        TimeoutError: nobody reads it; the rest was not written.
+        OSError: it cannot be written.
+    """
+    global _not_before
+    if sys.__stderr__ is None:  # it was closed when the process began: the number may be another file's
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    end = time.monotonic() + TIMEOUT
+    if end < _not_before:
+        raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+    rest = memoryview(data)
+    with _opened() as fd, threads.without_sigpipe():
+        while rest:
+            if not threads.wait_ready([], [fd], max(0.0, end - time.monotonic())):
+                _not_before = end + PAUSE
+                raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+            with suppress(BlockingIOError):
+                rest = rest[os.write(fd, rest[: select.PIPE_BUF]) :]  # what a pipe takes at once
+
+
+@contextmanager
+def _opened() -> Iterator[int]:
+    """Open a terminal anew, without blocking: it may take less than a pipe does at once."""
+    fd = 2
+    if os.isatty(2):
+        with suppress(OSError):  # it belongs to another user, or is outside of this container
+            fd = os.open(os.ttyname(2), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        if fd != 2:
+            os.close(fd)
 
 
 class Diagnostics:

@@ -11,7 +11,7 @@ from base64 import b64encode
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from logclient.delivery import stderr
+from logclient.delivery import error_log
 from logclient.errors import ConfigError
 from logclient.files import open_regular
 from logclient.standard import os
@@ -83,7 +83,7 @@ class Fallback:
 
     def _write(self, data: bytes) -> None:
         if self.target == "stderr":
-            stderr.write(data)
+            error_log.write_stderr(data)
         else:
             while not self._append(data):
                 pass

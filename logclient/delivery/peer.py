@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from logclient.delivery import lifecycle
+from logclient.delivery.books import Request
 from logclient.delivery.contract import Core, CoreEvent
-from logclient.delivery.requests import Request
 from logclient.errors import ConnectFailed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient._ext.constants import FILTER_BEFORE_SEND, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import REDACTED, Encoder, record_level
-from logclient.errors import QueueFull
+from logclient.errors import QueueFull, described
 from logclient.records.times import corrected
 from logclient.standard import json
 
@@ -101,7 +101,8 @@ class Revision:
         except BaseException as error:
             # It may have been there to remove secrets: the event is not sent. And nothing may leave a log
             # call, not even what a signal handler raises meanwhile.
-            self._sink.report_step(error)
+            kind = f"before_send:{type(error).__name__}"
+            self._sink.report(kind, f"before_send: {described(error)}; the event failed")
             return bytes([R_UNENCODABLE])
         return revised
 

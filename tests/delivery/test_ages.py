@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.delivery.ages import MARKS, Ages
+from logclient.delivery.engine import MARKS, Ages
 
 pytestmark = pytest.mark.unit
 

@@ -152,6 +152,19 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
     assert dropped == alone_dropped == lost
 
 
+def test_errors_of_events_and_of_their_end_are_told() -> None:
+    def broken(document: dict[str, Any]) -> None:
+        raise ValueError("oops")
+
+    told = Told()
+    client = logclient.connect(NOBODY, before_send=broken, **told.options)
+    client.send("an event")
+    client.send(b"{}")  # which no step sees
+    client.close(0.0)
+    assert told.errors[0] == "before_send: ValueError: oops; the event failed"
+    assert told.errors[-1].startswith(f"{NOBODY}: 1 event was given up: the client ended before delivery")
+
+
 def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
     """All calls are due at once."""
     told = Told()

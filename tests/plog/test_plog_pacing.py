@@ -21,8 +21,7 @@ from logclient.codec import Connection
 from logclient.plog.core import Plog
 from logclient.plog.messages import command, parse_stat
 from logclient.plog.pacing import FIRST, ByQueue, ByStat, Sent, slow_start
-from logclient.transports.udp import UdpLink
-from logclient.transports.udp_queue import ReceiverQueue
+from logclient.transports.udp import ReceiverQueue, UdpLink
 from tests.oracle import plog as oracle
 from tests.plog.stat import stat_of
 from tests.support.configs import config_for
