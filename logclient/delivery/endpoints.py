@@ -89,7 +89,7 @@ class Endpoints:
         return [self._endpoints[index] for index in found if index not in waits]
 
     def use(self, endpoint: Any) -> None:
-        if endpoint in self._endpoints:
+        if endpoint != self.current:  # which may be there twice
             self._index = self._endpoints.index(endpoint)
 
     def advance(self) -> None:

@@ -19,6 +19,7 @@ from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
 from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError
+from logclient.testing.lumberjack import Collector
 from logclient.transports import udp
 from logclient.transports.addresses import Lookup
 from tests.cores.rig import Rig, Setup
@@ -178,11 +179,25 @@ class TestEndpoints:
         assert endpoints.others(0.0) == ["b", "c"]
         endpoints.use("b")
         assert endpoints.current == "b" and endpoints.others(0.0) == ["c", "a"]
-        endpoints.use("elsewhere")
-        assert endpoints.current == "b"
         endpoints.refused("c", CredentialError("no"))  # counts for the current one
         assert endpoints.current == "c" and endpoints.others(0.0) == ["a"]
         rig.finish()
+
+    def test_a_server_that_is_named_twice_hides_no_other(self) -> None:
+        with socket.socket() as bound, Collector() as server:
+            bound.bind(("127.0.0.1", 0))
+            dead = f"127.0.0.1:{bound.getsockname()[1]}"
+            url, told = f"lumberjack://{dead},{dead},127.0.0.1:{server.port}", list[str]()
+            client = logclient.connect(url, backoff_max=0.01, timeout=PATIENCE, on_error=told.append)
+            client.send("first")
+            assert client.flush() == 0
+            server.__exit__(None, None, None)  # it keeps its port
+            client.send("second")
+            missed = f"{url}: cannot connect to 127.0.0.1:{server.port}: connection refused"
+            wait_until(lambda: missed in told, "the server is missed")
+            server.__enter__()
+            assert client.flush() == 0
+            client.close(0.0)
 
 
 class TwoServers(MemoryTransport):
