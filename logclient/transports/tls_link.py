@@ -58,12 +58,19 @@ def read_certificate(sock: Any) -> dict[str, Any]:
         pairs = found.get("subjectAltName", ())
         subject, issuer, end = _name(found["subject"]), _name(found["issuer"]), found["notAfter"]
     names = [
-        str(ipaddress.ip_address(name.strip())) if kind == "IP Address" else name
+        _address(name) if kind == "IP Address" else name
         for kind, name in pairs
         if kind in ("DNS", "IP Address", "URI", "email")
     ]
     not_after = ssl.cert_time_to_seconds(end)
     return {"subject": subject, "issuer": issuer, "names": names, "not_after": not_after}
+
+
+def _address(name: str) -> str:
+    try:
+        return str(ipaddress.ip_address(name.strip()))
+    except ValueError:  # OpenSSL writes that it is not valid
+        return name
 
 
 def _name(parts: tuple[tuple[tuple[str, str], ...], ...]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import shutil
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -363,6 +365,26 @@ class TestHandshake:
         assert found["not_after"] == shown.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ")
         left = shown.not_valid_after_utc.timestamp() - time.time()
         assert found["days_left"] == int(left // 86400)
+
+    def test_an_address_in_a_certificate_may_make_no_sense(self, tmp_path: Path) -> None:
+        if shutil.which("openssl") is None:
+            pytest.skip("there is no openssl command")
+        command = (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN=odd -keyout key -out cert -addext"
+        )
+        names = "30:0d:87:04:7f:00:00:01:87:05:01:02:03:04:05"  # 127.0.0.1, and an address of five bytes
+        subprocess.run([*command.split(), f"subjectAltName=DER:{names}"], cwd=tmp_path, check=True)
+        tls = server_context(str(tmp_path / "cert"), str(tmp_path / "key"))
+
+        def shake(sock: socket.socket) -> None:
+            with tls.wrap_socket(sock, server_side=True) as far:
+                far.recv(1)
+
+        with serving(shake) as port:
+            link = transports.tls(PATIENCE, ca=str(tmp_path / "cert")).connect((HOST, port), Attempt())
+            first, odd = link.facts()["names"]
+            link.close()
+        assert first == HOST and "invalid" in odd
 
     def test_names_of_a_wrong_certificate_are_listed(self, ours: Authority) -> None:
         names = [f"{letter}.example" for letter in "abcdefg"]
