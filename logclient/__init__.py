@@ -19,29 +19,26 @@ if TYPE_CHECKING:
     from logclient import logux as logux
     from logclient import lumberjack as lumberjack
     from logclient import plog as plog
-    from logclient.aio import AsyncClient as AsyncClient
-    from logclient.client import Client as Client
-    from logclient.client import connect as connect
-    from logclient.client import flush_on_sigterm as flush_on_sigterm
-    from logclient.config.options import Options as Options
-    from logclient.delivery.memory import limit_memory as limit_memory
-    from logclient.delivery.memory import memory_used as memory_used
-    from logclient.delivery.outcomes import Delivery as Delivery
-    from logclient.delivery.watching import Settlement as Settlement
-    from logclient.errors import ConfigError as ConfigError
-    from logclient.errors import ConnectFailed as ConnectFailed
-    from logclient.errors import EncodeError as EncodeError
-    from logclient.errors import LedgerError as LedgerError
-    from logclient.errors import LogclientError as LogclientError
-    from logclient.errors import MissingExtra as MissingExtra
-    from logclient.errors import ProtocolError as ProtocolError
-    from logclient.errors import QueueFull as QueueFull
-    from logclient.handler import Handler as Handler
-    from logclient.records.context import bind as bind
-    from logclient.records.context import bound as bound
-    from logclient.records.context import unbind as unbind
-    from logclient.records.logger import Logger as Logger
-    from logclient.records.uncaught import log_uncaught as log_uncaught
+    from logclient.aio import AsyncClient
+    from logclient.client import Client, connect, flush_on_sigterm
+    from logclient.config.options import Options
+    from logclient.delivery.memory import limit_memory, memory_used
+    from logclient.delivery.outcomes import Delivery
+    from logclient.delivery.watching import Settlement
+    from logclient.errors import (
+        ConfigError,
+        ConnectFailed,
+        EncodeError,
+        LedgerError,
+        LogclientError,
+        MissingExtra,
+        ProtocolError,
+        QueueFull,
+    )
+    from logclient.handler import Handler
+    from logclient.records.context import bind, bound, unbind
+    from logclient.records.logger import Logger
+    from logclient.records.uncaught import log_uncaught
 
 __version__ = "0.1.0"
 

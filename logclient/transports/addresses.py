@@ -228,11 +228,7 @@ def connect_any(endpoint: Endpoint, timeout: float, attempt: Attempt, link: Make
     """Connect to the first address of an endpoint that works, with so many seconds for each.
 
     `link` makes the result. It gets a function that connects to one address, the host's name as it was looked
-    up, and the deadline in monotonic seconds.
-
-    Raises:
-        Elsewhere: another endpoint of the attempt has answered first.
-        OSError: no address answers in time, or the name is unknown.
+    up, and the deadline in monotonic seconds. Errors are those of `first_address`.
     """
 
     def make(name: bytes, *address: Any) -> L:

@@ -48,14 +48,9 @@ class OwnSocket(_Socket):
         super().__init__(fileno=lifted(fileno))
         self.identity = socket_identity(self.fileno()) or (0, 0)
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether its descriptor is still that of the socket."""
-        return socket_identity(self.fileno()) == self.identity
-
     def close(self) -> None:
         """Close the socket, or only forget its number if that is another file's now."""
-        if not self.is_ours:
+        if socket_identity(self.fileno()) != self.identity:
             self.detach()
         super().close()
 

@@ -225,9 +225,6 @@ class Tls(Tcp):
         """Make a connection and do the handshake; see `Tcp.make_link`.
 
         With `again`, try once more when no authority for the server's certificate is found.
-
-        Raises:
-            CredentialError: a certificate is not accepted, or the server does not speak TLS.
         """
         wrap = self.prepare(attempt)
         certified = self._own[0] is not None

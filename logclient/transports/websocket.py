@@ -206,12 +206,7 @@ class WebSocket(Transport):
         return partial(WebSocketPump.over, carrier)
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:
-        """Connect to the first address of `endpoint` that answers, and do the opening handshake.
-
-        Raises:
-            CredentialError: the server or the proxy refuses our credentials.
-            OSError: no address answers in time, the name is unknown, or the server does not speak WebSocket.
-        """
+        """Connect to the first address of `endpoint` that answers, and do the opening handshake."""
         renew([("token", self._token), *(("http_headers", value) for _, value in self._headers)], attempt)
 
         def link(connect: Connect, name: bytes, deadline: float) -> WebSocketLink:

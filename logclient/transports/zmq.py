@@ -272,10 +272,6 @@ class Zmq(Transport):
         """Connect to the first address that answers, and wait for the handshake.
 
         Where there are several, connections that are closed again find it.
-
-        Raises:
-            CredentialError: the CURVE keys are not accepted.
-            OSError: no address answers in time, or the peer is not a matching ZeroMQ socket.
         """
         self._renew_keys(attempt)
 
