@@ -153,7 +153,7 @@ def _end_process(limit: Callable[[_Sender], float], hurried: bool = False) -> No
         found = senders()
         left = set()
         if hurried:
-            left = {s for s in found if s.waiter.flush_if_reachable(max(0.0, limit(s) - time.monotonic()))}
+            left = {s for s in found if s.waiter.flush(limit(s) - time.monotonic(), if_reachable=True)}
         now = time.monotonic()
 
         def deadline(sender: _Sender) -> float:
@@ -302,6 +302,8 @@ def start_next() -> None:
 
 
 def _in_child() -> None:
+    for name in ("unreported_events", "late_sigterm"):  # the parent's
+        _state.pop(name, None)
     _tell(lambda observer: observer.after_fork())
     for sender in senders():
         sender.notice_fork()

@@ -416,6 +416,26 @@ client.send({{"n": 1}})
     assert done.returncode == (-signal.SIGTERM if last else 0)
 
 
+def test_a_child_reports_nothing_of_what_its_parent_gave_up() -> None:
+    text = """
+import logclient, os, sys
+for _ in range(2):  # the second line is held back
+    client = logclient.connect("lumberjack://127.0.0.1:9")
+    client.send({"n": 1})
+    client.close(0.0)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    os._exit(0)
+print("child", file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=LIMIT_S, check=True,
+        env=clean_environment(),
+    )  # fmt: skip
+    assert "1 event was given up" in done.stderr and done.stderr.endswith("child\n")
+
+
 def test_an_observer_that_fails_keeps_nothing_from_a_forked_child() -> None:
     text = """
 import logclient, os, sys
