@@ -128,7 +128,7 @@ class Handler(FastHandler, logging.Handler):
         calls it, because then every other thread waits for a lock of ``logging``.
         """
         if not _locks_logging():
-            self.client._waiter.flush_if_reachable(self.client.config.timeout)
+            self.client._waiter.flush(self.client.config.timeout, if_reachable=True)
 
     def close(self) -> None:
         """Take no more records, and deliver the queued ones in the background.

@@ -39,10 +39,8 @@ class _Nothing:
     closed = False
     producer = "0" * 20
 
-    def flush(self, timeout: float) -> int:
+    def flush(self, timeout: float, if_reachable: bool = False) -> int:
         return 0
-
-    flush_if_reachable = flush
 
     def background(self, patience: float = 0.0) -> None:
         pass

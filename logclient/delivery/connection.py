@@ -212,17 +212,18 @@ class ConnectionRecord:
 
     Attributes:
         in_doubt: events of all connections that broke without acknowledgements; any may be missing.
+        began: when the last one did.
     """
 
     def __init__(self, in_flight: InflightBatches, pump: CompiledPump) -> None:
         self.in_doubt = 0
         self._in_flight = in_flight
         self._pump = pump
-        self._began = 0.0
+        self.began = 0.0
         self._progress = self._windows = self._handed = 0
 
     def begin(self) -> None:
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._progress = self._pump.progress
         self._windows = self._pump.windows
         self._handed = self._handed_so_far
@@ -239,7 +240,7 @@ class ConnectionRecord:
     @property
     def used(self) -> bool:
         """Whether the server has acknowledged something, or the connection has lasted."""
-        return self.acknowledged or time.monotonic() - self._began > USED
+        return self.acknowledged or time.monotonic() - self.began > USED
 
     def proven(self, keeps_connected: bool, bound: float) -> bool:
         """Return whether it counts as proven, where there are no acknowledgements.
@@ -253,7 +254,7 @@ class ConnectionRecord:
             sent = keeps_connected or self._pump.windows > self._windows
             if not sent or self._in_flight.inflight:
                 return False
-        return time.monotonic() - self._began > min(bound, PROVEN)
+        return time.monotonic() - self.began > min(bound, PROVEN)
 
     def broke(self) -> int:
         """Count the events of a connection without acknowledgements that broke, and return their number."""

@@ -53,7 +53,7 @@ class Endpoints:
 
     @property
     def current(self) -> Any:
-        return self._endpoints[self._index % len(self._endpoints)]
+        return self._endpoints[self._index]
 
     @property
     def peer(self) -> str:
@@ -73,7 +73,7 @@ class Endpoints:
 
     @property
     def at_first(self) -> bool:
-        return self._index % len(self._endpoints) == 0
+        return self._index == 0
 
     def return_to_first(self) -> float:
         """Go on to the first endpoint; return the monotonic second from which on it may be tried."""
@@ -93,19 +93,19 @@ class Endpoints:
             self._index = self._endpoints.index(endpoint)
 
     def advance(self) -> None:
-        self._index += 1
+        self._index = (self._index + 1) % len(self._endpoints)
 
     def skip_refused(self, now: float) -> None:
         for _ in self._endpoints:
-            refused = self._refused.get(self._index % len(self._endpoints))
+            refused = self._refused.get(self._index)
             if refused is None or refused.not_before <= now:
                 break
-            self._index += 1
+            self.advance()
 
     def acknowledged(self) -> None:
         """Reset all back-off of the current endpoint: it has acknowledged something."""
         self.recovered()
-        self._refused.pop(self._index % len(self._endpoints), None)
+        self._refused.pop(self._index, None)
 
     def recovered(self) -> None:
         """Reset the back-off, and report the end of a failure that was reported."""
@@ -130,14 +130,13 @@ class Endpoints:
 
     def refused(self, peer: str, error: CredentialError) -> None:
         """Report refused credentials once, and try this endpoint at the slow pace."""
-        index = self._index % len(self._endpoints)
-        refused = self._refused.get(index)
+        refused = self._refused.get(self._index)
         if refused is None:
             slow = Backoff(self._config.auth_backoff_min, self._config.auth_backoff_max, certain=0.5)
-            refused = self._refused[index] = CredentialBackoff(slow)
+            refused = self._refused[self._index] = CredentialBackoff(slow)
         delay = refused.backoff.delay()
         refused.not_before = time.monotonic() + delay
-        self._index += 1
+        self.advance()
         # With another endpoint to try, the usual pace; else until the first of them is due.
         if self.all_refused:
             self.not_before = min(one.not_before for one in self._refused.values())

@@ -121,7 +121,6 @@ class Lane:
         self._outcomes = 0  # of events in flight, that were looked at
         self._progress = 0  # the pump's, that was looked at
         self._missing = 0  # events, that were reported
-        self._began = 0.0  # when the connection did
         self._late = ""  # the last error that reports a wait, until that is over
         self._leave_at, self._progress_before = FOREVER, 0  # see `plan_end`
 
@@ -219,7 +218,6 @@ class Lane:
         self.connection.begin()
         self.path.begin(self.pump.bytes_sent)
         self._report_wait(link)  # the last error may report one on the last connection
-        self._began = time.monotonic()
         if link.mtu:
             self.core.path_mtu(link.mtu, link.headers)
         self.core.watch_receiver(link.receiver)
@@ -336,7 +334,7 @@ class Lane:
         unanswered = 0 if unacknowledged else self.in_flight.inflight
         words, error, forever = _explain_end(end, self.pump, unanswered, self.connection.acknowledged)
         if state is not None and (end == "silence" or (end == "stalled" and unacknowledged)):
-            is_new = time.monotonic() < self._began + self.path.silence + NEW
+            is_new = time.monotonic() < self.connection.began + self.path.silence + NEW
             words = state.explain(is_new)
             self.connector.segment = SMALL if state.loses_large(is_new) else self.connector.segment
         if link.hint and end in ("closed", "error") and not self.pump.progress:

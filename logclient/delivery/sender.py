@@ -399,20 +399,11 @@ class Waiter:
         sender = self._sender
         return lambda: sender.engine is not engine or engine.aim_at(target)
 
-    def flush(self, timeout: float) -> int:
-        """Wait until all events sent before this call have their outcome; return how many have not."""
-        sender = self._sender
-        sender.notice_fork()
-        if sender.ending.callers_deliver:
-            timeout = min(timeout, sender.ending.patience)
-        engine = sender.engine
-        target = engine.last
-        settled = self._settled(engine, target, timeout)
-        error_log.write_deferred()
-        return 0 if settled else self.unsettled(target)
+    def flush(self, timeout: float, if_reachable: bool = False) -> int:
+        """Wait until all events sent before this call have their outcome; return how many have not.
 
-    def flush_if_reachable(self, timeout: float) -> int:
-        """Flush, but do not wait for a server that cannot be reached."""
+        With `if_reachable`, do not wait for a server that cannot be reached.
+        """
         sender = self._sender
         sender.notice_fork()
         if sender.ending.callers_deliver:
@@ -420,11 +411,13 @@ class Waiter:
         deadline = time.monotonic() + timeout
         engine = sender.engine
         target = engine.last
-        while not self._settled(engine, target, max(0.0, min(deadline - time.monotonic(), SLICE))):
+        slice_ = SLICE if if_reachable else timeout
+        while not (settled := self._settled(engine, target, min(slice_, deadline - time.monotonic()))):
             reachable = sender.engine.lanes.may_be_reachable and not lifecycle.cannot_wait(sender.role.ident)
-            if time.monotonic() >= deadline or not reachable:
-                return self.flush(0.0)
-        return 0
+            if not (if_reachable and reachable) or time.monotonic() >= deadline:
+                break
+        error_log.write_deferred()
+        return 0 if settled else self.unsettled(target)
 
     def unsettled(self, target: int) -> int:
         """Return how many events up to this sequence have no outcome."""

@@ -38,7 +38,7 @@ from logclient.delivery.contract import FOREVER, Link, Transport, find_frames, j
 from logclient.descriptors import standard_taken
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.standard import os, time
-from logclient.threads import AnyThread, Event, make_thread, signals_blocked, wait_until
+from logclient.threads import AnyThread, Event, make_thread, signals_blocked
 from logclient.threads import join as join_thread
 from logclient.transports.addresses import KEEP_ALIVE, first_address
 from logclient.transports.tcp_link import COUNTS_RECEIVED, Endpoint, bytes_received, make_socket
@@ -438,18 +438,12 @@ def _check_resources() -> None:
         return
     pipes: list[int] = []
     go = Event()
-    idents: list[int] = []
-
-    def probe() -> None:
-        idents.append(threading.get_native_id())
-        go.wait()
-
-    threads = [make_thread(probe, "logclient-probe") for _ in range(2)]
     started: list[AnyThread] = []
     try:
         for _ in range(_PIPES):
             pipes += os.pipe()
-        for thread in threads:
+        for _ in range(2):
+            thread = make_thread(go.wait, "logclient-probe")
             thread.start()
             started.append(thread)
     except RuntimeError as error:  # no thread can be started
@@ -459,11 +453,9 @@ def _check_resources() -> None:
     finally:
         go.set()
         for thread in started:
-            join_thread(thread)
+            join_thread(thread)  # until the system does not count it any more
         for fd in pipes:
             os.close(fd)
-        # The system counts a thread a moment longer than Python does; Linux shows it.
-        wait_until(lambda: not any(os.path.exists(f"/proc/self/task/{ident}") for ident in idents), 0.5)
 
 
 def _drop(sock: zmq.Socket[bytes], monitor: Any, linger: int) -> None:

@@ -78,7 +78,7 @@ class ClientWithoutSender:
             raise self.trouble
         return 0
 
-    def flush_if_reachable(self, timeout: float) -> int:
+    def flush(self, timeout: float, if_reachable: bool = False) -> int:
         self.calls.append("flush")
         return 0
 

@@ -70,7 +70,6 @@ class Spool:
         self._opener = 0  # the thread that opens or leaves the files
         self._files: owner_files.OwnerFiles | None = None
         self._segments: Segments | None = None
-        self._producer = b""
         self._boot = b""
         self._log: Log | None = None
         self._log_ended = False  # by an error, which was reported
@@ -124,7 +123,6 @@ class Spool:
         files = owner_files.OwnerFiles(directory, producer.hex())
         files.create()
         self._files = files
-        self._producer = producer
         self._boot = owner_files.boot_id()
         logs = config.spool_sync != "none"
         most = max(2, round(config.spool_bytes * (SEGMENTS_SHARE if logs else 1.0) / SEGMENT))

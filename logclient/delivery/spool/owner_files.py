@@ -270,20 +270,16 @@ def read_orphan(files: OwnerFiles, boot: bytes, ledger: str | None) -> tuple[Orp
     outcomes: list[Outcome] = []
     record = None if ledger is None else read_record(ledger, files.producer)
     logs = _read_logs(files)
-    try:
-        # A log of an earlier boot decides alone, whatever the power cut has made of the segments.
-        if files.restored() != boot and (
-            any(head.boot != boot for head, _, _ in logs)
-            or not all(
-                head is None or (head.boot, head.device, head.inode) == (boot, found.st_dev, found.st_ino)
-                for head, found in _read_heads(files).values()
-            )
-        ):
-            outcomes, words = _restore(files, boot, logs, [] if record is None else record.settled)
-        heads = _read_heads(files)
-    finally:
-        for _, fd, _ in logs:
-            os.close(fd)
+    # A log of an earlier boot decides alone, whatever the power cut has made of the segments.
+    if files.restored() != boot and (
+        any(head.boot != boot for head, _ in logs)
+        or not all(
+            head is None or (head.boot, head.device, head.inode) == (boot, found.st_dev, found.st_ino)
+            for head, found in _read_heads(files).values()
+        )
+    ):
+        outcomes, words = _restore(files, boot, logs, [] if record is None else record.settled)
+    heads = _read_heads(files)
     whole = files.restored() != boot
     journal = Journal(outcomes, True, False)
     orphan = OrphanSpool(files, bytes.fromhex(files.producer), [], journal, whole, record)
@@ -307,11 +303,8 @@ def _read_heads(files: OwnerFiles) -> dict[int, tuple[Head | None, os.stat_resul
     found: dict[int, tuple[Head | None, os.stat_result]] = {}
     for number in files.segments():
         path = files.segment_path(number)
-        fd = open_regular(path)
-        try:
-            data, status = os.pread(fd, HEAD, 0), os.fstat(fd)
-        finally:
-            os.close(fd)
+        with os.fdopen(open_regular(path), "rb") as file:
+            data, status = file.read(HEAD), os.fstat(file.fileno())
         if not any(data[:8]):
             found[number] = None, status
             continue
@@ -326,32 +319,24 @@ def _read_heads(files: OwnerFiles) -> dict[int, tuple[Head | None, os.stat_resul
     return found
 
 
-def _read_logs(files: OwnerFiles) -> list[tuple[Head, int, int]]:
-    """Open the files of the log whose head is whole: (head, descriptor, bytes)."""
-    found: list[tuple[Head, int, int]] = []
-    try:
-        for number in files.logs():
-            path = files.log_path(number)
-            fd = open_regular(path)
+def _read_logs(files: OwnerFiles) -> list[tuple[Head, mmap.mmap]]:
+    """Map the files of the log whose head is whole."""
+    found: list[tuple[Head, mmap.mmap]] = []
+    for number in files.logs():
+        path = files.log_path(number)
+        with os.fdopen(open_regular(path), "rb") as file:
             try:
-                found.append((Head.decode(os.pread(fd, HEAD, 0), LOG_MAGIC), fd, os.fstat(fd).st_size))
+                head = Head.decode(file.read(HEAD), LOG_MAGIC)
             except NewerVersionError as error:
-                os.close(fd)
                 raise ValueError(f"{os.path.basename(path)} {error}") from None
             except ValueError:  # the machine ended before the first sync of this file
-                os.close(fd)
-            except BaseException:
-                os.close(fd)
-                raise
-    except BaseException:
-        for _, fd, _ in found:
-            os.close(fd)
-        raise
+                continue
+            found.append((head, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     return found
 
 
 def _restore(
-    files: OwnerFiles, boot: bytes, logs: list[tuple[Head, int, int]], settled: Ranges
+    files: OwnerFiles, boot: bytes, logs: list[tuple[Head, mmap.mmap]], settled: Ranges
 ) -> tuple[list[Outcome], str]:
     """Put new segments, made from the log, in place of those of an earlier boot.
 
@@ -365,9 +350,9 @@ def _restore(
         files.mark_restored(boot)
         return [], f"{len(old)} segments of an earlier boot are lost: no log confirms what they hold"
     reader = FileReader(keeps=True)
-    for head, fd, size in logs:
-        reader.read_log(mmap.mmap(fd, size, access=mmap.ACCESS_READ), head.salt)
-    size = sum(size for _, _, size in logs)
+    for head, data in logs:
+        reader.read_log(data, head.salt)
+    size = sum(len(data) for _, data in logs)
     queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
     most = 2 * size // SEGMENT + 8
     producer = bytes.fromhex(files.producer)
