@@ -22,6 +22,7 @@ from logclient.config.documents import DocumentConfig
 from logclient.config.hosts import is_local
 from logclient.config.parsing import changed, parse
 from logclient.config.secrets import Secret
+from logclient.delivery import lifecycle
 from logclient.delivery.contract import Core
 from logclient.delivery.lanes import MOST_ENDPOINTS
 from logclient.delivery.lifecycle import flush_on_sigterm
@@ -284,8 +285,11 @@ class Client(FastClient):
             self._sample(config)
             self.config = config
         if number is not None:
-            for front_end in tuple(self.front_ends):
-                front_end.setLevel(number)
+            self._set_level(number)
+
+    def _set_level(self, number: int) -> None:
+        for front_end in lifecycle.members(self.front_ends):
+            front_end.setLevel(number)
 
     def _sample(self, config: Config) -> None:
         """Hold back the records that the options say."""
@@ -297,7 +301,7 @@ class Client(FastClient):
 
             make = Sampling.by_trace if config.sample_by == "trace" else Sampling
             self.sampling = make(*given, self.queue.count_filtered)
-            for front_end in tuple(self.front_ends):
+            for front_end in lifecycle.members(self.front_ends):
                 front_end.sampling = self.sampling
 
     def stats(self) -> Stats:

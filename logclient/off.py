@@ -98,8 +98,8 @@ class Client(AgentMethods[int], client.Client):
         """Check the values and set the level. The client goes on to ship nothing."""
         number = None if level is None else level_number(level)
         changed(self.config, options)
-        for front_end in tuple(self.front_ends) if number is not None else ():
-            front_end.setLevel(number)
+        if number is not None:
+            self._set_level(number)
 
     def stats(self) -> Stats:
         """Return the counts: all events are dropped as ``disabled``."""

@@ -20,12 +20,14 @@ from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from signal import getsignal, valid_signals
 from types import BuiltinFunctionType, FrameType, FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from logclient import threads
 from logclient.delivery import error_log
 from logclient.errors import described
 from logclient.standard import open, os, time
+
+T = TypeVar("T")
 
 
 class _Sender(Protocol):
@@ -134,9 +136,14 @@ def shutting_down() -> bool:
 
 def senders() -> list[_Sender]:
     """Return all senders of this process."""
+    return members(_senders)
+
+
+def members(some: weakref.WeakSet[T]) -> list[T]:
+    """Return what is in a set to which other threads may add."""
     while True:
         try:
-            return list(_senders)
+            return list(some)
         except RuntimeError:  # another thread has just added one
             continue
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from collections import UserDict
 from typing import Any
 
@@ -38,6 +40,29 @@ class TestFieldsAndLevels:
             [None, 2, 1, "shop", None],
             [None, None, 1, "cart", ["x"]],
         ]
+
+    def test_other_threads_may_make_handlers_meanwhile(self) -> None:
+        with logclient.connect(NOBODY) as client:
+            handlers = [logclient.Handler(client=client) for _ in range(2000)]
+            over = threading.Event()
+
+            def make() -> None:
+                while not over.is_set():
+                    [logclient.Handler(client=client) for _ in range(20)]
+
+            thread = threading.Thread(target=make)
+            interval = sys.getswitchinterval()
+            sys.setswitchinterval(1e-6)
+            thread.start()
+            try:
+                for level in 100 * (10, 20):
+                    client.reconfigure(level=level)
+            finally:
+                over.set()
+                thread.join()
+                sys.setswitchinterval(interval)
+            client.close(0.0)
+        assert {handler.level for handler in handlers} == {20}
 
     def test_a_fork_meanwhile_leaves_the_child_no_held_lock(self) -> None:
         with logclient.connect(NOBODY) as client:
