@@ -113,20 +113,19 @@ class AsyncClient:
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end, as ``logclient.Client.close``. May be called again."""
+        if timeout is None:
+            timeout = self.client.config.timeout
         if self._waiter.inline:
             left = int(self.client.close(timeout))
         else:
-            left = await self._close(self.client.config.timeout if timeout is None else timeout)
+            deadline = time.monotonic() + timeout
+            for done in self._waiter.closing(timeout):
+                await self._settled(self._waiter.last, max(0.0, deadline - time.monotonic()))
+                await _until(done, max(deadline, time.monotonic() + ENDING))
+            left = self._waiter.remaining
         for actions in list(self._open):
             actions.close()
         return left
-
-    async def _close(self, timeout: float) -> int:
-        deadline = time.monotonic() + timeout
-        for done in self._waiter.closing(timeout):
-            await self._settled(self._waiter.last, max(0.0, deadline - time.monotonic()))
-            await _until(done, max(deadline, time.monotonic() + ENDING))
-        return self._waiter.remaining
 
     def stats(self) -> Stats:
         """Return all counts in one consistent snapshot."""

@@ -309,10 +309,7 @@ class Event:
 class NativeThread:
     """The part of ``threading.Thread`` that we use, where that would be a greenlet."""
 
-    daemon = True
-
-    def __init__(self, target: Callable[[], object], name: str) -> None:
-        self.name = name
+    def __init__(self, target: Callable[[], object]) -> None:
         self.ident: int | None = None
         self.native_id: int | None = None
         self._target = target
@@ -369,7 +366,7 @@ def _is_mocked() -> bool:
 def make_thread(target: Callable[[], object], name: str) -> AnyThread:
     """Make a native daemon thread, to be started. Join it with ``join``."""
     if patched() or _is_mocked():
-        return NativeThread(target, name)
+        return NativeThread(target)
 
     def run() -> None:
         try:

@@ -271,7 +271,6 @@ class Books:
         ledger.write_close(counts["settled"], counts)
 
     def close(self) -> None:
-        """Write the totals and close the ledger."""
         self.report_dropped(at_end=True)
         self.write_totals()
         if self.ledger is not None:

@@ -113,10 +113,9 @@ class Delivery:
                 return self._outcome
             done = self._done = self._done or done
         self._request_flush()
-        owner = self._runner.owner()
-        waiter = owner.waiter() if owner is not None else None
-        if waiter is not None:  # without its client, nothing brings an outcome any more
-            waiter.delivered(self, done, timeout)
+        sender = self._runner.sender()
+        if sender is not None:  # else nothing brings an outcome any more
+            sender.waiter.delivered(self, done, timeout)
         return self._outcome
 
     def stored(self, timeout: float | None = None) -> bool:
@@ -133,8 +132,9 @@ class Delivery:
             ValueError: the client has no ``spool_sync``.
         """
         if self._outcome is None:
-            owner = self._runner.owner()
-            there = owner and not lifecycle.cannot_wait(0) and owner.wait_stored(self.seq, timeout)
+            sender = self._runner.sender()
+            waits = sender is not None and not lifecycle.cannot_wait(0)
+            there = waits and sender.engine.submissions.wait_stored(self.seq, timeout)
             if not there and self._outcome is None:
                 return False
         outcome = self._outcome
@@ -142,9 +142,9 @@ class Delivery:
 
     def _request_flush(self) -> None:
         """Have the event sent, and its outcome reported, without delay: a caller waits for it."""
-        owner = self._runner.owner()
-        if owner is not None and self._outcome is None:
-            owner.request_flush(self.seq)
+        sender = self._runner.sender()
+        if sender is not None and self._outcome is None:
+            sender.engine.submissions.request_flush(self.seq)
 
     def cancel(self) -> bool:
         """Return False: an event cannot be taken back."""
@@ -190,15 +190,15 @@ class CallbackThread:
     """Runs callbacks one after the other on a thread of its own, started by the first of them.
 
     The sender never waits for user code. The thread ends after a second without work. An exception of a
-    callback is reported, and the next one runs. ``owner()`` returns their submissions, or None.
+    callback is reported, and the next one runs. ``sender()`` returns the client's; None: it is gone.
     """
 
     def __init__(
         self,
         report: Callable[[str, str], object],
-        owner: Callable[[], Submissions | None] = lambda: None,
+        sender: Callable[[], Any] = lambda: None,
     ) -> None:
-        self.owner = owner
+        self.sender = sender
         self._report = report
         self.renew()
 
@@ -243,8 +243,8 @@ class CallbackThread:
 
     def queue_or_run(self, callback: Callable[..., object], *given: Any) -> None:
         """Queue a callback; or run it here, if too many wait or no thread can run it."""
-        owner = self.owner()
-        if owner is not None and owner.is_crowded() and not self.here:
+        sender = self.sender()
+        if sender is not None and sender.engine.submissions.is_crowded() and not self.here:
             with self.lock:
                 self._running += 1
             self._run_here(callback, given)
@@ -382,7 +382,6 @@ class Submissions:
     """The submitted events of one client, whose `callbacks` are run by that thread.
 
     ``poke()`` makes the pump return soon. With `has_log` callers can wait for the disk: the spool has a log.
-    ``waiter()`` returns what waits for a delivery; None: the client is gone.
     """
 
     def __init__(
@@ -394,7 +393,6 @@ class Submissions:
         has_log: bool = False,
     ) -> None:
         self._queue = queue
-        self.waiter: Callable[[], Any] = lambda: None  # of a `Waiter`
         self.has_log = has_log
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
         self.callbacks = callbacks

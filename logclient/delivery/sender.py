@@ -86,10 +86,8 @@ class Sender:
         )
         self._batches = [InflightBatches(self.queue)]
         self._beginning: dict[int, Any] = {}  # by process
-        found = weakref.ref(self)  # an application that holds a delivery keeps no client alive
-        self._callbacks = CallbackThread(
-            setup.log.warn_limited, lambda: None if (sender := found()) is None else sender.engine.submissions
-        )
+        # Weak: an application that holds a delivery keeps no client alive.
+        self._callbacks = CallbackThread(setup.log.warn_limited, weakref.ref(self))
         if config.fallback is not None:
             fallback.check_folder(config.fallback)
         self._begin(Ending(config.atexit_timeout, callers_deliver=lifecycle.shutting_down()))
@@ -102,8 +100,6 @@ class Sender:
     def _begin(self, ending: Ending) -> None:
         """Begin in this process, without a thread and with a new engine."""
         engine = Engine(self.setup, ending, self._batches, self._callbacks)
-        found = weakref.ref(self)
-        engine.submissions.waiter = lambda: None if (sender := found()) is None else sender.waiter
         self.role = Role(self.queue, engine, ending)
         self.ending, self.engine = ending, engine
         self._pid = os.getpid()  # last: until then another call begins anew

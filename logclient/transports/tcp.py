@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class Tcp(Transport):
     """Connects over TCP."""
 
-    secure = False
     acknowledged = True
 
     def __init__(self, config: Any) -> None:
@@ -35,8 +34,6 @@ class Tcp(Transport):
             self._find_proxy = find if self._proxy is not None else None
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
-        """Connect to the first address of `endpoint` that answers in time."""
-
         def link(connect: Connect, name: bytes, deadline: float) -> TcpLink:
             return self.make_link(connect, name, host_port(*endpoint), attempt, deadline)
 

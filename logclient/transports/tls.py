@@ -103,8 +103,6 @@ class _Loaded(NamedTuple):
 class Tls(Tcp):
     """Connects with TLS 1.2 or newer; ConfigError: a file cannot be used."""
 
-    secure = True
-
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._ca: str | None = config.ca

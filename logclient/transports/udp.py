@@ -66,7 +66,6 @@ class UdpLink(TcpLink):
         self._look_at = time.monotonic() + LOOK_AGAIN
 
     def has_moved(self) -> bool:
-        """Return whether the server's name has other addresses by now: see `Link`."""
         now, found = time.monotonic(), self.lookup.addresses
         if found is not None and now >= self._look_at:
             self._look_at = now + LOOK_AGAIN
@@ -87,13 +86,11 @@ class UdpLink(TcpLink):
         return True
 
     def receiver(self) -> tuple[int, int, int] | None:
-        """Look at the receive queue of the server's socket, where that is on this machine: see `Link`."""
         if self._queue is None:
             self._queue = ReceiverQueue(self._socket)
         return self._queue.look()
 
     def close(self, flush_for: float = 0.0) -> None:
-        """Close the socket and the view of the receive queue."""
         super().close(flush_for)
         if self._queue is not None:
             self._queue.close()
@@ -172,7 +169,6 @@ class ReceiverQueue:
         return self._ask()
 
     def close(self) -> None:
-        """Close the descriptor to the kernel."""
         netlink, self._netlink = self._netlink, None
         if netlink is not None:
             netlink.close()

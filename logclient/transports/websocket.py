@@ -188,6 +188,7 @@ class WebSocket(Transport):
     """Connects with the opening handshake of WebSocket."""
 
     def __init__(self, config: Any) -> None:
+        self._tls = config.tls
         self._carrier = Tcp(config)
         if config.tls:
             from logclient.transports.tls import Tls
@@ -228,7 +229,7 @@ class WebSocket(Transport):
         """Do the opening handshake (section 4.1)."""
         host = name.partition(b"%")[0].decode("ascii")  # the zone of an address means nothing to the server
         protocol = ClientProtocol(
-            WebSocketURI(self._carrier.secure, host, port, self._path, ""),
+            WebSocketURI(self._tls, host, port, self._path, ""),
             extensions=self._extensions,
             logger=_SILENT,
         )

@@ -307,7 +307,10 @@ from logclient.delivery.outcomes import CallbackThread
 class Crowd:
     def is_crowded(self):
         return True
-callbacks = CallbackThread(say, Crowd)
+class Sender:
+    class engine:
+        submissions = Crowd()
+callbacks = CallbackThread(say, Sender)
 done = []
 def slow():
     sleep(0.2)

@@ -175,7 +175,7 @@ def test_every_way_to_start_a_thread_blocks_signals_and_restores_the_mask() -> N
 
     ours = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
-        for thread in (threads.make_thread(look, "a"), threads.NativeThread(look, "b")):
+        for thread in (threads.make_thread(look, "a"), threads.NativeThread(look)):
             thread.start()
             thread.join(PATIENCE)
             assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == ours | {signal.SIGUSR2}
