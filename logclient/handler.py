@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from logclient._ext.record import FastHandler
 from logclient.client import Client, check_source, open_client
 from logclient.config.parsing import resolve
-from logclient.errors import ConfigError
+from logclient.errors import ConfigError, described
 from logclient.records.formatters import EcsFormatter
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ class Handler(FastHandler, logging.Handler):
         error = sys.exc_info()[1]
         if error is not None and logging.raiseExceptions:
             name = getattr(record, "name", "?")
-            kind = type(error).__name__
-            self.client.warn_limited(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
+            kind = f"record:{type(error).__name__}"
+            self.client.warn_limited(kind, f"a record of logger {name!r}: {described(error)}")
 
     def __repr__(self) -> str:
         if not hasattr(self, "client"):

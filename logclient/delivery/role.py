@@ -12,6 +12,7 @@ from logclient.delivery import lifecycle
 from logclient.delivery.contract import FOREVER, LONGEST
 from logclient.delivery.ending import Ending
 from logclient.delivery.engine import Engine
+from logclient.errors import described
 from logclient.standard import time
 
 
@@ -116,7 +117,7 @@ class Role:
 
     def died(self, error: BaseException) -> None:
         """Report an error of ours that has ended the delivery of a thread, or of a caller at the end."""
-        self._engine.diagnostics.report("sender", f"the sender stopped: {type(error).__name__}: {error}")
+        self._engine.diagnostics.report("sender", f"the sender stopped: {described(error)}")
         if self._ending.is_draining:
             self._ending.cut_short(time.monotonic())
 

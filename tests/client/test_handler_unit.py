@@ -265,6 +265,20 @@ class TestFailures:
         assert len(read_stderr().splitlines()) == 1
         assert one.client.failed() == {"unencodable": 100}
 
+    def test_an_error_whose_text_fails_is_reported(self, make: Make, read_stderr: Callable[[], str]) -> None:
+        class Odd(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        class Formatter(logging.Formatter):
+            def format(self, record: logging.LogRecord) -> str:
+                raise Odd
+
+        one = make()
+        one.handler.setFormatter(Formatter())
+        one.log.info("an event")
+        assert read_stderr() == f"logclient: a record of logger {one.log.name!r}: Odd\n"
+
     def test_raise_exceptions_false_silences_errors(
         self, make: Make, read_stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
