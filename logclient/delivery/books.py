@@ -39,7 +39,7 @@ class Books:
         producer: 20 hexadecimal digits.
         not_before: when to try again to open the ledger, a monotonic second.
         history: what happened to a producer's events before this process took them over.
-        event_of: finds the application's event in the body of a queued one.
+        core: of the protocol; set before the first event.
     """
 
     def __init__(
@@ -58,8 +58,7 @@ class Books:
         self.requests = Requests(lambda event: setup.on_message(event))
         self.watcher = Watcher(config, callbacks)
         self.diagnostics.on_error = self.watcher.failed
-        self.event_of: Callable[[bytes, int], bytes]  # of the core; set before the first event
-        self.dates_events = False  # as the core says
+        self.core: Core
         self._fallback = None if config.fallback is None else Fallback(config.fallback)
         self.keeps_lost = self._fallback is not None or config.on_drop is not None
         self.producer = producer
@@ -84,7 +83,7 @@ class Books:
             return REPORT_EVERY
         events, size = self._in_flight.queue.queued
         looks = 2 * events > self._config.max_events or 2 * size > self._config.max_bytes
-        looks = looks or bool(events and (self.keeps_lost or self.dates_events))
+        looks = looks or bool(events and (self.keeps_lost or self.core.dates_events))
         return TURN if looks or self.submissions.callbacks.waiting else IDLE
 
     @property
@@ -175,7 +174,7 @@ class Books:
             return
         try:
             lost, bare, omitted = self._in_flight.queue.take_lost()
-            own, event_of = self.producer, self.event_of
+            own, event_of = self.producer, self.core.event_of
             found = [
                 Settlement(own, seq, seq, status, reason, event_of(body, kind) if body else None)
                 for seq, status, reason, kind, body in lost

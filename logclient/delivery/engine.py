@@ -76,9 +76,8 @@ class Engine:
         self.diagnostics = self.books.diagnostics
         self.submissions = self.books.submissions
         self.lanes = Lanes(setup, batches, self.producer, self.pump, ending, self.books)
-        self.core = self.lanes.first.core
+        self.core = self.books.core = self.lanes.first.core
         """The core that answers requests."""
-        self.books.event_of, self.books.dates_events = self.core.event_of, self.core.dates_events
         self._ages = None if config.max_age is None else Ages(config.max_age)
         self._spool_ages = None if config.spool is None else Ages(config.spool_age)
         if ending.closed:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from signal import getsignal, valid_signals
 from types import BuiltinFunctionType, FrameType, FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from logclient import threads
 from logclient.delivery import error_log
@@ -29,30 +29,8 @@ from logclient.standard import open, os, time
 
 T = TypeVar("T")
 
-
-class _Sender(Protocol):
-    """What is called around forks and at exit: a ``delivery.sender.Sender``, which imports this."""
-
-    setup: Any
-    engine: Any
-    queue: Any
-    role: Any
-
-    @property
-    def running(self) -> bool: ...
-    @property
-    def waiter(self) -> Any: ...
-
-    # A fork, in this order.
-    def park(self, pause: bool) -> None: ...
-    def wait_parked(self, deadline: float) -> None: ...
-    def unpark(self) -> bool: ...
-    def restart(self) -> bool: ...
-    def notice_fork(self) -> None: ...
-
-    # The end of the process, in this order; and in between ``waiter.finish``.
-    def exit(self, deadline: float) -> bool: ...
-    def undelivered(self, before: int) -> int: ...
+_Sender = Any
+"""A ``delivery.sender.Sender``, whose module imports this one and says what is called, and in which order."""
 
 
 class Observer:
