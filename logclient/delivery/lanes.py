@@ -281,7 +281,7 @@ class Lane:
         if end not in GOES_ON:
             self.lost(link, end)
         elif self.in_flight.drained:
-            self._leave_for_trial()
+            self.close_link(link)  # for a trial on a fresh connection
 
     def _tcp_state(self) -> TcpState | None:
         found = self.pump.tcp_state()
@@ -370,14 +370,6 @@ class Lane:
         self.in_flight.requeue()
         if not self._alone and (ranges := self.in_flight.to_send):
             self._books.deferred(ranges)
-
-    def _leave_for_trial(self) -> None:
-        """Close a connection that works, for a trial on a fresh one."""
-        self.trials.isolation.ended(time.monotonic())
-        self.core.connection_lost()
-        self.core.take_events(self.in_flight)
-        self.disconnect(0.0)
-        self.disconnects += 1
 
     def plan_end(self, half: float) -> None:
         """Have what hangs at one endpoint go to another at the monotonic second `half`."""
