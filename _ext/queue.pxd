@@ -15,10 +15,10 @@ cdef extern from "platform.h" nogil:
         pass
     void lc_at_fork(void (*forked)() noexcept nogil)
     void lc_mutex_init(lc_mutex *m)
-    void lc_mutex_lock(lc_mutex *m)
-    void lc_mutex_unlock(lc_mutex *m)
+    void lc_mutex_lock "pthread_mutex_lock"(lc_mutex *m)
+    void lc_mutex_unlock "pthread_mutex_unlock"(lc_mutex *m)
     void lc_cond_init(lc_cond *c)
-    void lc_cond_wake_all(lc_cond *c)
+    void lc_cond_wake_all "pthread_cond_broadcast"(lc_cond *c)
     void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds)
     double lc_monotonic()
     int64_t lc_wall_us()
@@ -257,7 +257,6 @@ cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef void lc_free_slots(lc_spool *s, uint32_t first, uint32_t n) noexcept nogil
 cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil
-cdef bint lc_has_slots(lc_spool *s, uint64_t room) noexcept nogil
 
 # Return the chunk that begins at a slot, counted over all segments from 0.
 cdef inline lc_chunk *chunk_at(lc_spool *s, uint32_t slot) noexcept nogil:

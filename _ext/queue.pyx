@@ -333,8 +333,12 @@ cdef class EventQueue:
 
     @property
     def next_seq(self) -> int:
-        """The sequence of the next event."""
+        """The sequence of the next event; to be set to a higher one only before there is a sender."""
         return lc_shared_get(&self.h.next_seq)
+
+    @next_seq.setter
+    def next_seq(self, uint64_t value):
+        self.h.next_seq = value
 
     @property
     def queued(self) -> tuple[int, int]:

@@ -8,10 +8,10 @@ process ends. docs/formats.md describes the file; ``logclient/delivery/spool`` n
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.errno cimport EINTR, EIO, ENOENT, ENOMEM, ENOSPC, errno
+from libc.errno cimport EINTR, EIO, ENOENT, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, qsort
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strcpy, strerror
 from posix.mman cimport munmap
 from posix.unistd cimport F_OK, access, unlink, write
@@ -21,8 +21,6 @@ from logclient._ext.descriptors cimport *
 from logclient._ext.queue cimport *
 from logclient._ext.queue cimport EventQueue
 from logclient._ext.hash cimport xxh64_of
-
-from logclient._ext.constants import REASONS, STATUSES
 
 cdef extern from "bits.h" nogil:
     uint64_t lc_ones(uint64_t v)
@@ -68,7 +66,6 @@ cdef enum:
     BYTE_ORDER = 0x01020304
 
 
-CHUNK_STRUCT = sizeof(lc_chunk)      # bytes before the first event of a slot
 HEAD = SEGMENT_HEAD                  # bytes before the first slot of a segment
 SEGMENT = FILE_SIZE                  # bytes of a segment
 SUPPORTED = LC_MAPS != 0             # this system can map files for a spool
@@ -79,12 +76,6 @@ lc_static_assert(sizeof(lc_chunk) == CHUNK_HEAD)
 lc_static_assert(sizeof(lc_event) == 24)
 lc_static_assert(sizeof(lc_log_block) == 16)
 lc_static_assert(sizeof(lc_outcome) == 24)
-
-
-cdef bint _makes_sense(const lc_event *e, uint64_t after, uint64_t left) noexcept nogil:
-    # Return whether it may be an event behind that sequence, in so many bytes.
-    return (e.seq > after and e.seq >> SEQUENCE_BITS == 0 and event_room(e.size) <= left
-            and (e.level & ~EVENT_SETTLED) <= LEVELS)
 
 
 cdef uint32_t _slots_of(const lc_chunk *c, uint32_t left) noexcept nogil:
@@ -568,7 +559,7 @@ cdef class Segments:
         # Find the events of a chunk that have no outcome and are not too old, and make its head anew: of what
         # the file has there only `capacity`, which is checked, `kept` and `live` are used. The room of the
         # others goes to the event before them. Return whether something that makes no sense is behind the
-        # last event, as ``FileReader.read_segment`` reports it.
+        # last event.
         cdef lc_chunk head
         cdef lc_event *e
         cdef lc_event *before = NULL
@@ -589,7 +580,8 @@ cdef class Segments:
             e = <lc_event *> (chunk_data(c) + at)
             room = event_room(e.size)
             # The owner trusted its own memory, and so does this; but a file may be damaged.
-            if not _makes_sense(e, seq, c.capacity - at):
+            if (e.seq <= seq or e.seq >> SEQUENCE_BITS or room > c.capacity - at
+                    or (e.level & ~EVENT_SETTLED) > LEVELS):
                 break
             seq = e.seq
             last[0] = max(last[0], seq)
@@ -635,4 +627,3 @@ cdef class Segments:
 
 
 include "spool/log.pyx"
-include "spool/reader.pyx"

@@ -43,16 +43,11 @@ cdef uint64_t _find_slots(lc_spool *s, uint64_t room, uint32_t *n, uint32_t *seg
     return 0
 
 
-cdef bint lc_has_slots(lc_spool *s, uint64_t room) noexcept nogil:
-    cdef uint32_t n, segment
-    return _find_slots(s, room, &n, &segment) != 0
-
-
 cdef lc_chunk *_take_slots(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
     # Return a chunk in the spool, or NULL when it has no such slots now. Mutex held.
     cdef lc_spool *s = h.spool
     cdef lc_chunk *c
-    cdef uint32_t n, i = 0, first
+    cdef uint32_t n, i = 0, first, segment
     cdef uint64_t found = _find_slots(s, room, &n, &i)
     if not found:
         if n <= SLOTS:
@@ -63,11 +58,11 @@ cdef lc_chunk *_take_slots(lc_queue *h, uint64_t room, bint kept) noexcept nogil
     s.segments[i].free &= ~_mask(first, n)
     s.free_slots -= n
     s.least_free = min(s.least_free, s.free_slots)
-    if n > 1 and not lc_has_slots(s, room):      # ahead: free slots are in pieces, the next one finds none
-        s.wanted = True
-        _ask(s)
     if s.segments[i].whole:
         s.free_touched -= n
+    if n > 1 and not _find_slots(s, room, &n, &segment):
+        s.wanted = True                          # ahead: free slots are in pieces, the next one finds none
+        _ask(s)
     if s.free_touched < s.ready:
         _ask(s)
     c = chunk_at(s, i * SLOTS + first)

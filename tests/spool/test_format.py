@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, R_CLOSED, R_COUNT
+from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, R_CLOSED, R_COUNT, STORED
 from logclient._ext.hash import xxh64
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient._ext.spool import HEAD, SEGMENT, FileReader, Segments, read_journal
+from logclient._ext.spool import HEAD, SEGMENT, Segments
 from logclient.delivery.spool import owner_files
+from logclient.delivery.spool.events import read_journal, read_log, read_segment, waiting
 from logclient.delivery.spool.owner_files import LOG_MAGIC, Head, read_orphan
 from logclient.files.ledger import merged, without
 from tests.spool.scene import NOBODY, Scene
@@ -139,8 +140,8 @@ def _read_segment(data: bytes, settled: set[int]) -> Found:
 
 
 def _check_reader(segments: list[bytes], settled: list[tuple[int, int]]) -> None:
-    """What the reader for people finds equals what is found in plain Python."""
-    reader = FileReader(keeps=False)
+    """What the reader for people finds equals what is found here."""
+    events = []
     among = {seq for first, last in settled for seq in range(first, last + 1)}
     sizes: dict[int, set[int]] = {}
     last = 0
@@ -158,11 +159,13 @@ def _check_reader(segments: list[bytes], settled: list[tuple[int, int]]) -> None
                     sizes.setdefault(seq, set()).add(len(body))
             if base + 64 + capacity - end >= 8 and any(data[end : end + 8]):
                 faults.append((end, None))
-        assert reader.read_segment(data) == faults
-    found = reader.waiting(settled)
+        some, found_faults = read_segment(data)
+        assert found_faults == faults
+        events += some
+    found = waiting(((e.seq, e.created_us, e.size) for e in events if not e.settled), settled)
     assert [seq for seq, _, _ in found] == sorted(sizes)
     assert all(size in sizes[seq] for seq, _, size in found)
-    assert reader.last == last
+    assert max((event.seq for event in events), default=0) == last
 
 
 def _in_order(found: list[Found]) -> Found:
@@ -304,7 +307,7 @@ def test_what_is_behind_a_damaged_event_is_said_to_be_damaged(tmp_path: Path) ->
     base, capacity, _ = next(_chunks(segment))
     at = next(at for at, seq, *_ in _chunk_events(segment, base, capacity) if seq == 30)
     segment[at + EVENT_FIELDS["level"][0]] = 0x7F
-    assert FileReader(keeps=False).read_segment(segment) == [(at, None)]
+    assert read_segment(bytes(segment))[1] == [(at, None)]
     restored = Restored(tmp_path, [(0, bytes(segment))], [])
     assert merged(restored.pending)[0] == (1, 29)
     assert (restored.damaged, restored.queued) == (1, sum(b - a + 1 for a, b in restored.pending))
@@ -492,9 +495,9 @@ def test_equal_sequences_of_both_lists_are_sent(original: Original, tmp_path: Pa
         EVENT.pack_into(segment, base + 64 + 32, 2, 1, 8, 2, 1, 0)
     restored = Restored(tmp_path, [(0, bytes(segment))], [])
     assert (merged(restored.pending), restored.queued) == ([(1, 2)], 4)
-    reader = FileReader(keeps=False)
-    assert reader.read_segment(segment) == []
-    assert reader.waiting([]) == [(1, 1, 8), (2, 1, 8)], "each once"
+    events, faults = read_segment(bytes(segment))
+    assert faults == []
+    assert waiting([(e.seq, e.created_us, e.size) for e in events], []) == [(1, 1, 8), (2, 1, 8)], "each once"
 
 
 @pytest.mark.parametrize("numbers", [[2], [0, 0], [1, 0, 1]])
@@ -657,8 +660,8 @@ def _blocks(log: bytes) -> list[int]:
 
 
 def _read_log(data: bytes, salt: int) -> list[tuple[int, bytes]]:
-    """Return the events in the blocks that are whole, up to the first that is not."""
-    at, found = LOG_HEAD, list[tuple[int, bytes]]()
+    """Return the events without an outcome in the blocks that are whole, up to the first that is not."""
+    at, found, outcomes = LOG_HEAD, list[tuple[int, bytes]](), []
     while len(data) - at >= 16:
         total, size, kind = struct.unpack_from("=QII", data, at)
         end = at + 16 + size
@@ -667,33 +670,33 @@ def _read_log(data: bytes, salt: int) -> list[tuple[int, bytes]]:
         if kind == 1:
             events = _events(data, at + 16, end, 0)
             found += [(seq, body) for _, seq, level, body in events if not level & SETTLED]
+        elif kind == 2:
+            for item in range(at + 16, end - 23, 24):
+                first, last, status, reason = struct.unpack_from("=QQBB", data, item)
+                if 0 < first <= last and status <= STORED and reason < R_COUNT:
+                    outcomes.append((first, last))
         at = end
-    return found
+    settled = merged(outcomes)
+    return [(seq, body) for seq, body in found if without([(seq, seq)], settled)]
 
 
-def _restored_log(folder: Path, log: bytes, salt: int, settled: list[tuple[int, int]]) -> dict[int, bytes]:
-    """Return the events that are put into new segments."""
-    queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
-    (folder / f"{PRODUCER.hex()}.lock").touch()
-    boot = owner_files.boot_id()
-    written = Segments(queue, str(folder), PRODUCER, boot, os.getpid(), 8, True, 0)
-    reader = FileReader(keeps=True)
-    try:
-        reader.read_log(log, salt)
-        count = reader.write(written, settled)
-    finally:
-        written.close()
-    made = sorted(folder.glob("*.seg"))
-    found = {
+def _restored_log(folder: Path, original: Original, log: bytes) -> dict[int, bytes]:
+    """Return the events that are put into new segments after another start of the machine."""
+    left = OrphanSpool(folder / "log", Original(original.segments, log), boot=bytes(range(16)))
+    assert left.files.lock()
+    orphan, _ = read_orphan(left.files, owner_files.boot_id(), None)
+    if orphan is None:
+        left.files.unlock()
+        return {}
+    made = [os.pread(fd, SEGMENT, 0) for _, fd in orphan.segments]
+    orphan.close()
+    left.files.unlock()
+    return {
         seq: body
-        for segment in made
-        for chunk in _read_segment(segment.read_bytes(), set()).chunks
+        for data in made
+        for chunk in _read_segment(data, set()).chunks
         for seq, body in chunk.events
     }
-    for segment in made:
-        segment.unlink()
-    assert count == len(found)
-    return found
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -716,7 +719,7 @@ def test_any_value_of_a_field_of_a_log_is_read_as_in_plain_python(
                 if signed and name != "sum":
                     (length,) = struct.unpack_from("=I", log, at + 8)
                     struct.pack_into("=Q", log, at, xxh64(bytes(log[at + 8 : at + 16 + length]), salt))
-                found = _restored_log(tmp_path, bytes(log), salt, [])
+                found = _restored_log(tmp_path, original, bytes(log))
                 expected = _read_log(bytes(log), salt)
                 assert found.keys() == dict(expected).keys()
                 assert found.items() <= set(expected)  # of equal sequences any may be kept
@@ -738,30 +741,15 @@ def test_damaged_logs_are_read_as_in_plain_python(
             break
     settled = data.draw(RANGES)
     expected = dict(_read_log(bytes(log), head.salt))
-    waiting = without(merged((seq, seq) for seq in expected), settled)
-    folder = tmp_path_factory.getbasetemp() / "log"
-    folder.mkdir(exist_ok=True)
-    found = _restored_log(folder, bytes(log), head.salt, settled)
-    assert merged((seq, seq) for seq in found) == waiting
-    reader = FileReader(keeps=False)
-    reader.read_log(bytes(log), head.salt)
-    assert merged((seq, seq) for seq, _, _ in reader.waiting(settled)) == waiting
-    assert all(found[seq] == expected[seq] for seq in found)
+    assert _restored_log(tmp_path_factory.getbasetemp(), original, bytes(log)) == expected
+    events, outcomes, _ = read_log(bytes(log), head.salt)
+    given = merged([*settled, *((first, last) for first, last, _, _ in outcomes)])
+    found = waiting(((e.seq, e.created_us, e.size) for e in events if not e.settled), given)
+    assert merged((seq, seq) for seq, _, _ in found) == without(
+        merged((seq, seq) for seq in expected), settled
+    )
 
 
-def test_a_reader_refuses_what_it_cannot_do(original: Original, tmp_path: Path) -> None:
-    reader = FileReader(keeps=False)
-    for size in (0, HEAD, SEGMENT - 1, SEGMENT + 1):
-        with pytest.raises(ValueError, match=f"a segment has {SEGMENT} bytes, not {size}"):
-            reader.read_segment(bytes(size))
-    with pytest.raises(ValueError, match=f"the head of a segment has {HEAD} bytes, not 4095"):
-        read_journal(bytes(4095))
+def test_a_log_that_was_cut_is_read_up_to_there(original: Original) -> None:
     for size in (0, 16, LOG_HEAD, LOG_HEAD + 15):
-        assert reader.read_log(original.log[:size], 0) == min(size, LOG_HEAD)
-    reader.read_segment(original.segments[0])
-    queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
-    mapped = Segments(queue, str(tmp_path), PRODUCER, bytes(16), os.getpid(), 8, True, 0)
-    with pytest.raises(ValueError, match="the bodies were not kept"):
-        reader.write(mapped, [])
-    assert list(tmp_path.iterdir()) == []
-    mapped.close()
+        assert read_log(original.log[:size], 0) == ([], [], min(size, LOG_HEAD))

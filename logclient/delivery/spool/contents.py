@@ -6,12 +6,13 @@ events are not tested.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from logclient._ext.spool import SEGMENT, SUPPORTED, FileReader, read_journal
+from logclient._ext.spool import SEGMENT, SUPPORTED
 from logclient.delivery.spool import owner_files
+from logclient.delivery.spool.events import Event, Outcome, read_journal, read_log, read_segment, waiting
 from logclient.delivery.spool.owner_files import LOG_MAGIC, VERSION
 from logclient.delivery.spool.replay import settle
 from logclient.errors import LedgerError
@@ -82,6 +83,21 @@ def is_alive(files: owner_files.OwnerFiles) -> bool:
     return not free
 
 
+class _Found:
+    """What is in the segments of one owner, or in its log."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.events: list[tuple[int, int, int]] = []  # of those that wait: sequence, time, size
+        self.last = 0  # the highest sequence
+
+    def add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.last = max(self.last, event.seq)
+            if not event.settled:
+                self.events.append((event.seq, event.created_us, event.size))
+
+
 class _Reader:
     """Reads the files of one owner."""
 
@@ -93,9 +109,8 @@ class _Reader:
         self.damages: list[Damage] = []
         self.head: owner_files.Head | None = None
         self.copied = ""  # a segment of another start of the machine, or one that was copied
-        self.log = FileReader(keeps=False)
-        self.segments = FileReader(keeps=False)
-        self.journal: list[owner_files.Outcome] = []
+        self.log = _Found()
+        self.segments = _Found()
 
     def damage(self, path: str, what: str, lost: str, newer: bool = False) -> None:
         mend = "read it with that logclient" if newer else "drain the rest, then purge it"
@@ -142,12 +157,12 @@ class _Reader:
             self.copied = self.copied or path
         self.head = self.head or head
         if number == 0:
-            self.journal, complete, _ = read_journal(data)
+            self.segments.outcomes, complete, _ = read_journal(data)
             if not complete and not self.alive:
                 self.damage(path, "its journal is full or makes no sense", "some outcomes")
-        for at, capacity in self.segments.read_segment(data):
-            if self.alive:
-                break
+        events, faults = read_segment(data)
+        self.segments.add(events)
+        for at, capacity in faults if not self.alive else ():
             if capacity is None:
                 self.damage(path, f"an event at {at} makes no sense", "it and those behind it are lost")
             else:
@@ -161,15 +176,16 @@ class _Reader:
             return
         head, data, _ = found
         self.head = self.head or head
-        at = self.log.read_log(data, head.salt)
+        events, outcomes, at = read_log(data, head.salt)
+        self.log.add(events)
+        self.log.outcomes += outcomes
         if at != len(data) and not self.alive:
             what = f"the block at {at} fails its checksum"
             self.damage(path, what, "what was not synced is lost if the machine ended, else nothing")
 
     def result(self) -> Owner:
-        reader, outcomes = (self.log, self.log.outcomes) if self.copied else (self.segments, self.journal)
-        settled = merged((first, last) for first, last, _, _ in outcomes)
-        waiting = reader.waiting(settled)
+        found = self.log if self.copied else self.segments
+        events = waiting(found.events, merged((first, last) for first, last, _, _ in found.outcomes))
         head = self.head
         return Owner(
             producer=self.files.producer,
@@ -181,11 +197,11 @@ class _Reader:
             segments=len(self.files.segments()),
             logs=len(self.files.logs()),
             bytes=self.size,
-            events=len(waiting),
-            body_bytes=sum(size for _, _, size in waiting),
-            oldest_us=min((created_us for _, created_us, _ in waiting), default=0),
-            pending=merged((seq, seq) for seq, _, _ in waiting),
-            last=max([reader.last, *(last for _, last, _, _ in outcomes)]),
+            events=len(events),
+            body_bytes=sum(size for _, _, size in events),
+            oldest_us=min((created_us for _, created_us, _ in events), default=0),
+            pending=merged((seq, seq) for seq, _, _ in events),
+            last=max([found.last, *(last for _, last, _, _ in found.outcomes)]),
             damages=self.damages,
         )
 

@@ -6,6 +6,7 @@ take over what it left.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import re
@@ -16,14 +17,13 @@ from typing import NamedTuple
 
 from logclient._ext.hash import xxh64
 from logclient._ext.queue import EventQueue
-from logclient._ext.spool import CHUNK_STRUCT, HEAD, SEGMENT, FileReader, Segments, read_journal
+from logclient._ext.spool import HEAD, SEGMENT, Segments
+from logclient.delivery.spool import events
+from logclient.delivery.spool.events import Journal, Outcome
 from logclient.descriptors import File
 from logclient.files import open_regular
 from logclient.files.ledger import Ranges, Record, merged, read_record
 from logclient.standard import open, os
-
-Outcome = tuple[int, int, str, str]
-"""First and last sequence, status, reason."""
 
 MAGIC = b"lcspool\x01"
 LOG_MAGIC = bytes.fromhex("6c6373706c6f6701")
@@ -79,17 +79,9 @@ class Head(NamedTuple):
             raise NewerVersionError(words)
         if _SUM.unpack_from(data, _HEAD.size)[0] != xxh64(packed):
             raise ValueError("has a damaged head")
-        if (head, size, chunk) != (HEAD, SEGMENT if magic == MAGIC else 0, CHUNK_STRUCT):
+        if (head, size, chunk) != (HEAD, SEGMENT if magic == MAGIC else 0, events.CHUNK_HEAD):
             raise ValueError("was written by a machine with other sizes of words")
         return cls(boot, producer, device, inode, number, bool(always), pid, salt, made)
-
-
-class Journal(NamedTuple):
-    """Outcomes that the owner had not written to its ledger."""
-
-    outcomes: list[Outcome]
-    complete: bool  # it has all of them
-    unspooled: bool  # the owner had events in memory only
 
 
 class OwnerFiles:
@@ -291,7 +283,7 @@ def read_orphan(files: OwnerFiles, boot: bytes, ledger: str | None) -> tuple[Orp
             fd = open_regular(files.segment_path(number), os.O_RDWR)
             orphan.segments.append((number, fd))
             if number == 0 and not outcomes:
-                orphan = orphan._replace(journal=Journal(*read_journal(os.pread(fd, HEAD, 0))))
+                orphan = orphan._replace(journal=events.read_journal(os.pread(fd, HEAD, 0)))
     except BaseException:
         orphan.close()
         raise
@@ -349,17 +341,28 @@ def _restore(
     if not logs:
         files.mark_restored(boot)
         return [], f"{len(old)} segments of an earlier boot are lost: no log confirms what they hold"
-    reader = FileReader(keeps=True)
-    for head, data in logs:
-        reader.read_log(data, head.salt)
-    size = sum(len(data) for _, data in logs)
+    outcomes: list[Outcome] = []
+    found: list[tuple[int, int, int]] = []  # of each event its sequence, its log, and where it begins there
+    for i, (head, data) in enumerate(logs):
+        read, more, _ = events.read_log(data, head.salt)
+        found += [(event.seq, i, event.begin) for event in read if not event.settled]
+        outcomes += more
+    found = events.waiting(found, merged([*settled, *((first, last) for first, last, _, _ in outcomes)]))
     queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
-    most = 2 * size // SEGMENT + 8
+    most = 2 * sum(len(data) for _, data in logs) // SEGMENT + 8
     producer = bytes.fromhex(files.producer)
     segments = Segments(queue, files.directory, producer, boot, os.getpid(), most, True, 0)
     try:
-        reader.write(segments, merged([*settled, *((first, last) for first, last, _, _ in reader.outcomes)]))
+        for seq, i, at in found:
+            data = logs[i][1]
+            event = next(events.read_events(data, at, len(data)))
+            body = data[event.body : event.body + event.size]
+            queue.next_seq = seq
+            while queue.push(body, event.level, event.kind, event.created_us) <= 0:
+                if not segments.grow():
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), files.directory)
+                queue.next_seq = seq
     finally:
         segments.close()
     files.mark_restored(boot)
-    return reader.outcomes, ""
+    return outcomes, ""
