@@ -35,27 +35,6 @@ cdef int64_t _LAST_SEQUENCE = (<int64_t> 1 << 48) - 1
 lc_b64_init()
 
 
-def unbase64(const uint8_t[::1] data not None, Py_ssize_t size) -> bytes:
-    """Decode padded base64 of exactly `size` bytes.
-
-    Raises:
-        ValueError: `data` is anything else.
-    """
-    cdef bytes out
-    cdef uint8_t *to
-    cdef int wrong = -1
-    if size >= 0 and data.shape[0] == (size + 2) // 3 * 4:
-        if size == 0:
-            return b""
-        out = PyBytes_FromStringAndSize(NULL, size)
-        to = <uint8_t *> PyBytes_AS_STRING(out)
-        with nogil:
-            wrong = lc_unbase64(&data[0], to, <size_t> size)
-    if wrong:
-        raise ValueError(f"not the base64 of {size} bytes")
-    return out
-
-
 cdef struct lc_table:
     lc_wire rows             # int64
     int width

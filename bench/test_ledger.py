@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-from functools import partial
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from logclient._ext.ledger import LineReader, unbase64
+from logclient._ext.ledger import LineReader
 from tests.oracle import ledger as reference
 from tests.support import verify_files as files
 
 BATCHES, EVENTS = 20, 2048
-TEXT = Random(1).randbytes(800 << 10)
 
 
 def lines(batch: int) -> bytes:
@@ -50,15 +46,3 @@ def test_line_reader_reference(benchmark: Any) -> None:
         return reader.read(DATA, 0, len(DATA), BATCHES * EVENTS)
 
     assert benchmark(read) == len(DATA)
-
-
-@pytest.mark.benchmark(group="base64 of 800 KiB")
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(partial(unbase64, size=len(TEXT)), id="ours"),
-        pytest.param(base64.b64decode, id="b64decode"),
-    ],
-)
-def test_unbase64(benchmark: Any, function: Any) -> None:
-    assert benchmark(function, base64.b64encode(TEXT)) == TEXT

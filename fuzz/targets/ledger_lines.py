@@ -1,10 +1,9 @@
-"""Lines of ledgers, and base64.
+"""Lines of ledgers.
 
 An input has four bytes of options, and ledger files with `CUT` between them. The options are bits (a selected
-time, the caller's own rows, base64 alone), the number of the allocation that fails (0: none), the room for
+time, the caller's own rows), the number of the allocation that fails (0: none), the room for
 events, and the number of bytes at the end of each file that are not to be read. `LineReader` must stop at the
-same lines as the reference in plain Python, and have the same rows. With base64 alone, characters follow the
-options, and the room is the number of bytes that they must encode.
+same lines as the reference in plain Python, and have the same rows.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ CUT = b"\xff\xfe"
 SINCE = 1
 UNTIL = 2
 OWN_ROWS = 4  # for each line that was not read the caller adds a row to each table
-BASE64 = 8
 
 SINCE_US, UNTIL_US = 1005, 1010
 REASONS = {b"": 0, b"refused": 3, b"full": 1}
@@ -44,7 +42,7 @@ DICTIONARY = [
     b"1010", b"AAAA", b"/////w==", b"AQAAAA==", b"=", b"==", b"\n", CUT,
 ]  # fmt: skip
 
-ROOTS = ("LineReader", "Table", "unbase64")
+ROOTS = ("LineReader", "Table")
 APART = {"raise ValueError": "a caller's mistake, no input's: tests/verify/test_ledger_lines.py"}
 _ENDS = "end - p < (4 * n + 2) // 3 * 4 + 12 + (8 * n + 2) // 3 * 4 + 3:"
 PLANTS = (
@@ -125,7 +123,7 @@ def seeds() -> Iterator[bytes]:
     for line in lines:
         yield bytes([0, 0, 200, 0]) + line
         yield bytes([SINCE | UNTIL | OWN_ROWS, 0, 200, 0]) + line + lines[0]
-    for options in range(BASE64):
+    for options in range(8):
         for low in range(0, len(lines), 9):
             some = lines[low : low + 9]
             yield bytes([options, 0, 20, low % 5]) + b"".join(some)
@@ -135,17 +133,12 @@ def seeds() -> Iterator[bytes]:
             yield bytes([0, 0, room, 0]) + _batch([[1, n]])
     for failing in range(1, 16):
         yield bytes([SINCE | OWN_ROWS, failing, 200, 0]) + b"".join(lines[:24])
-    for size in range(130):
-        yield bytes([BASE64, 0, size, 0]) + base64.b64encode(_bytes(size))
 
 
 def run(data: memoryview) -> None:
     if len(data) < 4:
         return
     options, failing, room, unread = data[:4]
-    if options & BASE64:
-        _decode(bytes(data[4:]), room)
-        return
     times = SINCE_US if options & SINCE else None, UNTIL_US if options & UNTIL else None
     ours, theirs = ledger.LineReader(*times), oracle.LineReader(*times)
     hashes, created = array("Q", [0]) * room, array("q", [0]) * room
@@ -163,15 +156,6 @@ def run(data: memoryview) -> None:
             _rows(ours, name, columns)
     finally:
         memory.fail_at(0)
-
-
-def _decode(text: bytes, size: int) -> None:
-    expected = oracle.unbase64(text, size)
-    try:
-        found = ledger.unbase64(exact(text), size)
-    except ValueError:
-        found = None
-    check(found == expected, "base64", text, size)
 
 
 def _read(

@@ -6,6 +6,7 @@ See ``docs/formats.md`` for the format and ``docs/verify-rules.md`` for damaged,
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from logclient._ext.ledger import LineReader, Table, unbase64
+from logclient._ext.ledger import LineReader, Table
 from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U64, expand, starts_of, subtract, union
 from logclient.evidence.decode import protocol_of
@@ -465,9 +466,12 @@ def _read_some(fields: dict[str, Any], name: str, seqs: list[tuple[int, int]]) -
 
 def _read_base64(value: str, size: int, what: str) -> bytes:
     try:
-        return unbase64(value.encode(), size)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+        data = base64.b64decode(value, validate=True)
+    except ValueError:
+        data = b""
+    if len(data) != size:
+        raise ValueError(f"{what}: not the base64 of {size} bytes")
+    return data
 
 
 def _kind(fields: Any) -> str:

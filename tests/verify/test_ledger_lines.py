@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -32,43 +31,8 @@ P = "0a" * 10
 DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
-# -- base64
-
-
-@given(st.binary(max_size=400), st.data())
-def test_base64_of_another_length_or_alphabet_is_refused(data: bytes, draw: st.DataObject) -> None:
-    text = base64.b64encode(data)
-    assert ledger.unbase64(text, len(data)) == data
-    for size in {len(data) - 1, len(data) + 3, -1} - {len(data)}:
-        with pytest.raises(ValueError, match="not the base64 of"):
-            ledger.unbase64(text, size)
-    if text:
-        at = draw.draw(st.integers(0, len(text) - 1))
-        alien = [b for b in range(256) if b not in DIGITS and b != ord("=")]
-        other = draw.draw(st.sampled_from(alien))
-        with pytest.raises(ValueError, match="not the base64 of"):
-            ledger.unbase64(text[:at] + bytes([other]) + text[at + 1 :], len(data))
-
-
-def test_each_character_at_each_place_is_decoded_or_refused() -> None:
-    text = bytearray(b"AbCd" * 24)
-    for place in range(len(text)):
-        for character in range(256):
-            changed = bytes([*text[:place], character, *text[place + 1 :]])
-            expected = oracle.unbase64(changed, 72)
-            try:
-                assert ledger.unbase64(changed, 72) == expected
-            except ValueError:
-                assert expected is None
-
-
-def test_base64_of_each_length_is_decoded() -> None:
-    data = Random(1).randbytes(300)
-    for size in range(len(data)):
-        assert ledger.unbase64(base64.b64encode(data[:size]), size) == data[:size]
-
-
 # -- lines
+
 
 LAST = (1 << 48) - 1
 small = st.integers(1, 40)
@@ -306,6 +270,24 @@ def test_each_change_of_a_byte_is_read_as_the_reference_does(line: dict[str, Any
             compare(ours, theirs)
             read += end > 0
     assert read  # another character of base64, or another digit
+
+
+def test_each_character_at_each_place_is_decoded_or_refused() -> None:
+    text = "AbCd" * 24
+    line = {"t": "batch", "seqs": [[1, 9]], "n": 9, "base": 1, "created": "AQAAAA" * 8, "hashes": text}
+    head, tail = files.encode_line(line).split(text.encode())
+    hashes, created = np.zeros(9, np.uint64), np.zeros(9, np.int64)
+    for place in range(len(text)):
+        for character in range(256):
+            changed = bytes([*text[:place].encode(), character, *text[place + 1 :].encode()])
+            expected = oracle.unbase64(changed, 72)
+            reader = ledger.LineReader()
+            reader.begin_file(0)
+            whole = head + changed + tail
+            assert reader.read(whole, 0, len(whole), hashes, created) == (
+                0 if expected is None else len(whole)
+            )
+            assert expected is None or hashes.tobytes() == expected
 
 
 def test_large_batches_equal_the_reference() -> None:
