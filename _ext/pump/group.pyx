@@ -48,20 +48,6 @@ cdef class PumpGroup:
         self.members[self.n].pump = <void *> pump
         self.n += 1
 
-    @property
-    def windows(self) -> int:
-        """Batches put on the wire."""
-        return sum([pump.windows for pump in self.pumps])
-
-    @property
-    def bytes_sent(self) -> int:
-        return sum([pump.bytes_sent for pump in self.pumps])
-
-    @property
-    def why(self) -> str:
-        """Why the GIL is taken for every batch; empty: it is not."""
-        return next((pump.why for pump in self.pumps if pump.why), "")
-
     def stop(self):
         """Make ``run`` return soon, and at once when called again, until ``resume``."""
         self.stopping = True
@@ -73,10 +59,6 @@ cdef class PumpGroup:
     def poke(self):
         """Make ``run`` return soon, once."""
         self.poked = True
-
-    def drain_events(self) -> list[Any]:
-        """Return what was received besides outcomes: replies, and unsolicited messages of the peers."""
-        return [event for pump in self.pumps for event in pump.drain_events()]
 
     def run(self, links: Sequence[Any], double until, *, bint idle=False) -> list[str]:
         """Move bytes until the monotonic second `until`, or until there is something to report.

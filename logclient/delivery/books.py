@@ -119,8 +119,9 @@ class Books:
     def record(self) -> None:
         """Record everything since the last call."""
         self._take_written()
-        for event in self._pump.drain_events():
-            self.requests.received(event)
+        for pump in self._pump.pumps:
+            for event in pump.drain_events():
+                self.requests.received(event)
         self._record_outcomes()
         self.report_dropped()
         self.save_lost()
