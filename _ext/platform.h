@@ -14,14 +14,11 @@
 #include <time.h>
 
 #include <pthread.h>
-#define LC_INLINE static inline
 
 typedef pthread_mutex_t lc_mutex;
 typedef pthread_cond_t lc_cond;
-LC_INLINE void lc_mutex_init(lc_mutex *m) { pthread_mutex_init(m, NULL); }
-LC_INLINE void lc_mutex_lock(lc_mutex *m) { pthread_mutex_lock(m); }
-LC_INLINE void lc_mutex_unlock(lc_mutex *m) { pthread_mutex_unlock(m); }
-LC_INLINE void lc_cond_init(lc_cond *c) {
+static inline void lc_mutex_init(lc_mutex *m) { pthread_mutex_init(m, NULL); }
+static inline void lc_cond_init(lc_cond *c) {
     pthread_condattr_t a;
     pthread_condattr_init(&a);
 #ifndef __APPLE__
@@ -30,8 +27,7 @@ LC_INLINE void lc_cond_init(lc_cond *c) {
     pthread_cond_init(c, &a);
     pthread_condattr_destroy(&a);
 }
-LC_INLINE void lc_cond_wake_all(lc_cond *c) { pthread_cond_broadcast(c); }
-LC_INLINE void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
+static inline void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
     struct timespec t;
     if (seconds > 4e6) seconds = 4e6;
 #ifdef __APPLE__
@@ -51,7 +47,7 @@ LC_INLINE void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
 }
 /* The clock of time.monotonic(), because deadlines come from Python. On macOS that clock stops while the
  * machine sleeps, and CLOCK_MONOTONIC does not. */
-LC_INLINE double lc_monotonic(void) {
+static inline double lc_monotonic(void) {
     struct timespec t;
 #ifdef __APPLE__
     clock_gettime(CLOCK_UPTIME_RAW, &t);
@@ -60,13 +56,13 @@ LC_INLINE double lc_monotonic(void) {
 #endif
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
-LC_INLINE int64_t lc_wall_us(void) {
+static inline int64_t lc_wall_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 /* A fork from C code runs no Python hook, but it runs this one, in the child. */
-LC_INLINE void lc_at_fork(void (*forked)(void)) { pthread_atfork(NULL, NULL, forked); }
+static inline void lc_at_fork(void (*forked)(void)) { pthread_atfork(NULL, NULL, forked); }
 
 /* Memory for chunks, directly from the system and back to it. An allocator keeps freed memory below memory
  * that is still used, so that the process would never shrink after a burst of events. Sanitizers check only
@@ -80,18 +76,18 @@ LC_INLINE void lc_at_fork(void (*forked)(void)) { pthread_atfork(NULL, NULL, for
 #define LC_PAGES 0
 #endif
 #ifdef LC_PAGES
-LC_INLINE void *lc_pages(size_t size) { return malloc(size); }
-LC_INLINE void lc_pages_free(void *p, size_t size) { (void)size; free(p); }
+static inline void *lc_pages(size_t size) { return malloc(size); }
+static inline void lc_pages_free(void *p, size_t size) { (void)size; free(p); }
 #else
 #include <sys/mman.h>
 #ifndef MAP_ANONYMOUS
 #define MAP_ANONYMOUS MAP_ANON
 #endif
-LC_INLINE void *lc_pages(size_t size) {
+static inline void *lc_pages(size_t size) {
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
-LC_INLINE void lc_pages_free(void *p, size_t size) {
+static inline void lc_pages_free(void *p, size_t size) {
     if (munmap(p, size) < 0) madvise(p, size, MADV_DONTNEED); /* one mapping more than the limit */
 }
 #endif
@@ -104,14 +100,14 @@ typedef struct {
     lc_file in;
     lc_file out;
 } lc_wake;
-LC_INLINE void lc_wake_init(lc_wake *w) { w->in.fd = w->out.fd = -1; }
-LC_INLINE int lc_wake_is_open(const lc_wake *w) { return lc_is_ours(&w->in) && lc_is_ours(&w->out); }
-LC_INLINE void lc_wake_close(lc_wake *w) {
+static inline void lc_wake_init(lc_wake *w) { w->in.fd = w->out.fd = -1; }
+static inline int lc_wake_is_open(const lc_wake *w) { return lc_is_ours(&w->in) && lc_is_ours(&w->out); }
+static inline void lc_wake_close(lc_wake *w) {
     lc_close(&w->in);
     lc_close(&w->out);
 }
 /* Without a descriptor left it stays closed, and its sender looks for work by itself. */
-LC_INLINE void lc_wake_open(lc_wake *w) {
+static inline void lc_wake_open(lc_wake *w) {
     int p[2], failed;
     lc_wake_close(w);
 #if defined(__linux__) && !defined(LC_LIKE_MACOS)
@@ -126,28 +122,27 @@ LC_INLINE void lc_wake_open(lc_wake *w) {
     failed = lc_own(&w->in, p[0]);
     if (lc_own(&w->out, p[1]) < 0 || failed) lc_wake_close(w);
 }
-LC_INLINE void lc_wake_set(lc_wake *w) {
+static inline void lc_wake_set(lc_wake *w) {
     ssize_t n = lc_is_ours(&w->out) ? write(w->out.fd, "", 1) : 0; /* full: already set */
     (void)n;
 }
-LC_INLINE void lc_wake_clear(lc_wake *w) {
+static inline void lc_wake_clear(lc_wake *w) {
     char sink[128];
     if (!lc_is_ours(&w->in)) w->in.fd = -1;
     else while (read(w->in.fd, sink, sizeof sink) == (ssize_t)sizeof sink) {}
 }
 /* Without a descriptor no caller can end the sleep: its end comes by itself. */
 #define LC_UNWOKEN_MS 50
-LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
+static inline void lc_wake_wait(lc_wake *w, double seconds) {
     struct pollfd p = {w->in.fd, POLLIN, 0};
     if (w->in.fd < 0 && seconds > LC_UNWOKEN_MS / 1000.0) seconds = LC_UNWOKEN_MS / 1000.0;
     if (seconds > 0) poll(&p, 1, seconds > 2e6 ? -1 : (int)(seconds * 1000.0 + 0.999));
-    lc_wake_clear(w);
 }
-LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in.fd; }
+static inline int lc_wake_fd(lc_wake *w) { return w->in.fd; }
 
 /* Store a word after everything that was stored before it, for whoever reads the memory once this process is
  * gone. */
-LC_INLINE void lc_publish(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+static inline void lc_publish(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
 /* A bound on the bytes of several queues together. `used` is the sum of what each of them has claimed. */
 typedef struct {
@@ -156,11 +151,11 @@ typedef struct {
     uint64_t generation; /* lc_forks of the process that it counts for */
 } lc_shared;
 
-LC_INLINE uint64_t lc_shared_get(uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
-LC_INLINE void lc_shared_add(uint64_t *word, uint64_t value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
+static inline uint64_t lc_shared_get(uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+static inline void lc_shared_add(uint64_t *word, uint64_t value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
 
 /* Replace a claim of `before` bytes by one of `after`, unless the sum would exceed the limit and `slack`. */
-LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack) {
+static inline int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack) {
     uint64_t used = lc_shared_get(&s->used), sum;
     do {
         sum = used - before + after;
@@ -183,16 +178,16 @@ LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uin
  * the clock is always read. */
 #if defined(__x86_64__)
 #define LC_SOON 20000
-LC_INLINE uint64_t lc_ticks(void) { return __builtin_ia32_rdtsc(); }
+static inline uint64_t lc_ticks(void) { return __builtin_ia32_rdtsc(); }
 #elif defined(__aarch64__)
 #define LC_SOON 250
-LC_INLINE uint64_t lc_ticks(void) {
+static inline uint64_t lc_ticks(void) {
     uint64_t t;
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
     return t;
 }
 #else
 #define LC_SOON 0
-LC_INLINE uint64_t lc_ticks(void) { return 0; }
+static inline uint64_t lc_ticks(void) { return 0; }
 #endif
 #endif

@@ -239,7 +239,6 @@ ctypedef struct lc_queue:
     uint64_t failed[24]
     uint64_t dropped[24]
 
-cdef uint64_t lc_fork_count() noexcept nogil
 # Queue a copy of one body; created_us 0: now. Return its sequence, or a PUT_ code (0 or less).
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_ticket *ticket) noexcept nogil
@@ -308,4 +307,3 @@ cdef class EventQueue:
     cdef SharedBound shared       # keeps `h.shared` alive
     cdef int _make(self, const lc_queue_options *options, lc_lost *lost) except -1
     cdef void _share(self) noexcept
-    cdef bint _wait(self, uint64_t seq, double seconds, lc_spool *s) except -1

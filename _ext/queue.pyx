@@ -35,11 +35,6 @@ cdef void _count_fork() noexcept nogil:
     lc_forks += 1
 
 
-cdef uint64_t lc_fork_count() noexcept nogil:
-    # Return how many forks lie between the process that has loaded this and the running one.
-    return lc_forks
-
-
 lc_at_fork(&_count_fork)
 
 include "queue/memory.pyx"
@@ -457,13 +452,24 @@ cdef class EventQueue:
         if wake:
             _wake(h)
 
-    def wait_for_wake(self, double seconds):
-        """Sleep, without the GIL, until woken or until `seconds` are over: the sender's wait in back-off."""
-        if self.h.released:
+    def wait_for_wake(self, double seconds, *, bint for_event=False):
+        """Sleep, without the GIL, until woken or until `seconds` are over: the sender's wait.
+
+        Args:
+            for_event: an event wakes it, too; while one is queued there is no sleep.
+        """
+        cdef lc_queue *h = self.h
+        if h.released:
             return
-        self.enter_fork_safe()
+        lc_mutex_lock(&h.mutex)
+        if for_event and h.queued_events:
+            seconds = 0
+        elif for_event:
+            h.sender_state = SENDER_IDLE
+        h.fork_safe = True
+        lc_mutex_unlock(&h.mutex)
         with nogil:
-            lc_wake_wait(&self.h.wake, seconds)
+            lc_wake_wait(&h.wake, seconds)
         self.leave_fork_safe()
 
     def enter_fork_safe(self):
@@ -473,12 +479,15 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
 
     def leave_fork_safe(self):
-        """End the state begun by ``enter_fork_safe``, once no fork is being prepared."""
+        """End the state begun by ``enter_fork_safe``, once no fork is prepared, and consume the wake-up."""
         cdef lc_queue *h = self.h
         with nogil:
             lc_mutex_lock(&h.mutex)
             lc_leave_fork_safe(h)
+            h.sender_state = SENDER_BUSY
             lc_mutex_unlock(&h.mutex)
+            if not h.released:
+                lc_wake_clear(&h.wake)
 
     def pause_for_fork(self) -> bool:
         """Keep a fork-safe sender asleep until ``resume_after_fork``; return False if it is working."""
@@ -499,30 +508,6 @@ cdef class EventQueue:
         """Return the descriptor that becomes readable on a wake-up; -1: there is none."""
         return -1 if self.h.released else lc_wake_fd(&self.h.wake)
 
-    def prepare_wait(self, bint idle) -> bool:
-        """Announce that the sender will sleep on ``fileno()``; return False if it must not: there is work.
-
-        Args:
-            idle: whether the next event is to wake it at once; else only an error or a full window does.
-        """
-        cdef bint sleep
-        cdef lc_queue *h = _lock(self)
-        sleep = not (idle and h.queued_events > 0)
-        if sleep:
-            h.sender_state = SENDER_IDLE if idle else SENDER_LINGERING
-        lc_mutex_unlock(&h.mutex)
-        return sleep
-
-    def finish_wait(self):
-        """End the wait begun by ``prepare_wait``, and consume the wake-up."""
-        cdef lc_queue *h = _lock(self)
-        if h.sender_state == SENDER_LINGERING:
-            h.urgent_wake_used = False       # a full linger: an error may end the next one early
-        h.sender_state = SENDER_BUSY
-        lc_mutex_unlock(&h.mutex)
-        if not h.released:
-            lc_wake_clear(&h.wake)
-
     def set_flush_target(self, uint64_t seq):
         """Make the pump return as soon as every event up to `seq` has its outcome."""
         cdef lc_queue *h = _lock(self)
@@ -530,22 +515,14 @@ cdef class EventQueue:
             h.flush_target = seq
         lc_mutex_unlock(&h.mutex)
 
-    def wait_settled(self, uint64_t seq, double seconds) -> bool:
-        """Sleep, without the GIL, until events up to `seq` have outcomes; return False when time is up."""
-        return self._wait(seq, seconds, NULL)
+    def wait_settled(self, uint64_t seq, double seconds, *, bint stored=False) -> bool:
+        """Sleep, without the GIL, until events up to `seq` have outcomes; return False when time is up.
 
-    def wait_stored(self, uint64_t seq, double seconds) -> bool:
-        """Sleep, without the GIL, until the disk has every event up to `seq`, or their outcomes are there.
-
-        Return False when time is up, and at once if no log is written.
+        Args:
+            stored: it is enough that the disk has them. Return False at once if no log is written.
         """
-        if self.h.spool == NULL:
-            return self.settled >= seq
-        return self._wait(seq, seconds, self.h.spool)
-
-    cdef bint _wait(self, uint64_t seq, double seconds, lc_spool *s) except -1:
-        # With a spool, for its log too.
         cdef lc_queue *h = self.h
+        cdef lc_spool *s = h.spool if stored else NULL
         cdef uint32_t *waiters = &h.waiters if s == NULL else &s.log_waiters
         cdef double end = lc_monotonic() + seconds
         cdef double left
@@ -557,7 +534,7 @@ cdef class EventQueue:
             with nogil:
                 lc_mutex_lock(&h.mutex)
                 done = h.settled >= seq or _is_logged(s, seq)
-                waits = not done and (s == NULL or s.logs)
+                waits = not done and (not stored or (s != NULL and s.logs))
                 if waits and s != NULL:
                     s.log_asked = True       # without time, for whoever looks again
                     lc_cond_wake_all(&s.more)

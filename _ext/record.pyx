@@ -27,7 +27,7 @@ from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
 from logclient._ext.ids cimport lc_put32
 from logclient._ext.jsonscan cimport SCAN_PAD, lc_object, scan_object
 from logclient._ext.jsontext cimport lc_block, lc_special, string_end, value_after
-from logclient._ext.queue cimport EventQueue, lc_fork_count, lc_put, lc_wall_us
+from logclient._ext.queue cimport EventQueue, lc_forks, lc_put, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,
     K_EVENT_OPEN,

@@ -416,11 +416,6 @@ cdef class Segments:
         return self.s.free_slots < self.s.mapped * SLOTS
 
     @property
-    def memory_used(self) -> int:
-        """Bytes of the chunks in memory."""
-        return self.s.chunk_bytes
-
-    @property
     def events(self) -> int:
         """Events that lie in the segments; while others are in memory, without those in flight."""
         cdef lc_queue *h = self.h

@@ -141,7 +141,7 @@ cdef class Route:
     cdef bint holds(self) noexcept:
         cdef Py_ssize_t i, j, at = 0
         cdef Owner *one
-        if self.forks != lc_fork_count() or self.own_clock != _is_clock_own():
+        if self.forks != lc_forks or self.own_clock != _is_clock_own():
             return False
         if lc_find(<PyObject *> MODULES, <PyObject *> MULTIPROCESSING) != (
                 NULL if self.processes is None else <PyObject *> self.processes):
@@ -426,7 +426,7 @@ cdef Route _make_route(State state):
         del mro[:mro.index(LOGGER) + 1]
         route.ordinary = tuple([next((kind.__dict__[name] for kind in mro if name in kind.__dict__), None)
                                 for name in METHOD_NAMES])
-    route.forks = lc_fork_count()
+    route.forks = lc_forks
     route.own_clock = _is_clock_own()
     route.processes = MODULES.get(MULTIPROCESSING)
     route.pid = os.getpid()

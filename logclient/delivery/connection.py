@@ -95,9 +95,8 @@ class LaneAttempt(Attempt):
             try:
                 threads.wait_ready([*reading, wake], writing, seconds)
             finally:
+                # First, so that a wake-up from now on is noticed by the next sleep.
                 self._queue.leave_fork_safe()
-            # First, so that a wake-up from now on is noticed by the next sleep.
-            self._queue.finish_wait()
             seconds = 0.0
         return super()._sleep(reading, writing, seconds)
 

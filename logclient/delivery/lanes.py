@@ -596,9 +596,7 @@ class Lanes:
 
     def _rest(self, until: float) -> None:
         """Sleep until an event comes, a caller wakes the sender, or `until`."""
-        if self._queue.prepare_wait(True):
-            self._queue.wait_for_wake(max(0.0, until - time.monotonic()))
-        self._queue.finish_wait()
+        self._queue.wait_for_wake(max(0.0, until - time.monotonic()), for_event=True)
 
     def run_short(self, error: BaseException) -> None:
         """End the connections at a shortage of descriptors, threads or memory; without any, wait a while."""

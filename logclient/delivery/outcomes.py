@@ -443,8 +443,8 @@ class Submissions:
         if not self.has_log:
             raise ValueError("stored: needs spool_sync=interval or batch")
         if threads.is_green():
-            return bool(threads.wait_until(lambda: self._queue.wait_stored(seq, 0.0), timeout))
-        return self._queue.wait_stored(seq, LONGEST if timeout is None else timeout)
+            return bool(threads.wait_until(lambda: self._queue.wait_settled(seq, 0.0, stored=True), timeout))
+        return self._queue.wait_settled(seq, LONGEST if timeout is None else timeout, stored=True)
 
     def restore_flush_target(self) -> None:
         """Set the target of `request_flush` again: the queue has one at a time."""

@@ -953,6 +953,20 @@ def test_an_answer_ends_the_linger_of_a_full_window(make: Make, setup: Setup) ->
     rig.settle()
 
 
+def test_an_error_or_a_full_window_ends_the_linger(make: Make) -> None:
+    rig = make(batch_events=5, inflight=100, linger=2 * PATIENCE)
+    rig.put()
+    rig.until(lambda s: s.acked + s.handed == 1)
+    rig.put()
+    rig.put(level=4)
+    stats = rig.until(lambda s: s.acked + s.handed == 3)
+    assert stats.batches == 2, "the event before it has waited"
+    rig.many(4, level=4)
+    rig.put()
+    stats = rig.until(lambda s: s.acked + s.handed == 8)
+    assert stats.batches == 3, "one error in a linger ends it, and the next one lasts its time"
+
+
 def test_flush_does_not_wait_for_the_linger(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender_module, "CHECK", PATIENCE)  # who waits wakes the sender once
     rig = make(batch_events=5, inflight=100, linger=PATIENCE)

@@ -187,45 +187,19 @@ def with_sender(**bounds: int) -> EventQueue:
     return h
 
 
-def test_the_first_event_wakes_an_idle_sender() -> None:
+def test_an_event_ends_the_rest_of_a_sender() -> None:
     h = with_sender()
-    assert h.prepare_wait(True)
-    assert not readable(h)
+    sender = threading.Thread(target=lambda: h.wait_for_wake(2 * PATIENCE, for_event=True))
+    sender.start()
+    wait_until(h.pause_for_fork)
+    h.resume_after_fork()
     h.push(b"")
-    assert readable(h)
-    h.finish_wait()
-    assert not readable(h)
-
-
-def test_an_idle_wait_is_refused_while_events_wait() -> None:
-    h = with_sender()
-    h.push(b"")
-    assert not h.prepare_wait(True)
-    assert h.prepare_wait(False), "a linger is allowed"
-
-
-def test_errors_and_full_windows_end_the_linger() -> None:
-    h = with_sender(full_events=5)
-    h.prepare_wait(False)
-    h.push(b"", 2)
-    assert not readable(h)
-    h.push(b"", 4)
-    assert readable(h)
-    h.finish_wait()
-    h.prepare_wait(False)
-    h.push(b"", 2)
-    assert not readable(h)
-    h.push(b"", 2)
-    assert not readable(h)
-    h.push(b"", 2)
-    assert readable(h), "five are waiting"
-    h.finish_wait()
-    big = with_sender(full_bytes=1000)
-    big.prepare_wait(False)
-    big.push(b"x" * 900)
-    assert not readable(big)
-    big.push(b"x" * 100)
-    assert readable(big)
+    sender.join(PATIENCE)
+    assert not sender.is_alive() and not readable(h)
+    sender = threading.Thread(target=lambda: h.wait_for_wake(2 * PATIENCE, for_event=True))
+    sender.start()
+    sender.join(PATIENCE)
+    assert not sender.is_alive(), "it is still queued"
 
 
 def test_a_busy_sender_is_not_woken() -> None:
@@ -241,7 +215,7 @@ def test_a_busy_sender_is_not_woken() -> None:
 
 def test_a_number_that_another_file_has_is_left_alone() -> None:
     """Whether the sender or a caller finds it: never written, read or closed; the sender opens a new pipe."""
-    for notice in (EventQueue.wake, EventQueue.finish_wait, EventQueue.open_wake, EventQueue.release):
+    for notice in (EventQueue.wake, EventQueue.leave_fork_safe, EventQueue.open_wake, EventQueue.release):
         h = with_sender()
         pipe = os.fstat(h.fileno())
         numbers = [fd for fd in map(int, os.listdir("/dev/fd")) if is_at(fd, pipe)]

@@ -32,7 +32,7 @@ def test_memory_is_bounded_while_a_segment_is_made(policy: str, tmp_path: Path) 
     segments = _segments(queue, tmp_path)
     try:
         codes = [queue.push(BODY, 1, 0) for _ in range(20_000)]
-        assert MEMORY < segments.memory_used <= MEMORY + AHEAD + CHUNK
+        assert MEMORY < queue.memory_used <= MEMORY + AHEAD + CHUNK
         dropped = queue.counters()["dropped"]
         if policy in ("block", "raise"):
             assert codes[-1] == PUT_FULL and not dropped
@@ -40,7 +40,7 @@ def test_memory_is_bounded_while_a_segment_is_made(policy: str, tmp_path: Path) 
             assert sum(dropped.values()) > 1000
         segments.grow()
         assert queue.push(BODY, 1, 0) > 0
-        assert segments.memory_used <= MEMORY + AHEAD + CHUNK
+        assert queue.memory_used <= MEMORY + AHEAD + CHUNK
     finally:
         segments.close()
 
@@ -74,6 +74,6 @@ def test_a_segment_is_ready_before_large_events_find_no_place(trim_every: float,
         for _ in range(20):
             segments.serve(0.0, trim_every)
             assert queue.push(bytes(33 * CHUNK - 1000), 1, 0) > 0
-            assert segments.memory_used == 0
+            assert queue.memory_used == 0
     finally:
         segments.close()
