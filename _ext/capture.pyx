@@ -127,7 +127,6 @@ cdef class Walk:
     ``numpy.frombuffer(walk.offset, "int64")`` makes no copy.
     """
 
-    cdef readonly Py_ssize_t count   # of units; also ``len(walk)``
     cdef readonly Py_ssize_t end     # where the first record begins that was not read
     cdef readonly int stop           # MORE, LIMIT or LENGTH
     cdef readonly bytes offset       # int64: where the unit's raw bytes begin in the data
@@ -138,9 +137,6 @@ cdef class Walk:
     cdef readonly bytes direction    # uint8: 0 from the peer, 1 to the peer
     cdef readonly list others        # type (or BAD_CRC, BAD_RECORD), offset and payload length of each other
     others: list[tuple[int, int, int]]
-
-    def __len__(self):
-        return self.count
 
 
 def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0,
@@ -174,7 +170,6 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
         if stop < 0:
             raise MemoryError
         result = Walk.__new__(Walk)
-        result.count = <Py_ssize_t> t.n
         result.end = <Py_ssize_t> at
         result.stop = stop
         (result.offset, result.length, result.arrival, result.stream, result.received_us,

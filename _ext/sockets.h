@@ -15,14 +15,20 @@
 #define MSG_MORE 0 /* only Linux has it */
 #endif
 
-/* As send and recv, on a descriptor that is ours still; else EBADF. */
+/* As send and recv, again after a signal, on a descriptor that is ours still; else EBADF. */
 static inline ssize_t lc_send(const lc_file *f, const void *data, size_t size, int flags) {
-    if (lc_is_ours(f)) return send(f->fd, data, size, flags);
+    while (lc_is_ours(f)) {
+        ssize_t n = send(f->fd, data, size, flags);
+        if (n >= 0 || errno != EINTR) return n;
+    }
     errno = EBADF;
     return -1;
 }
 static inline ssize_t lc_recv(const lc_file *f, void *data, size_t size, int flags) {
-    if (lc_is_ours(f)) return recv(f->fd, data, size, flags);
+    while (lc_is_ours(f)) {
+        ssize_t n = recv(f->fd, data, size, flags);
+        if (n >= 0 || errno != EINTR) return n;
+    }
     errno = EBADF;
     return -1;
 }

@@ -137,7 +137,7 @@ cdef class TlsSocket:
                 self.o.BIO_nread(self.outer, &data, <int> sent)
             elif errno == EAGAIN or errno == EWOULDBLOCK:
                 return 0
-            elif errno != EINTR:
+            else:
                 self.send_failed = True
                 self.error = errno
                 return LINK_BROKEN
@@ -150,22 +150,20 @@ cdef class TlsSocket:
         cdef int n = self.o.BIO_nwrite0(self.outer, &room)
         if n <= 0:
             return 0
-        while True:
-            got = lc_recv(&self.file, room, <size_t> n, MSG_DONTWAIT)
-            if got > 0:
-                self.o.BIO_nwrite(self.outer, &room, <int> got)
-                return 1
-            if got == 0:
-                self.eof = True
-                self.o.BIO_ctrl(self.outer, BIO_C_SHUTDOWN_WR, 0, NULL)
-                return 1
-            if errno == EAGAIN or errno == EWOULDBLOCK:
-                return 0
-            if errno != EINTR:
-                self.failed = True
-                self.kind = SSL_ERROR_SYSCALL
-                self.error = errno
-                return LINK_BROKEN
+        got = lc_recv(&self.file, room, <size_t> n, MSG_DONTWAIT)
+        if got > 0:
+            self.o.BIO_nwrite(self.outer, &room, <int> got)
+            return 1
+        if got == 0:
+            self.eof = True
+            self.o.BIO_ctrl(self.outer, BIO_C_SHUTDOWN_WR, 0, NULL)
+            return 1
+        if errno == EAGAIN or errno == EWOULDBLOCK:
+            return 0
+        self.failed = True
+        self.kind = SSL_ERROR_SYSCALL
+        self.error = errno
+        return LINK_BROKEN
 
     cdef int _explain(self, int result) noexcept nogil:
         # Keep why a call of OpenSSL in this thread has failed, and return SSL_ERROR_*.
@@ -419,12 +417,6 @@ cdef class TlsSocket:
         self.file.fd = -1
         if self.plain is not None:
             self.plain.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object):
-        self.close()
 
 
 include "tls/pump.pyx"

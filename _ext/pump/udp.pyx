@@ -108,7 +108,7 @@ cdef class UdpPump(CompiledPump):
                 lc_put_frame(data, <uint32_t> n)
                 lc_put_frame(data + 4, <uint32_t> n)
                 return n + RUN_HEAD
-            if n >= 0 or errno == EINTR:
+            if n >= 0:
                 continue             # empty, or longer than any valid one
             return self._failed(errno)
         return self._failed(EAGAIN)

@@ -344,8 +344,3 @@ cdef class Log:
     def abandon(self):
         """In a forked child, close the parent's file."""
         lc_close(&self.g.newest)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return _log_size(self.g)

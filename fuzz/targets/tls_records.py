@@ -16,6 +16,7 @@ import shutil
 import ssl
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -116,7 +117,7 @@ def run(data: memoryview) -> None:
     options, script = data[0], bytes(data[1:])
     server = RecordServer("1.2" if options & OLD else "1.3", _cert())
     size = 7 if options & SMALL else 1 << 16
-    with connect_client(server) as client:
+    with closing(connect_client(server)) as client:
         if options & ANSWERS:
             check(client.send(b"hello") == 5 and client.flush_sent(), "the connection takes bytes")
         if options & STUFF:

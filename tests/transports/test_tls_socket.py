@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def scene(make: Any, version: str, ca: str, cert: str, tickets: int) -> Iterator
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     near, far = ends
     server = Server(far.fileno(), version, cert, tickets)
-    with far, make(ca, near) as client:
+    with far, closing(make(ca, near)) as client:
         try:
             shaken = False
             for _ in range(100):
@@ -229,7 +229,7 @@ def test_damaged_records_end_a_prefix(
 ) -> None:
     """What is received is what was sent, up to the damage; after it nothing is read or written."""
     server = RecordServer(version, cert)
-    with connect_client(server) as client:
+    with closing(connect_client(server)) as client:
         wire = [server.seal(record) for record in records]
         intact = list(wire)
         for how, place in damage:
