@@ -85,8 +85,7 @@ cdef uint32_t _slots_of(const lc_chunk *c, uint32_t left) noexcept nogil:
 
 
 cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept nogil:
-    # Return whether a sequence is in one of the ranges, which begin in rising order and never end before an
-    # earlier one.
+    # Return whether a sequence is in one of the ranges, which are merged.
     cdef Py_ssize_t low = 0, middle
     while low < n:
         middle = (low + n) // 2
@@ -466,7 +465,8 @@ cdef class Segments:
 
         Args:
             fds: (number, descriptor) of its segments, whose heads are checked.
-            settled: (first, last) sequences that have their outcome, in addition to those that are marked.
+            settled: (first, last) sequences that have their outcome, in addition to those that are marked;
+                merged.
             after: the highest sequence that is known otherwise.
             oldest_us: events made before that, in microseconds since 1970, are dropped.
 
@@ -490,17 +490,14 @@ cdef class Segments:
         cdef lc_chunk *c
         cdef uint64_t *ranges = <uint64_t *> calloc(2 * len(settled) + 1, 8)
         cdef Py_ssize_t count = len(settled)
-        cdef uint64_t last = after, end, last_settled = 0
+        cdef uint64_t last = after
         cdef list pending = []
         cdef list expired = []
         if ranges == NULL:
             raise MemoryError
         try:
-            settled = sorted(settled)
             for k in range(<uint32_t> count):
-                ranges[2 * k], end = settled[k]
-                ranges[2 * k + 1] = max(last_settled, end)
-                last_settled = ranges[2 * k + 1]
+                ranges[2 * k], ranges[2 * k + 1] = settled[k]
             for i, fd in fds:
                 if i >= s.most or s.segments[i].base != NULL:
                     raise ValueError(f"segment {i} is not one of {s.most}")

@@ -673,7 +673,7 @@ def _read_log(data: bytes, salt: int) -> list[tuple[int, bytes]]:
         elif kind == 2:
             for item in range(at + 16, end - 23, 24):
                 first, last, status, reason = struct.unpack_from("=QQBB", data, item)
-                if 0 < first <= last and status <= STORED and reason < R_COUNT:
+                if 0 < first <= last <= LAST_SEQUENCE and status <= STORED and reason < R_COUNT:
                     outcomes.append((first, last))
         at = end
     settled = merged(outcomes)
@@ -748,6 +748,16 @@ def test_damaged_logs_are_read_as_in_plain_python(
     assert merged((seq, seq) for seq, _, _ in found) == without(
         merged((seq, seq) for seq in expected), settled
     )
+
+
+def test_an_outcome_of_impossible_sequences_is_not_believed() -> None:
+    """It would count, and list, more events than there can be."""
+    for last in (LAST_SEQUENCE, LAST_SEQUENCE + 1, (1 << 64) - 1):
+        head = bytearray(HEAD)
+        struct.pack_into("=QQQQQBB", head, 1024, 1, 0, 0, 1, last, ACKED, 0)
+        outcomes, complete, _ = read_journal(bytes(head))
+        believed = last == LAST_SEQUENCE
+        assert (outcomes, complete) == ([(1, last, "acked", "")] if believed else [], believed)
 
 
 def test_a_log_that_was_cut_is_read_up_to_there(original: Original) -> None:

@@ -42,7 +42,7 @@ class Replay:
         self._segments = Segments(
             queue, orphan.files.directory, orphan.producer, boot, os.getpid(), most, True, 0
         )
-        settled = [(first, last) for first, last, _, _ in journal.outcomes]
+        settled = merged((first, last) for first, last, _, _ in journal.outcomes)
         last = max([0 if record is None else record.last, *(end for _, end in settled)])
         try:
             oldest = 0 if age is None else int((time.time() - age) * 1e6)
