@@ -8,9 +8,11 @@ written is reported and never stops delivery.
 from __future__ import annotations
 
 import stat
+from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from logclient.descriptors import File
@@ -308,16 +310,12 @@ def without(ranges: Ranges, taken: Ranges) -> Ranges:
     """Return the parts of merged ranges that are in no range of `taken`, which is merged too."""
     found: Ranges = []
     for first, last in ranges:
-        for begin, end in taken:
-            if end < first:
-                continue
-            if begin > last:
-                break
-            if begin > first:
-                found.append((first, begin - 1))
-            first = end + 1
-            if first > last:
-                break
+        at = bisect_left(taken, first, key=itemgetter(1))
+        while at < len(taken) and taken[at][0] <= last:
+            if taken[at][0] > first:
+                found.append((first, taken[at][0] - 1))
+            first = taken[at][1] + 1
+            at += 1
         if first <= last:
             found.append((first, last))
     return found

@@ -750,6 +750,20 @@ def test_damaged_logs_are_read_as_in_plain_python(
     )
 
 
+@given(RANGES, RANGES)
+def test_what_is_in_no_other_range_is_left(
+    ranges: list[tuple[int, int]], taken: list[tuple[int, int]]
+) -> None:
+    numbers, others = ({n for a, b in some for n in range(a, b + 1)} for some in (ranges, taken))
+    assert without(ranges, taken) == merged((n, n) for n in numbers - others)
+
+
+def test_many_ranges_without_many_others() -> None:
+    count = 100_000
+    ranges, taken = ([(4 * n + 1, 4 * n + last) for n in range(count)] for last in (3, 2))
+    assert without(ranges, taken) == [(4 * n + 3, 4 * n + 3) for n in range(count)]
+
+
 def test_an_outcome_of_impossible_sequences_is_not_believed() -> None:
     """It would count, and list, more events than there can be."""
     for last in (LAST_SEQUENCE, LAST_SEQUENCE + 1, (1 << 64) - 1):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.hash import xxh64
 from logclient._ext.spool import HEAD, SEGMENT
-from logclient.files.ledger import Ranges
+from logclient.files.ledger import LAST_SEQUENCE, Ranges
 
 Outcome = tuple[int, int, str, str]
 """First and last sequence, status, reason."""
@@ -24,7 +24,6 @@ LOG_HEAD = 120
 
 _SLOT = 65536
 _JOURNAL_AT = 1024
-_NO_SEQUENCE = 1 << 48
 _SETTLED = 0x80  # a flag of an event's level: it has its outcome
 
 _JOURNAL = struct.Struct("=QQQ")  # number of outcomes; whether some found no room; whether some are in memory
@@ -73,7 +72,7 @@ def read_events(data: bytes | mmap, at: int, end: int, last: int = 0) -> Iterato
     while end - at >= _EVENT.size:
         seq, created_us, size, level, kind, _ = _EVENT.unpack_from(data, at)
         event = Event(seq, created_us, size, level, kind, at)
-        if not last < seq < _NO_SEQUENCE or event.end > end or level & ~_SETTLED > 5:
+        if not last < seq <= LAST_SEQUENCE or event.end > end or level & ~_SETTLED > 5:
             return  # the unused end of a chunk
         yield event
         at, last = event.end, seq
@@ -85,7 +84,7 @@ def _read_outcomes(data: bytes) -> list[Outcome]:
     return [
         (first, last, STATUSES[status], REASONS[reason])
         for first, last, status, reason in _OUTCOME.iter_unpack(whole)
-        if 0 < first <= last < _NO_SEQUENCE and status < len(STATUSES) and reason < len(REASONS)
+        if 0 < first <= last <= LAST_SEQUENCE and status < len(STATUSES) and reason < len(REASONS)
     ]
 
 
