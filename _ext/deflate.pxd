@@ -20,14 +20,14 @@ cdef extern from "libraries.h":
         unsigned int avail_in
         uint8_t *next_out
         unsigned int avail_out
-    int lc_deflate_init(lc_zstream *s, int level) noexcept nogil
+    int lc_deflate_init "deflateInit"(lc_zstream *s, int level) noexcept nogil
     int lc_deflate(lc_zstream *s) noexcept nogil
-    int lc_deflate_reset(lc_zstream *s) noexcept nogil
-    int lc_deflate_end(lc_zstream *s) noexcept nogil
-    int lc_inflate_init(lc_zstream *s) noexcept nogil
+    int lc_deflate_reset "deflateReset"(lc_zstream *s) noexcept nogil
+    int lc_deflate_end "deflateEnd"(lc_zstream *s) noexcept nogil
+    int lc_inflate_init "inflateInit"(lc_zstream *s) noexcept nogil
     int lc_inflate(lc_zstream *s) noexcept nogil
-    int lc_inflate_reset(lc_zstream *s) noexcept nogil
-    int lc_inflate_end(lc_zstream *s) noexcept nogil
+    int lc_inflate_reset "inflateReset"(lc_zstream *s) noexcept nogil
+    int lc_inflate_end "inflateEnd"(lc_zstream *s) noexcept nogil
 
     int COMP_OK, IGZIP_ZLIB, NO_FLUSH, ISAL_DEF_LVL1_DEFAULT
     ctypedef struct lc_istream:
@@ -41,9 +41,9 @@ cdef extern from "libraries.h":
         uint16_t end_of_stream
         uint16_t flush
         uint16_t gzip_flag
-    void lc_isal_init(lc_istream *s) noexcept nogil
-    void lc_isal_reset(lc_istream *s) noexcept nogil
-    int lc_isal_deflate(lc_istream *s) noexcept nogil
+    void lc_isal_init "isal_deflate_init"(lc_istream *s) noexcept nogil
+    void lc_isal_reset "isal_deflate_reset"(lc_istream *s) noexcept nogil
+    int lc_isal_deflate "isal_deflate"(lc_istream *s) noexcept nogil
 
 
 cdef enum:

@@ -14,14 +14,8 @@
 #include <zlib.h>
 #define LC_HAS_ZLIB 1
 typedef z_stream lc_zstream;
-#define lc_deflate_init(s, level) deflateInit(s, level)
 #define lc_deflate(s) deflate(s, Z_FINISH)
-#define lc_deflate_reset(s) deflateReset(s)
-#define lc_deflate_end(s) deflateEnd(s)
-#define lc_inflate_init(s) inflateInit(s)
 #define lc_inflate(s) inflate(s, Z_NO_FLUSH)
-#define lc_inflate_reset(s) inflateReset(s)
-#define lc_inflate_end(s) inflateEnd(s)
 /* WebSocket: raw streams, with little memory for the window of earlier messages */
 #define lc_deflate_init_raw(s, bits) deflateInit2(s, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -(bits), 5, Z_DEFAULT_STRATEGY)
 #define lc_inflate_init_raw(s, bits) inflateInit2(s, -(bits))
@@ -34,14 +28,14 @@ typedef struct {
     uint8_t *next_out;
     unsigned int avail_in, avail_out;
 } lc_zstream;
-#define lc_deflate_init(s, level) Z_MEM_ERROR
+#define deflateInit(s, level) Z_MEM_ERROR
 #define lc_deflate(s) Z_MEM_ERROR
-#define lc_deflate_reset(s) Z_MEM_ERROR
-#define lc_deflate_end(s) Z_MEM_ERROR
-#define lc_inflate_init(s) Z_MEM_ERROR
+#define deflateReset(s) Z_MEM_ERROR
+#define deflateEnd(s) Z_MEM_ERROR
+#define inflateInit(s) Z_MEM_ERROR
 #define lc_inflate(s) Z_MEM_ERROR
-#define lc_inflate_reset(s) Z_MEM_ERROR
-#define lc_inflate_end(s) Z_MEM_ERROR
+#define inflateReset(s) Z_MEM_ERROR
+#define inflateEnd(s) Z_MEM_ERROR
 #define lc_deflate_init_raw(s, bits) Z_MEM_ERROR
 #define lc_inflate_init_raw(s, bits) Z_MEM_ERROR
 #define lc_deflate_sync(s) Z_MEM_ERROR
@@ -51,9 +45,6 @@ typedef struct {
 #include <isa-l/igzip_lib.h>
 #define LC_HAS_ISAL 1
 typedef struct isal_zstream lc_istream;
-#define lc_isal_init(s) isal_deflate_init(s)
-#define lc_isal_reset(s) isal_deflate_reset(s)
-#define lc_isal_deflate(s) isal_deflate(s)
 #else
 #define LC_HAS_ISAL 0
 enum { COMP_OK = 0, IGZIP_ZLIB = 0, NO_FLUSH = 0, ISAL_DEF_LVL1_DEFAULT = 1 };
@@ -62,35 +53,29 @@ typedef struct {
     uint32_t avail_in, avail_out, level, level_buf_size;
     uint16_t end_of_stream, flush, gzip_flag;
 } lc_istream;
-#define lc_isal_init(s) ((void) 0)
-#define lc_isal_reset(s) ((void) 0)
-#define lc_isal_deflate(s) (-1)
+#define isal_deflate_init(s) ((void) 0)
+#define isal_deflate_reset(s) ((void) 0)
+#define isal_deflate(s) (-1)
 #endif
 
 #ifdef LC_LZ4
 #include <lz4.h>
 #define LC_HAS_LZ4 1
-#define lc_lz4_bound(size) LZ4_compressBound(size)
-#define lc_lz4_compress(from, to, size, room) LZ4_compress_default(from, to, size, room)
-#define lc_lz4_decompress(from, to, size, room) LZ4_decompress_safe(from, to, size, room)
 #else
 #define LC_HAS_LZ4 0
-#define lc_lz4_bound(size) 0
-#define lc_lz4_compress(from, to, size, room) 0
-#define lc_lz4_decompress(from, to, size, room) (-1)
+#define LZ4_compressBound(size) 0
+#define LZ4_compress_default(from, to, size, room) 0
+#define LZ4_decompress_safe(from, to, size, room) (-1)
 #endif
 
 #ifdef LC_SNAPPY
 #include <snappy-c.h>
 #define LC_HAS_SNAPPY 1
-#define lc_snappy_bound(size) snappy_max_compressed_length(size)
-#define lc_snappy_compress(from, size, to, room) ((int) snappy_compress(from, size, to, room))
-#define lc_snappy_uncompress(from, size, to, room) ((int) snappy_uncompress(from, size, to, room))
 #else
 #define LC_HAS_SNAPPY 0
-#define lc_snappy_bound(size) 0
-#define lc_snappy_compress(from, size, to, room) (-1)
-#define lc_snappy_uncompress(from, size, to, room) (-1)
+#define snappy_max_compressed_length(size) 0
+#define snappy_compress(from, size, to, room) (-1)
+#define snappy_uncompress(from, size, to, room) (-1)
 #endif
 
 #endif

@@ -20,15 +20,15 @@ cdef enum:
     LZ4_RATIO = 255              # a block holds at most this many times its size ...
     SNAPPY_RATIO = 32            # ... (a copy of 64 bytes takes 3)
 
-cdef extern from "libraries.h":
+cdef extern from "libraries.h" nogil:
     bint LC_HAS_LZ4
-    int lc_lz4_bound(int size) noexcept nogil
-    int lc_lz4_compress(const char *source, char *to, int size, int room) noexcept nogil
-    int lc_lz4_decompress(const char *source, char *to, int size, int room) noexcept nogil
+    int lc_lz4_bound "LZ4_compressBound"(int size)
+    int lc_lz4_compress "LZ4_compress_default"(const char *source, char *to, int size, int room)
+    int lc_lz4_decompress "LZ4_decompress_safe"(const char *source, char *to, int size, int room)
     bint LC_HAS_SNAPPY
-    size_t lc_snappy_bound(size_t size) noexcept nogil
-    int lc_snappy_compress(const char *source, size_t size, char *to, size_t *room) noexcept nogil
-    int lc_snappy_uncompress(const char *source, size_t size, char *to, size_t *room) noexcept nogil
+    size_t lc_snappy_bound "snappy_max_compressed_length"(size_t size)
+    int lc_snappy_compress "snappy_compress"(const char *source, size_t size, char *to, size_t *room)
+    int lc_snappy_uncompress "snappy_uncompress"(const char *source, size_t size, char *to, size_t *room)
 
 
 ctypedef struct lc_packer:
