@@ -50,6 +50,7 @@ class Event(NamedTuple):
     level: int
     kind: int
     begin: int  # where its head begins
+    end: int  # where the next event begins
 
     @property
     def settled(self) -> bool:
@@ -61,21 +62,16 @@ class Event(NamedTuple):
         """Where its body begins."""
         return self.begin + _EVENT.size
 
-    @property
-    def end(self) -> int:
-        """Where the next event begins."""
-        return self.body + (self.size + 7) // 8 * 8
-
 
 def read_events(data: bytes | mmap, at: int, end: int, last: int = 0) -> Iterator[Event]:
     """Yield the events that lie one behind the other, with sequences above `last`."""
     while end - at >= _EVENT.size:
         seq, created_us, size, level, kind, _ = _EVENT.unpack_from(data, at)
-        event = Event(seq, created_us, size, level, kind, at)
-        if not last < seq <= LAST_SEQUENCE or event.end > end or level & ~_SETTLED > 5:
+        behind = at + _EVENT.size + (size + 7) // 8 * 8
+        if not last < seq <= LAST_SEQUENCE or behind > end or level & ~_SETTLED > 5:
             return  # the unused end of a chunk
-        yield event
-        at, last = event.end, seq
+        yield Event(seq, created_us, size, level, kind, at, behind)
+        at, last = behind, seq
 
 
 def _read_outcomes(data: bytes) -> list[Outcome]:
