@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, check_source, open_client
@@ -38,6 +38,7 @@ class FrontEnd:
     """
 
     level = 0
+    _library: ClassVar[str]
 
     def __init__(
         self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
@@ -50,11 +51,20 @@ class FrontEnd:
         self.sampling = client.sampling
         client.front_ends.add(self)
 
-    def _ship_document(self, document: dict[str, Any], level: int, logger: str) -> None:
-        """Send a document, unless it is of this package's loggers, whose messages would never end."""
-        if level < self.level or logger == "logclient" or logger.startswith("logclient."):
+    def _document(self, *record: Any) -> tuple[dict[str, Any], int, str]:
+        """Return the document of a record, its level and its logger."""
+        raise NotImplementedError
+
+    def _ship(self, *record: Any) -> None:
+        """Send a record, unless it is of this package's loggers, whose messages would never end."""
+        if self.client.encoder is None:  # the URL is none
             return
+        whose = self._library
         try:
+            document, level, logger = self._document(*record)
+            whose = f"{whose}, logger {logger!r}"
+            if level < self.level or logger == "logclient" or logger.startswith("logclient."):
+                return
             if self.sampling is not None:
                 # Without a message its fields tell it from others.
                 message = document.get("message") or {**document, "@timestamp": None}
@@ -66,7 +76,7 @@ class FrontEnd:
             self.client.send(document, level)
         except Exception as error:  # also one of a value that was bound
             kind = type(error).__name__
-            self.client.warn_limited(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
+            self.client.warn_limited(f"record:{kind}", f"a record of {whose}: {kind}: {text(error)}")
 
     def setLevel(self, level: int) -> None:
         """Send no record below this level from now on; named as that of ``logging.Handler``."""

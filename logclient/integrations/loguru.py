@@ -23,11 +23,13 @@ class Sink(FrontEnd):
     Its arguments are those of `FrontEnd`.
     """
 
+    _library = "loguru"
+
     def write(self, message: Any) -> None:
         """Ship a message of loguru, which carries its record."""
-        if self.client.encoder is None:  # the URL is none
-            return
-        record = message.record
+        self._ship(message.record)
+
+    def _document(self, record: Any) -> tuple[dict[str, Any], int, str]:
         level, exception = record["level"], record["exception"]
         document = begin(record["time"], level.name, record["message"], record["name"] or "")
         document |= {
@@ -42,7 +44,7 @@ class Sink(FrontEnd):
         if exception is not None:
             self._add_error(document, (exception.type, exception.value, exception.traceback))
         add_fields(document, record["extra"])
-        self._ship_document(document, level.no, record["name"] or "")
+        return document, level.no, record["name"] or ""
 
     def stop(self) -> None:
         """Deliver what is queued, for the option ``timeout`` at most; called when the sink is removed."""

@@ -58,6 +58,7 @@ class LogExporter(FrontEnd, _Exporter):
     Its arguments are those of `FrontEnd`.
     """
 
+    _library = "OpenTelemetry"
     _last: tuple[Any, dict[str, Any]] = (None, {})  # a resource and its fields
     _ended = False
 
@@ -69,11 +70,7 @@ class LogExporter(FrontEnd, _Exporter):
         if self._ended:
             return _Result.FAILURE
         for item in batch:
-            try:
-                self._ship(item)
-            except Exception as error:
-                kind = type(error).__name__
-                self.client.warn_limited(f"record:{kind}", f"a record of OpenTelemetry: {kind}: {error}")
+            self._ship(item)
         return _Result.SUCCESS
 
     def shutdown(self, timeout_millis: float | None = None) -> None:
@@ -86,7 +83,7 @@ class LogExporter(FrontEnd, _Exporter):
         """Wait until every record that was exported has an outcome; return whether every one has."""
         return self.client.flush(timeout_millis / 1000) == 0
 
-    def _ship(self, item: Any) -> None:
+    def _document(self, item: Any) -> tuple[dict[str, Any], int, str]:
         record = item.log_record
         scope = getattr(item, "instrumentation_scope", None)
         name = text(scope.name) if scope is not None and scope.name else ""
@@ -119,7 +116,7 @@ class LogExporter(FrontEnd, _Exporter):
         }
         document |= {name: value for name, value in found.items() if value}
         add_fields(document, fields)
-        self._ship_document(document, group * 10 if number else INFO, name)
+        return document, group * 10 if number else INFO, name
 
 
 def _renamed(attributes: Mapping[str, Any]) -> dict[str, Any]:

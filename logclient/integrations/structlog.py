@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from logclient.integrations.documents import FrontEnd, add_fields, begin, text
@@ -38,9 +39,31 @@ class LoggerFactory(FrontEnd):
     delivers them, for ``atexit_timeout`` at most.
     """
 
+    _library = "structlog"
+
     def __call__(self, *args: Any) -> Logger:
         """Return a logger; structlog calls this."""
         return Logger(self, args[0] if args and isinstance(args[0], str) else "")
+
+    def _document(self, name: str, level: int, event: dict[str, Any]) -> tuple[dict[str, Any], int, str]:
+        shown = event.pop("level", None)
+        if isinstance(shown, str):
+            level = _LEVELS.get(shown.lower(), level)
+        else:
+            shown = _NAMES[level]
+        name = text(event.pop("logger", None) or event.pop("logger_name", None) or name)
+        document = begin(event.pop("timestamp", None), shown, event.pop("event", ""), name)
+        traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
+        exc_info = event.pop("exc_info", None)
+        if isinstance(exc_info, (bool, int, str)):
+            exc_info = sys.exc_info() if exc_info else None
+        elif not isinstance(exc_info, (BaseException, tuple, NoneType)):
+            event["exc_info"], exc_info = exc_info, None
+        self._add_error(document, exc_info, "\n".join(traces))
+        for key in _ORIGIN.keys() & event.keys():
+            document[_ORIGIN[key]] = event.pop(key)
+        add_fields(document, event)
+        return document, level, name
 
 
 class Logger:
@@ -71,27 +94,7 @@ class Logger:
                 words = f"structlog: the last processor {words}"
                 self._factory.client.warn_limited("structlog:rendered", words)
                 event["event"] = rendered[0]
-            self._ship(level, event)
+            self._factory._ship(self.name, level, event)
 
         setattr(self, method, log)  # the next call does not come here
         return log
-
-    def _ship(self, level: int, event: dict[str, Any]) -> None:
-        if self._factory.client.encoder is None:  # the URL is none
-            return
-        shown = event.pop("level", None)
-        if isinstance(shown, str):
-            level = _LEVELS.get(shown.lower(), level)
-        else:
-            shown = _NAMES[level]
-        name = event.pop("logger", None) or event.pop("logger_name", None) or self.name
-        document = begin(event.pop("timestamp", None), shown, event.pop("event", ""), text(name))
-        traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
-        exc_info = event.pop("exc_info", None)
-        if exc_info is not None and not isinstance(exc_info, (BaseException, tuple)):
-            exc_info = sys.exc_info() if exc_info else None
-        self._factory._add_error(document, exc_info, "\n".join(traces))
-        for key in _ORIGIN.keys() & event.keys():
-            document[_ORIGIN[key]] = event.pop(key)
-        add_fields(document, event)
-        self._factory._ship_document(document, level, text(name))

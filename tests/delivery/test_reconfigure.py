@@ -12,7 +12,7 @@ import pytest
 
 import logclient
 from logclient import ConfigError
-from logclient.integrations.documents import FrontEnd
+from logclient.integrations.structlog import LoggerFactory
 from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.forks import run_in_child
@@ -122,11 +122,11 @@ class TestRedactionAndSampling:
             with logclient.connect(server.url) as client:
                 logger = logging.Logger("test-reconfigure")
                 logger.addHandler(logclient.Handler(client=client))
-                other = FrontEnd(client=client)
+                other = LoggerFactory(client=client)("shop")
                 for share in (None, {"INFO": 0}, {"INFO": 1}, {"INFO": 0}, None):
                     client.reconfigure(sample=share)
                     logger.info("a record")
-                    other._ship_document({"message": "of another"}, logging.INFO, "shop")
+                    other.info(event="of another")
                 client.reconfigure(dedupe="1h")
                 for _ in range(3):
                     logger.info("the same")

@@ -163,6 +163,15 @@ def test_exc_info_may_be_any_true_value(given: Any, tmp_path: Path) -> None:
     assert event.get("error.type") == ("LookupError" if given else None)
 
 
+@pytest.mark.parametrize("name", ["exc_info", "exception", "stack", "timestamp"])
+def test_an_odd_object_in_a_place_of_ours_is_a_field(name: str, tmp_path: Path) -> None:
+    run = _logged(tmp_path, [])
+    next(run).error("failed", **{name: Odd()})
+    [event] = next(run)
+    assert (event["message"], event.get(name, event.get(f"labels.{name}"))) == ("failed", "odd")
+    assert "error.type" not in event
+
+
 def test_a_log_call_never_raises(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
@@ -173,6 +182,7 @@ def test_a_log_call_never_raises(tmp_path: Path, capfd: pytest.CaptureFixture[st
         log.info("ours are left out")
         log = structlog.get_logger()
         log.info("circle", cycle=cycle, text="x" * (2 << 20))
+        log.info("no name", logger=Odd())
         for n in range(100):
             log.info(Broken(), n=n, logger=Broken())
         log.fatal("end")
@@ -180,7 +190,8 @@ def test_a_log_call_never_raises(tmp_path: Path, capfd: pytest.CaptureFixture[st
         stats = factory.client.stats()
     assert stats.failed == {"too_large": 1}
     assert stats.sent == 1 + stats.acked + sum(stats.dropped.values())
-    assert "EncodeError" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "EncodeError" in said and "a record of structlog: ValueError: neither" in said
 
 
 def test_unknown_methods_are_refused() -> None:
