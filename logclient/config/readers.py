@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from logclient.config.hosts import dns_name, echo
@@ -163,7 +164,9 @@ def choice(*words: str, instead: str = "") -> Reader:
     return Reader("choice", read, choices=words)
 
 
-def _boolean(value: Any) -> bool:
+@partial(Reader, "boolean")
+def boolean(value: Any) -> bool:
+    """Read yes or no."""
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else str(value) if value in (0, 1) else ""
@@ -174,7 +177,9 @@ def _boolean(value: Any) -> bool:
     raise ValueError(f"must be true or false, got {echo(value)}")
 
 
-def _level(value: Any) -> int:
+@partial(Reader, "level")
+def level(value: Any) -> int:
+    """Read a level of ``logging``; none: above all of them."""
     if value is None:
         return _NO_LEVEL
     if isinstance(value, str):
@@ -190,13 +195,16 @@ def _level(value: Any) -> int:
     raise ValueError(f"must be a level name, a number from 0 to {_NO_LEVEL} or none, got {echo(value)}")
 
 
-def _text(value: Any) -> str:
+@partial(Reader, "text")
+def text(value: Any) -> str:
+    """Read any text."""
     if not isinstance(value, str):
         raise ValueError(f"must be text, got {echo(value)}")
     return value
 
 
-def _policy(value: Any) -> str:
+@partial(Reader, "policy")
+def policy(value: Any) -> str:
     """Read a policy at a bound; ``block`` may be followed by a time."""
     policy, colon, time = value.partition(":") if isinstance(value, str) else ("", "", "")
     if policy not in ("drop_oldest", "drop_new", "block", "raise") or (colon and policy != "block"):
@@ -206,7 +214,8 @@ def _policy(value: Any) -> str:
     return str(value)
 
 
-def _names(value: Any) -> tuple[str, ...]:
+@partial(Reader, "names")
+def names(value: Any) -> tuple[str, ...]:
     """Read names with commas between them; a keyword may also be a list of them."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
@@ -228,16 +237,18 @@ SECRETS = (
 """Names of fields whose values are left out by default."""
 
 
-def _redacted(value: Any) -> tuple[str, ...]:
+@partial(Reader, "names")
+def redacted(value: Any) -> tuple[str, ...]:
     """Read names to leave out; unless ``none`` is among them, an empty one and `SECRETS` come after them."""
     if isinstance(value, tuple) and "" in value:
         return value  # it was read before
-    names = _names(value)
-    own = tuple(name for name in names if name.lower() != "none")
-    return own if len(own) < len(names) else (*own, "", *SECRETS)
+    given = names.read(value)
+    own = tuple(name for name in given if name.lower() != "none")
+    return own if len(own) < len(given) else (*own, "", *SECRETS)
 
 
-def _fields(value: Any) -> dict[str, Any]:
+@partial(Reader, "fields")
+def fields(value: Any) -> dict[str, Any]:
     """Read fields by name: a mapping, or a JSON object as text."""
     found = value
     if value == "":
@@ -277,7 +288,8 @@ def _texts(value: Any) -> dict[str, str]:
     return found
 
 
-def _rename(value: Any) -> dict[str, str]:
+@partial(Reader, "texts")
+def rename(value: Any) -> dict[str, str]:
     """Read new names by the old ones."""
     found = _texts(value)
     for place in found.values():
@@ -288,14 +300,16 @@ def _rename(value: Any) -> dict[str, str]:
     return found
 
 
-def _prefix(value: Any) -> str:
+@partial(Reader, "text")
+def prefix(value: Any) -> str:
     """Read the name of an object; empty: none."""
     if not isinstance(value, str) or not re.fullmatch(r"([A-Za-z_][\w-]*(\.[\w-]+)*)?", value, re.ASCII):
         raise ValueError(f"must be a name of letters, digits, _ and -, or some with dots, got {echo(value)}")
     return value
 
 
-def _metadata(value: Any) -> dict[str, str]:
+@partial(Reader, "texts")
+def metadata(value: Any) -> dict[str, str]:
     """Read constant entries of ``@metadata``."""
     found = _texts(value)
     if "_id" in found:
@@ -305,7 +319,8 @@ def _metadata(value: Any) -> dict[str, str]:
     return found
 
 
-def _shares(value: Any) -> dict[str, float]:
+@partial(Reader, "shares")
+def shares(value: Any) -> dict[str, float]:
     """Read shares by name."""
     found: dict[str, float] = {}
     for name, share in _pairs(value, "share").items():
@@ -321,7 +336,8 @@ def _shares(value: Any) -> dict[str, float]:
     return found
 
 
-def _patterns(value: Any) -> tuple[str, ...]:
+@partial(Reader, "patterns")
+def patterns(value: Any) -> tuple[str, ...]:
     """Read regular expressions: one as text, or a list of them."""
     several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     found = tuple(value) if several else () if value == "" else (value,)
@@ -337,7 +353,8 @@ def _patterns(value: Any) -> tuple[str, ...]:
     return found
 
 
-def _function(value: Any) -> Any:
+@partial(Reader, "function")
+def function(value: Any) -> Any:
     """Read a function. A URL cannot name one: whoever may change the URL could run any code."""
     if not callable(value):
         raise ValueError(f"must be a function, given as a keyword, got {echo(value)}")
@@ -348,7 +365,7 @@ def words(*known: str) -> Reader:
     """Make a reader of some of these words, with commas between them; ``all`` is all, ``none`` is none."""
 
     def read(value: Any) -> tuple[str, ...]:
-        found = _names(value)
+        found: tuple[str, ...] = names.read(value)
         if found in (("none",), ("all",)):
             return () if found == ("none",) else known
         for word in found:
@@ -362,7 +379,7 @@ def words(*known: str) -> Reader:
 # -- places and keys
 
 
-def _path_reader(what: str, *words: str) -> Callable[[Any], str]:
+def _path(kind: str, what: str, *words: str) -> Reader:
     """Make a reader of paths, which makes them absolute: the program may change its directory later."""
 
     def read(value: Any) -> str:
@@ -371,10 +388,11 @@ def _path_reader(what: str, *words: str) -> Callable[[Any], str]:
             raise ValueError(f"must be {what}, got {echo(value)}")
         return found if found in words else absolute(found)
 
-    return read
+    return Reader(kind, read)
 
 
-def _host(value: Any) -> str:
+@partial(Reader, "host")
+def host(value: Any) -> str:
     """Read a name or an address, as a certificate has it."""
     name = value.rstrip(".") if isinstance(value, str) else ""
     if not name or len(name) > 253 or name[0] == "." or not all(c.isalnum() or c in "._-:" for c in name):
@@ -388,28 +406,15 @@ def is_key(value: object) -> bool:
     return isinstance(value, str) and _KEY.fullmatch(value) is not None
 
 
-def _curve_key(value: Any) -> str:
+@partial(Reader, "text")
+def curve_key(value: Any) -> str:
+    """Read a CURVE key as text."""
     if not is_key(value):
         raise ValueError(f"must be a key of 40 characters of Z85, got {echo(value)}")
     return str(value)
 
 
-boolean = Reader("boolean", _boolean)
-level = Reader("level", _level)
-text = Reader("text", _text)
-policy = Reader("policy", _policy)
-names = Reader("names", _names)
-redacted = Reader("names", _redacted)
-fields = Reader("fields", _fields)
-shares = Reader("shares", _shares)
-metadata = Reader("texts", _metadata)
-rename = Reader("texts", _rename)
-prefix = Reader("text", _prefix)
-patterns = Reader("patterns", _patterns)
-function = Reader("function", _function)
-directory = Reader("directory", _path_reader("the path of a directory"))
-file_path = Reader("path", _path_reader("a path"))
-file_or_stderr = Reader("path", _path_reader("a path, or stderr", "stderr"))
-host = Reader("host", _host)
-curve_key = Reader("text", _curve_key)
+directory = _path("directory", "the path of a directory")
+file_path = _path("path", "a path")
+file_or_stderr = _path("path", "a path, or stderr", "stderr")
 secret = Reader("secret", read_secret, secret=True)

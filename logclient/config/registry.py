@@ -1,7 +1,7 @@
 """The core, transport and client of each URL scheme: names only, imported when used.
 
 Protocols and transports never import each other; they are paired here. A new protocol is a row in `SCHEMES`
-for each of its schemes. Another package names its rows as entry points of the group `ENTRY_POINTS`::
+for each of its schemes. Another package names its rows as entry points of a group::
 
     [project.entry-points."logclient.schemes"]
     toy = "toy_protocol:SCHEME"
@@ -9,15 +9,9 @@ for each of its schemes. Another package names its rows as entry points of the g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-ENTRY_POINTS = "logclient.schemes"
 
 
 class Scheme(NamedTuple):
@@ -97,23 +91,17 @@ _NONE = Scheme(OFF, "logclient.config.off:OffConfig", "", "", "logclient.off:Cli
 
 def lookup(scheme: str) -> Scheme:
     """Return the row of a scheme; ConfigError: there is none."""
-    row = _NONE if scheme == OFF else SCHEMES.get(scheme) or _of_another_package(scheme)
-    if row is None:
-        others = sorted({point.name for point in _entry_points()} - SCHEMES.keys())
-        raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join([*SCHEMES, *others])}")
-    return row
+    row = _NONE if scheme == OFF else SCHEMES.get(scheme)
+    if row is not None:
+        return row
+    from importlib.metadata import entry_points
 
-
-def _of_another_package(scheme: str) -> Scheme | None:
-    found: list[Scheme] = [one.load() for one in _entry_points() if one.name == scheme]
-    return found[0] if found else None
-
-
-def _entry_points() -> Iterable[EntryPoint]:
-    """Return the entry points of other packages' schemes."""
-    from importlib import metadata
-
-    return metadata.entry_points(group=ENTRY_POINTS)
+    others = entry_points(group="logclient.schemes")
+    for other in others.select(name=scheme):
+        found: Scheme = other.load()
+        return found
+    known = [*SCHEMES, *sorted(others.names - SCHEMES.keys())]
+    raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join(known)}")
 
 
 def configs() -> list[str]:

@@ -137,7 +137,8 @@ class RequestFields:
         took = time.perf_counter() - self._begun
         fields: dict[str, Any] = {"http.response.status_code": status, "event.duration": round(took * 1e9)}
         before = context.current.get()
-        if not self._is_bound(before):  # a server may end a response in another task
+        # A server may end a response in another task.
+        if before is None or before.fields.get("http.request.id") != self.id:
             context.current.set(self._fields)
         try:
             for name, fact in (("http.route", route), ("user.name", user)):
@@ -150,9 +151,6 @@ class RequestFields:
             error_log.process.warn_limited("request", text)
         finally:
             context.current.set(before)
-
-    def _is_bound(self, now: context.Fields | None) -> bool:
-        return now is not None and now.fields.get("http.request.id") == self.id
 
     def note_span(self) -> None:
         """Remember the active span while the response begins: middleware around the request's may end it."""
