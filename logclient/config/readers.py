@@ -47,8 +47,8 @@ class Reader:
         self.secret = secret
 
     def __call__(self, value: Any) -> Any:
-        """Read a keyword."""
-        return self.read(value)
+        """Read a keyword. A member of an Enum of texts is its text, not its name, which ``str`` returns."""
+        return self.read(str.__str__(value) if isinstance(value, str) else value)
 
     def read_text(self, value: str) -> Any:
         """Read a value from a URL or a variable, where no secret may stand."""
@@ -167,9 +167,7 @@ def choice(*words: str, instead: str = "") -> Reader:
 @partial(Reader, "boolean")
 def boolean(value: Any) -> bool:
     """Read yes or no."""
-    if isinstance(value, bool):
-        return value
-    word = value.strip().lower() if isinstance(value, str) else str(value) if value in (0, 1) else ""
+    word = str(value).strip().lower() if isinstance(value, (str, int)) else ""
     if word in _TRUE:
         return True
     if word in _FALSE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import fcntl
 import os
 import sys
@@ -182,6 +183,17 @@ class TestOptions:
             one.replace(windw=5)
         with pytest.raises(AttributeError, match="cannot be changed"):
             one.silence = 1.0
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("verify", "full"), ("format", "otel"), ("overflow", "block:5s"), ("extra_prefix", "a.b")],
+    )
+    def test_a_member_of_an_enum_is_its_text(self, name: str, value: str) -> None:
+        member = enum.Enum("Setting", {"MEMBER": value}, type=str).MEMBER
+        assert str(member) == "Setting.MEMBER"
+        config = resolve("lumberjack+tls://host", {name: member})
+        assert config.options[name] == value and type(config.options[name]) is str
+        open_client(config).close(0)
 
     def test_a_keyword_wins_over_the_url(self) -> None:
         both = parse(URL + "?window=5&inflight=3", window=7)
