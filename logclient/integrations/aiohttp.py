@@ -84,7 +84,8 @@ def install(
                 status = 500
             fields.log(request.get(_STATUS) or status, route)
             raise
-        fields.log(response.status, route)
+        # A handler may have returned nothing, which aiohttp reports.
+        fields.log(getattr(response, "status", 500), route)
         return response
 
     app.middlewares.insert(0, request_context)

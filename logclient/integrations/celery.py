@@ -81,6 +81,7 @@ def _end(log: RequestLog | None, task: Any, state: str | None = None, **_: Any) 
     binding = getattr(task.request, _BINDING, None)
     if binding is None:
         return
+    state = state or "FAILURE"  # what a caller in this process gets itself has no state
     try:
         if log is not None and not log.skips(task.name, 500 if state == "FAILURE" else 200):
             took = time.perf_counter() - getattr(task.request, _BEGUN)

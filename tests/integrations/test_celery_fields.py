@@ -275,10 +275,13 @@ class TestWithinAProgram:
             for task in tasks:
                 for fails in (False, True):
                     task.apply((fails,))
+                with pytest.raises(AssertionError):
+                    task.apply((True,), throw=True)
         found = [
             record.getMessage().partition(" in ")[0] for record in caplog.records if record.name == "finished"
         ]
-        assert found == ["beat.ping: FAILURE", "shop.pay: SUCCESS", "shop.pay: FAILURE"]
+        failed = ["beat.ping: FAILURE"] * 2, ["shop.pay: FAILURE"] * 2
+        assert found == [*failed[0], "shop.pay: SUCCESS", *failed[1]]
 
     def test_a_task_that_ends_in_another_context_changes_nothing_there(self, app: Any) -> None:
         from celery import signals

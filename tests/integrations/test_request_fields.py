@@ -501,6 +501,28 @@ class TestAiohttp:
         (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
         assert vars(found)["http.response.status_code"] == status == (404 if kind == "not found" else 500)
 
+    def test_aiohttp_itself_reports_a_handler_that_returns_nothing(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        web = pytest.importorskip("aiohttp.web")
+        app = web.Application()
+
+        async def forgets(request: Any) -> None: ...
+
+        from logclient.integrations.aiohttp import install
+
+        install(app, logger=web_apps.FINISHED)
+        app.add_routes([web.get("/", forgets)])
+        with (
+            caplog.at_level("INFO", web_apps.FINISHED),
+            web_apps.aiohttp_server(app) as port,
+            _connected(port) as get,
+        ):
+            assert get("/").status == 500
+        (found,) = [record for record in caplog.records if record.name == web_apps.FINISHED]
+        assert vars(found)["http.response.status_code"] == 500
+        assert "Missing return statement on request handler" in caplog.text
+
     def test_a_request_whose_client_has_gone_is_499(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
