@@ -109,7 +109,7 @@ def begin(time: object, level: str, message: object, logger: str) -> dict[str, A
     document = {
         "@timestamp": time,
         "log.level": level.lower(),
-        "message": text(message),
+        "message": "" if message is None else text(message),
         "ecs.version": ECS_VERSION,
         "log.logger": logger,
     }
@@ -125,7 +125,9 @@ def text(value: object) -> str:
 
 
 def add_fields(document: dict[str, Any], fields: Mapping[Any, Any]) -> None:
-    """Add the application's fields. They replace ours of the same name, all but the time and the level."""
+    """Add the application's fields. They replace ours of the same name, but for those of `_OURS`."""
     for name, value in fields.items():
         name = text(name)
-        document[f"labels.{name.lstrip('@').replace('.', '_')}" if name in _OURS else name] = value
+        if name in _OURS or (name == "message" and document.get("message")):
+            name = f"labels.{name.lstrip('@').replace('.', '_')}"
+        document[name] = value

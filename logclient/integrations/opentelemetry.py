@@ -101,7 +101,7 @@ class LogExporter(FrontEnd, _Exporter):
             fields |= body
             body = None
         time = _time(record.timestamp or record.observed_timestamp)
-        document = begin(time, text(level), "" if body is None else body, name)
+        document = begin(time, text(level), body, name)
         if body is None:
             del document["message"]
         if not level:

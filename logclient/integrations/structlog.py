@@ -52,7 +52,7 @@ class LoggerFactory(FrontEnd):
         else:
             shown = _NAMES[level]
         name = text(event.pop("logger", None) or event.pop("logger_name", None) or name)
-        document = begin(event.pop("timestamp", None), shown, event.pop("event", ""), name)
+        document = begin(event.pop("timestamp", None), shown, event.pop("event", None), name)
         traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
         exc_info = event.pop("exc_info", None)
         if isinstance(exc_info, (bool, int, str)):

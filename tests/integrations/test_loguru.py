@@ -102,7 +102,7 @@ def test_a_log_call_never_raises(logger: Any, capfd: pytest.CaptureFixture[str])
         client = logclient.connect(server.url)
         logger.add(Sink(client=client), catch=False)
         logger.bind(cycle=cycle).info("circle")
-        logger.bind(broken=Broken(), **{"@timestamp": "x", "log.level": 1}).info("sent")
+        logger.bind(broken=Broken(), message=2, **{"@timestamp": "x", "log.level": 1}).info("sent")
         logger.remove()
         assert not client.closed
         circle, event = map(dotted, server.events(2, PATIENCE))
@@ -110,6 +110,7 @@ def test_a_log_call_never_raises(logger: Any, capfd: pytest.CaptureFixture[str])
         client.close()
     assert event["broken"] == "<unprintable Broken>"
     assert (event["labels.timestamp"], event["labels.log_level"]) == ("x", 1)
+    assert (event["message"], event["labels.message"]) == ("sent", 2)
     assert capfd.readouterr().err == ""
 
 

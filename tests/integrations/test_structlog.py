@@ -163,6 +163,16 @@ def test_exc_info_may_be_any_true_value(given: Any, tmp_path: Path) -> None:
     assert event.get("error.type") == ("LookupError" if given else None)
 
 
+def test_a_field_message_is_beside_the_event(tmp_path: Path) -> None:
+    run = _logged(tmp_path, [])
+    log = next(run)
+    log.error("payment failed", message="card declined")
+    log.error(None, message="card declined")
+    beside, alone = next(run)
+    assert (beside["message"], beside["labels.message"]) == ("payment failed", "card declined")
+    assert alone["message"] == "card declined" and "labels.message" not in alone
+
+
 @pytest.mark.parametrize("name", ["exc_info", "exception", "stack", "timestamp"])
 def test_an_odd_object_in_a_place_of_ours_is_a_field(name: str, tmp_path: Path) -> None:
     run = _logged(tmp_path, [])
