@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from logclient import readable
 from logclient.delivery import error_log
 from logclient.errors import described
-from logclient.records import context, spans
+from logclient.records import context
 
 REQUEST_ID = "X-Request-Id"  # header of the request and of its response
 KEY = "logclient.request_id"  # in what a framework keeps for a request whose fields are bound already
@@ -94,7 +94,7 @@ class RequestFields:
         log: gets a record when the request has ended; None: there is none.
     """
 
-    __slots__ = ("_begun", "_binding", "_fields", "_log", "_path", "_shown", "_span", "id", "nested")
+    __slots__ = ("_begun", "_binding", "_fields", "_log", "_path", "_shown", "id", "nested")
 
     def __init__(
         self,
@@ -106,7 +106,6 @@ class RequestFields:
         log: RequestLog | None = None,
     ) -> None:
         self._log, self._path = log, path or "/"
-        self._span: dict[str, str] = {}
         self._begun = time.perf_counter()
         self._shown = readable.escape(f"{method or 'request'} {path or '/'}")
         self.id = sane_id(given_id) or secrets.token_hex(16)
@@ -151,14 +150,6 @@ class RequestFields:
             error_log.process.warn_limited("request", text)
         finally:
             context.current.set(before)
-
-    def note_span(self) -> None:
-        """Remember the active span while the response begins: middleware around the request's may end it."""
-        self._span = spans.active_fields()
-
-    def keep_span(self) -> None:
-        """Bind the ids of the active span, for what a server logs after it about an exception."""
-        context.bind(spans.active_fields() or self._span)
 
     def end(self) -> None:
         """Take the fields away, and what was bound during the request, where they are bound."""

@@ -14,6 +14,7 @@ from logclient.integrations.request_fields import (
     RequestFields,
     joined,
 )
+from logclient.records import context, spans
 
 __all__ = ["RequestContext"]
 
@@ -49,12 +50,12 @@ class RequestContext(Middleware[AsgiApplication]):
             self.log,
         )
         scope[KEY] = fields.id
-        status = 0
+        status, span = 0, {}
 
         def started(code: int) -> None:
-            nonlocal status
+            nonlocal status, span
             status = code
-            fields.note_span()
+            span = spans.active_fields()  # middleware around the request's may end it
 
         def end() -> None:
             fields.log(status or (CLIENT_CLOSED if messages.gone else 500), route, user)
@@ -77,7 +78,7 @@ class RequestContext(Middleware[AsgiApplication]):
             if fields.nested or not isinstance(error, Exception):
                 fields.end()
             else:
-                fields.keep_span()
+                context.bind(spans.active_fields() or span)
             raise
         end()
         fields.end()
