@@ -69,10 +69,9 @@ class Totals(lifecycle.Observer):
         self._live = lifecycle.senders()  # another thread may have been reading them
         self._ended, self._gone = [], {}
 
-    def read(self) -> tuple[Counts, Counts]:
-        """Return the counters, and the gauges."""
-        counters: Counts = {}
-        gauges: Counts = {}
+    def read(self) -> Counts:
+        """Return the counters of all clients, and the gauges of those that have not ended."""
+        found: Counts = {}
         with self._lock:
             # Signal handlers may raise here, or read themselves: all changes come at the end.
             live, gone, left = self._live[:], dict(self._gone), []
@@ -83,22 +82,22 @@ class Totals(lifecycle.Observer):
                     _add(gone, last)
                     continue
                 last = _counters(sender.stats())  # events after close count as refused
-                _add(counters, last)
+                _add(found, last)
                 still.append((reference, last))
             for sender in live:
                 ended = sender.ended  # before the counts are read
                 stats = sender.stats()
                 counts = _counters(stats)
-                _add(counters, counts)
+                _add(found, counts)
                 if ended:
                     still.append((weakref.ref(sender), counts))
                 else:
                     left.append(sender)
-                    _add(gauges, _gauges(stats))
-            _add(counters, gone)
+                    _add(found, _gauges(stats))
+            _add(found, gone)
             self._live = left + self._live[len(live) :]  # and those that came meanwhile
             self._ended, self._gone = still, gone
-        return counters, gauges
+        return found
 
 
 def _add(to: Counts, more: Counts) -> None:

@@ -150,8 +150,7 @@ class _Snapshots(threading.local):
         """Return the counts for an instrument; one that asks again begins another collection."""
         if not self._asked or name in self._asked:
             self._asked = set()
-            counters, gauges = self._totals.read()
-            self._counts = {**counters, **gauges}
+            self._counts = self._totals.read()
         self._asked.add(name)
         return self._counts
 

@@ -43,11 +43,11 @@ class Collector:
         """Yield all metrics; the registry calls this."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        counters, gauges = self._totals.read()
+        counts = self._totals.read()
         for name, text in (COUNTERS | GAUGES).items():
             family = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
             metric = family(f"logclient_{name}", text, labels=_labels(name))
-            for key, value in (counters | gauges).items():
+            for key, value in counts.items():
                 if key[0] == name:
                     metric.add_metric(_values(*key), value)
             yield metric
@@ -81,15 +81,13 @@ class _Files(lifecycle.Observer):
 
     def update(self) -> None:
         with self._lock:
-            counters, gauges = self._totals.read()
-            for key, value in counters.items():
-                if more := value - self._written.get(key, 0):
-                    self._metrics[key[0]].labels(*_values(*key)).inc(more)
-                    self._written[key] = value
-            for key in {key for key in self._written if key[0] in GAUGES} - gauges.keys():
-                self._metrics[key[0]].labels(*_values(*key)).set(0)
-            for key, value in gauges.items():
-                self._metrics[key[0]].labels(*_values(*key)).set(value)
+            # No counter is missing later on, but gauges of clients that have ended.
+            for key, value in (dict.fromkeys(self._written, 0) | self._totals.read()).items():
+                metric = self._metrics[key[0]]
+                if key[0] in GAUGES:
+                    metric.labels(*_values(*key)).set(value)
+                elif more := value - self._written.get(key, 0):
+                    metric.labels(*_values(*key)).inc(more)
                 self._written[key] = value
 
     def _run(self) -> None:
