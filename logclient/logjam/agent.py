@@ -244,7 +244,7 @@ class Agent(AgentMethods[Any]):
         own_ids: True: an id that the application gives to a request is its id. False: that id becomes the
             field ``labels_request_id``.
         reporter: the error log; None: one of its own.
-        lost: called for each document that was not made or not taken.
+        lost: called with the error of each document that was not made or not taken.
         moved: called with the number of ids that became other fields.
 
     Attributes:
@@ -268,7 +268,7 @@ class Agent(AgentMethods[Any]):
         max_event_bytes: int = 8 << 20,
         own_ids: bool = True,
         reporter: ErrorLog | None = None,
-        lost: Callable[[], object] | None = None,
+        lost: Callable[[BaseException], object] | None = None,
         moved: Callable[[int], object] | None = None,
     ) -> None:
         split_app_env(app_env)
@@ -302,7 +302,7 @@ class Agent(AgentMethods[Any]):
         """Count a document that was lost here, and log it, at most once a minute for each kind of error."""
         self.failed += 1
         if self._lost is not None:
-            self._lost()
+            self._lost(error)
         kind = type(error).__name__
         self._reporter.warn_limited(f"logjam:{kind}", f"{what}: {kind}: {error}")
 

@@ -68,7 +68,7 @@ class Documents:
             found = self.document(data, timestamp=int(record.created * 1000))
             self._sink.ship(self._encode(found), record.levelno, 0)
         except Exception as error:
-            self._sink.lost()
+            self._sink.lost(error)
             name = getattr(record, "name", "?")
             kind = type(error).__name__
             self._sink.report(f"plog:{kind}", f"a record of logger {name!r}: {kind}: {error}")

@@ -467,7 +467,7 @@ class TestDocuments:
             "events.shop.production", "javascript.shop.production", "mobile", "logs.shop.production"
         }  # fmt: skip
 
-    def test_document_that_cannot_be_made_is_counted(
+    def test_a_document_that_is_too_large_is_counted(
         self, device: Collector, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with logclient.connect(url_of(device, max_event_bytes=2000)) as client:
@@ -476,7 +476,7 @@ class TestDocuments:
                 request.line(logging.ERROR, "x" * 5000)
             assert client.flush(PATIENCE) == 0
             stats = client.stats()
-        assert stats.failed == {"unencodable": 1} and stats.acked == 0 and stats.sent == 1
+        assert stats.failed == {"too_large": 1} and stats.acked == 0 and stats.sent == 1
         assert "max_event_bytes" in capsys.readouterr().err
 
 
