@@ -66,6 +66,18 @@ class LoggerFactory(FrontEnd):
         return document, level, name
 
 
+def _method(level: int) -> Callable[..., None]:
+    def log(self: Logger, /, *rendered: Any, **event: Any) -> None:
+        if rendered:
+            words = "makes text of each event, so its fields are lost in it: leave that processor out"
+            words = f"structlog: the last processor {words}"
+            self._factory.client.warn_limited("structlog:rendered", words)
+            event["event"] = rendered[0]
+        self._factory._ship(self.name, level, event)
+
+    return log
+
+
 class Logger:
     """What structlog's bound loggers wrap. A method gets the event dict as keywords, and never raises."""
 
@@ -83,18 +95,8 @@ class Logger:
         """Return whether events of a level are sent; for the same."""
         return level >= self._factory.level
 
-    def __getattr__(self, method: str) -> Callable[..., None]:
-        level = _LEVELS.get(method)
-        if level is None:
-            raise AttributeError(f"{type(self).__name__} has no {method!r}")
-
-        def log(*rendered: Any, **event: Any) -> None:
-            if rendered:
-                words = "makes text of each event, so its fields are lost in it: leave that processor out"
-                words = f"structlog: the last processor {words}"
-                self._factory.client.warn_limited("structlog:rendered", words)
-                event["event"] = rendered[0]
-            self._factory._ship(self.name, level, event)
-
-        setattr(self, method, log)  # the next call does not come here
-        return log
+    debug = _method(10)
+    info = msg = log = _method(20)
+    warning = warn = _method(30)
+    error = exception = err = _method(40)
+    critical = fatal = failure = _method(50)
