@@ -57,8 +57,8 @@ class RequestContext(Middleware[AsgiApplication]):
             status = code
             span = spans.active_fields()  # middleware around the request's may end it
 
-        def end() -> None:
-            fields.log(status or (CLIENT_CLOSED if messages.gone else 500), route, user)
+        def end(gone: bool = False) -> None:  # without the messages, which refer to it
+            fields.log(status or (CLIENT_CLOSED if gone else 500), route, user)
 
         def route() -> object:
             return getattr(scope.get("route"), "path", None)
@@ -72,13 +72,12 @@ class RequestContext(Middleware[AsgiApplication]):
         try:
             await self.app(scope, messages.receive, messages.send)
         except BaseException as error:
-            messages.gone = messages.gone or isinstance(error, asyncio.CancelledError)
-            end()
+            end(messages.gone or isinstance(error, asyncio.CancelledError))
             # Servers run each request in a task of its own, and log an exception there.
             if fields.nested or not isinstance(error, Exception):
                 fields.end()
             else:
                 context.bind(spans.active_fields() or span)
             raise
-        end()
+        end(messages.gone)
         fields.end()

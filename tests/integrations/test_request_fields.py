@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import http.client
 import importlib
 import logging
@@ -10,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import Context
@@ -424,7 +427,6 @@ class TestDjango:
 
     def test_nothing_stays_in_the_task(self, arrived: Any) -> None:
         web_apps.set_up_django()
-        import asyncio
 
         from django.test import AsyncClient
 
@@ -531,8 +533,6 @@ class TestAiohttp:
         app = web.Application()
 
         async def wait(request: Any) -> Any:
-            import asyncio
-
             came.set()
             while request.transport is not None:
                 await asyncio.sleep(0.001)
@@ -586,6 +586,32 @@ class TestStarlette:
             answer = get("/fail/a", x_request_id="r")
         assert (answer.status, answer.headers["x-request-id"]) == (500, "r")
         assert not any("client.ip" in event for event in arrived())
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_request_is_no_cycle(self, fails: bool) -> None:
+        """Else its scope and its bodies would live until a garbage collection."""
+        from logclient.integrations.starlette import RequestContext
+
+        class Scope(dict[str, Any]): ...
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200})
+            await send({"type": "http.response.body"})
+            assert not fails
+
+        async def send(message: Any) -> None: ...
+
+        async def request() -> Any:
+            scope = Scope(type="http", method="GET", path="/", headers=[])
+            with suppress(AssertionError):
+                await RequestContext(answer, logger=web_apps.FINISHED)(scope, None, send)  # type: ignore[arg-type]
+            return weakref.ref(scope)
+
+        gc.disable()
+        try:
+            assert asyncio.run(request())() is None
+        finally:
+            gc.enable()
 
     @pytest.mark.parametrize("outermost", [False, True])
     def test_the_exception_that_the_server_logs_has_the_span(
@@ -647,8 +673,6 @@ class TestStarlette:
 
     @pytest.mark.parametrize("kind", ["http", "lifespan"])
     def test_a_request_within_a_request_ends_alone(self, kind: str) -> None:
-        import asyncio
-
         from logclient.integrations.starlette import RequestContext
 
         seen: list[dict[str, Any]] = []
@@ -714,8 +738,6 @@ class TestStarlette:
     def test_the_status_is_what_the_client_got(
         self, messages: list[Any], error: str | None, status: int, caplog: pytest.LogCaptureFixture
     ) -> None:
-        import asyncio
-
         from logclient.integrations.starlette import RequestContext
 
         class User:
