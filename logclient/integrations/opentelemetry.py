@@ -91,9 +91,11 @@ class LogExporter(FrontEnd, _Exporter):
         group = (number - 1) // 4
         level = record.severity_text or (_LEVELS[group] if number else "")
         resource = getattr(item, "resource", None) or record.resource
-        if resource is not self._last[0]:
-            self._last = resource, _renamed(resource.attributes)
-        fields = self._last[1] | _renamed(record.attributes or {})
+        known, shared = self._last
+        if resource is not known:
+            shared = _renamed(resource.attributes)
+            self._last = resource, shared
+        fields = shared | _renamed(record.attributes or {})
         body = record.body
         if isinstance(body, bytes):
             body = body.decode(errors="replace")
