@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from _thread import RLock
 from functools import cache, partial, wraps
 
 from logclient.run.early import log_first, say
@@ -16,6 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+
+_loading = RLock()
+"""Held while the first record loads logclient: the child of a fork would wait for this import for ever."""
 
 threading = log_first  # what ends a thread of a program that does not import logging
 
@@ -36,7 +40,8 @@ def logging(module: Any) -> None:
         finally:
             try:
                 if ship is None:
-                    from logclient.run.shipping import handler, ship
+                    with _loading:
+                        from logclient.run.shipping import handler, ship
 
                     callHandlers.__dict__["beside"] = handler  # for `logclient.Logger`
                     if module.Logger.callHandlers is callHandlers:
@@ -46,6 +51,7 @@ def logging(module: Any) -> None:
                 pass
 
     module.Logger.callHandlers = callHandlers
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
     wanted = os.environ.get("LOGCLIENT_RUN_LOGGER", "").strip()
     if wanted.lower() in ("true", "yes", "on", "1"):
         from logclient.records.logger import Logger
@@ -63,6 +69,19 @@ def logging(module: Any) -> None:
         return
     if multiprocessing is None or multiprocessing.parent_process() is None:
         _deliver_on_sigterm()
+
+
+def _before_fork() -> None:
+    """Wait until logclient is loaded, but not for ever: that may wait for what this thread holds."""
+    _loading.acquire(timeout=10.0)
+
+
+def _after_fork() -> None:
+    global _loading
+    try:
+        _loading.release()
+    except RuntimeError:  # it was not to be had
+        _loading = RLock()
 
 
 def _deliver_on_sigterm() -> None:

@@ -197,6 +197,28 @@ if __name__ == "__main__":
     assert same_with_us(sys.executable, str(path)) == [("root", "child")] * 3
 
 
+def test_a_fork_while_the_first_record_loads_us_does_not_hang_its_child() -> None:
+    program = """
+import logging, os, signal, sys, threading
+logging.root.setLevel("INFO")
+thread = threading.Thread(target=logging.root.info, args=("first",))
+thread.start()
+while "logclient.handler" not in sys.modules:
+    pass
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    logging.root.info("child")
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+thread.join()
+"""
+    with Collector(keep=True) as server:
+        done = execute(*RUN, sys.executable, "-c", program, LOGCLIENT_URL=server.url)
+        assert (done.stdout, done.stderr) == ("0\n", "")
+        assert sorted(event["message"] for event in server.events(2, PATIENCE)) == ["child", "first"]
+
+
 @pytest.mark.parametrize("option", ["-I", "-S", "-E"])
 def test_an_isolated_python_runs_unchanged(option: str) -> None:
     program = "import logging, sys; logging.warning('here'); print(sys.meta_path)"
