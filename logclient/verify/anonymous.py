@@ -13,7 +13,7 @@ from logclient.evidence.arrays import I64, expand, starts_of
 from logclient.evidence.segments import Segment
 from logclient.verify import rules, schema
 from logclient.verify.outside import contained
-from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT
+from logclient.verify.overview import DUPLICATED, MISSING_SENT
 from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import LEDGER, Row, result_row
@@ -94,10 +94,10 @@ class AnonymousReducer:
             if not len(some):
                 continue
             p, sequences, word = some["owner"], some["sequence"], schema.STATES[code]
-            count(some, {schema.LOST: LOST_SENT, schema.MISSING: MISSING_SENT}.get(code, code))
+            count(some, MISSING_SENT if code == schema.MISSING else code)
             tables.add_times(p, word, some["created_us"])
-            if sent := {schema.LOST: Column.LOST_SENT, schema.MISSING: Column.MISSING_SENT}.get(code):
-                tables.count("sums", p, int(sent))
+            if code == schema.MISSING:
+                tables.count("sums", p, int(Column.MISSING_SENT))
             self.writer.add(word, p, sequences, sequences, int(code == schema.RECOVERED), True)
             if code != schema.PENDING:
                 starts = starts_of(p)

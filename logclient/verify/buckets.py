@@ -14,7 +14,7 @@ from logclient.evidence.arrays import I32, I64, U8, expand, starts_of
 from logclient.verify import rules, schema
 from logclient.verify.ledger_buckets import lay_out
 from logclient.verify.ledger_facts import NONE
-from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, REORDERED
+from logclient.verify.overview import DUPLICATED, MISSING_SENT, REORDERED
 from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import LEDGER, Row, result_row
@@ -24,7 +24,7 @@ class BucketReducer:
     """The judgement of one bucket from the rows of its arrivals; in a second pass of their order alone."""
 
     def __init__(self, task: Task, key: int) -> None:
-        self.plan, self.ledger, self.writer, self.times, self.space, self.later, stretches = task
+        self.plan, self.ledger, self.writer, self.times, self.space, self.later, self._stretches = task
         self.key = key
         space = self.space
         self.bucket = bucket = lay_out(self.ledger, key, space)
@@ -72,7 +72,7 @@ class BucketReducer:
         self._distinct = np.zeros(len(self.producers), np.int64)  # events of each producer
         self._counted_at = space.filled("counted at", n, np.int32, -1)
         self._at: list[list[int]] = []  # of all listeners
-        self._stretch = stretches.begin(int(self.producers[0]), key)
+        self._stretches.begin(int(self.producers[0]), key)
         # In a second pass, with what is known of later stretches, the events that are late then.
         self._again: U8 | None = None
         if self.later is not None:
@@ -124,13 +124,12 @@ class BucketReducer:
             counted = self._distinct, *self.arrived_at, self._counted_at
             count_arrived(*given, before, place, *counted)
             if self.plan.ordered and device != schema.OTHERS and place not in self.plan.unjudged:
-                stretch = self._stretch
                 if self._again is not None:
                     again = touched, self._first, self._again, self.bucket.starts
-                    self._late += judge_order(*again, stretch.later_limit(before))[0]
-                late, lowest, last = judge_order(*given, stretch.limit(before))
+                    self._late += judge_order(*again, self._stretches.later_limit(before))[0]
+                late, lowest, last = judge_order(*given, self._stretches.limit(before))
                 self._late += late if self._again is None else -late
-                stretch.add(before, lowest, last)
+                self._stretches.add(before, lowest, last)
             self._first[touched] = schema.NEVER
             self._several = 0
         if place >= 0 and listener >> schema.DEVICE_BITS != place:
@@ -185,13 +184,9 @@ class BucketReducer:
             tables.add("sums", producers, code, counts[:, code])
         state, sent = self._states(not_ok)
         kind = state.copy()
-        for code, column, of_sent in (
-            (schema.LOST, Column.LOST_SENT, LOST_SENT),
-            (schema.MISSING, Column.MISSING_SENT, MISSING_SENT),
-        ):
-            which = sent & (state == code)
-            kind[which] = of_sent
-            tables.count("sums", self._ids(not_ok[which])[0], int(column))
+        missing = sent & (state == schema.MISSING)
+        kind[missing] = MISSING_SENT
+        tables.count("sums", self._ids(not_ok[missing])[0], int(Column.MISSING_SENT))
         tables.add_places(*self._ids(not_ok), kind)
         self._add_times(not_ok[sent], kind[sent])
         self._count(repeated, Column.DUPLICATED, DUPLICATED, self.copies[repeated].astype(np.int64) - 1)

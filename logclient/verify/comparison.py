@@ -17,7 +17,7 @@ from logclient.evidence.arrays import U64
 from logclient.evidence.ledger_files import Ledgers
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.verify import examples, ledger_merge, ledger_rows, output
+from logclient.verify import examples, ledger_merge, ledger_rows, output, schema
 from logclient.verify.ledger_buckets import places_of
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.order import Later
@@ -151,7 +151,7 @@ class Comparison:
     def _ends(self, tally: Tally) -> dict[str, int]:
         """Return until when captures that go on have everything, of protocols with unseen events."""
         ends, facts = tally.doubts()[3], tally.ledger
-        unseen = tally.sums[:, [Column.LOST_SENT, Column.MISSING_SENT]].any(axis=1)
+        unseen = tally.sums[:, [schema.LOST, Column.MISSING_SENT]].any(axis=1)
         families = {facts.families[i] for i in np.unique(facts.rows["family"][unseen]).tolist()}
         return {family: at for family, at in ends.items() if family in families}
 

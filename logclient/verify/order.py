@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,58 +27,44 @@ class Later(NamedTuple):
     """The last bucket of a stretch -> listener -> the earliest position of an event in later ones."""
 
 
-class Stretch:
-    """The buckets of one producer that a task has, from the last to the first.
+class Stretches:
+    """The stretches of a task. Only the first and the last of them can lack buckets of their producers.
 
-    A listener is one of `rows.ROWS`, with its device.
+    Buckets come from the last to the first. A listener is one of `rows.ROWS`, with its device.
     """
 
-    def __init__(self, p: int, key: int, later: Later | None) -> None:
-        self.p, self.high, self.low = p, key, key
-        self.limits: dict[int, int] = {}  # listener -> the earliest position of an event in these buckets
+    def __init__(self, facts: LedgerFacts, later: Later | None) -> None:
+        self.facts, self.later = facts, later
+        self._p = self._high = (
+            self._low
+        ) = -1  # of the stretch that has begun: producer, last and first bucket
+        self._limits: dict[int, int] = {}  # listener -> the earliest position of an event in these buckets
         self._lasts: dict[int, int] = {}  # listener -> the position of the last event in them
-        self._later = later.limits.get(key, {}) if later is not None else {}
+        self._later_limits: dict[int, int] = {}  # listener -> the earliest position in later stretches
+        self._rows: list[dict[str, Any]] = []
+
+    def begin(self, p: int, key: int) -> None:
+        """Go on with the next bucket, which is of producer `p`."""
+        if p != self._p:
+            self._end()
+            self._p, self._high = p, key
+            self._limits, self._lasts = {}, {}
+            self._later_limits = self.later.limits.get(key, {}) if self.later is not None else {}
+        self._low = key
 
     def limit(self, listener: int) -> int:
         """Return the earliest position of all events in the later buckets of this stretch."""
-        return self.limits.get(listener, NEVER)
+        return self._limits.get(listener, NEVER)
 
     def later_limit(self, listener: int) -> int:
         """Return the same of all later buckets, in a second pass."""
-        return min(self.limit(listener), self._later.get(listener, NEVER))
+        return min(self.limit(listener), self._later_limits.get(listener, NEVER))
 
     def add(self, listener: int, lowest: int, last: int) -> None:
         """Add the lowest position in the next bucket, and that of its last event, see `judge_order`."""
         if last != NEVER:
-            self.limits[listener] = min(self.limit(listener), lowest)
+            self._limits[listener] = min(self.limit(listener), lowest)
             self._lasts.setdefault(listener, last)
-
-    def rows(self, facts: LedgerFacts) -> Iterator[dict[str, Any]]:
-        """Yield the edges for the driver, unless it has all buckets of its producer."""
-        first = int(facts.bases[self.p])
-        low, high = np.searchsorted(facts.live, (first, first + facts.own_buckets(self.p)))
-        own = facts.live[low:high].tolist()
-        if own and (own[0], own[-1]) != (self.low, self.high) and self.limits:
-            edges = np.array([(self.limits[listener], last) for listener, last in self._lasts.items()])
-            keys = np.array([*self._lasts], np.int64)
-            yield result_row("order", self.high, json.dumps(self.low), keys.tobytes(), edges.tobytes())
-
-
-class Stretches:
-    """The stretches of a task. Only the first and the last of them can lack buckets of their producers."""
-
-    def __init__(self, facts: LedgerFacts, later: Later | None) -> None:
-        self.facts, self.later = facts, later
-        self._stretch: Stretch | None = None
-        self._rows: list[dict[str, Any]] = []
-
-    def begin(self, p: int, key: int) -> Stretch:
-        """Return the stretch of the next bucket."""
-        if self._stretch is None or self._stretch.p != p:
-            self._end()
-            self._stretch = Stretch(p, key, self.later)
-        self._stretch.low = key
-        return self._stretch
 
     def finish(self) -> list[dict[str, Any]]:
         """Return the edges of all stretches, as rows of `rows.RESULTS`."""
@@ -87,8 +72,17 @@ class Stretches:
         return self._rows
 
     def _end(self) -> None:
-        if self._stretch is not None and self.later is None:
-            self._rows += self._stretch.rows(self.facts)
+        """Keep the edges for the driver, unless the stretch has all buckets of its producer."""
+        if self.later is not None or not self._limits:
+            return
+        first = int(self.facts.bases[self._p])
+        low, high = np.searchsorted(self.facts.live, (first, first + self.facts.own_buckets(self._p)))
+        own = self.facts.live[low:high].tolist()
+        if own and (own[0], own[-1]) != (self._low, self._high):
+            edges = np.array([(self._limits[listener], last) for listener, last in self._lasts.items()])
+            keys = np.array([*self._lasts], np.int64)
+            head = json.dumps(self._low)
+            self._rows.append(result_row("order", self._high, head, keys.tobytes(), edges.tobytes()))
 
 
 class StretchEdges:
@@ -99,7 +93,7 @@ class StretchEdges:
         self._stretches: dict[int, tuple[int, Any, Any]] = {}  # by the last bucket
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row of `Stretch.rows`."""
+        """Add a row of `Stretches.finish`."""
         keys, edges = (np.frombuffer(row[name], np.int64) for name in ("keys", "values"))
         self._stretches[row["key"]] = json.loads(row["head"]), keys, edges.reshape(-1, 2)
 

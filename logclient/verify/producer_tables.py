@@ -25,8 +25,7 @@ class Column(enum.IntEnum):
     UNEXPECTED_BEYOND = len(STATES)  # distinct ids beyond the last sequence
     UNKNOWN_BEYOND = enum.auto()
     PENDING_BEYOND = enum.auto()
-    LOST_SENT = enum.auto()  # lost events that are listed: unknown where the capture is incomplete
-    MISSING_SENT = enum.auto()
+    MISSING_SENT = enum.auto()  # missing events that are listed: unknown where the capture is incomplete
     DUPLICATED = enum.auto()
     REORDERED = enum.auto()
     EARLY = enum.auto()  # events that arrived before they were sent, by the clocks

@@ -23,7 +23,7 @@ from logclient.evidence.storage import encodable, redact_url
 from logclient.verify import endpoints, schema
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.outside import contained
-from logclient.verify.overview import KINDS, LOST_SENT, MISSING_SENT, PARTS, cell_value, part_width
+from logclient.verify.overview import KINDS, MISSING_SENT, PARTS, cell_value, part_width
 from logclient.verify.producer_tables import SCALES, WORDS, Column
 from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.verdict import (
@@ -585,7 +585,7 @@ class Summary:
 def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
     """Return rows of `Counts` from rows of `Tally.sums`. In doubt, sent events not seen are unknown."""
     states = rows[:, : len(schema.STATES)].copy()
-    for code, column in ((schema.LOST, Column.LOST_SENT), (schema.MISSING, Column.MISSING_SENT)):
+    for code, column in ((schema.LOST, schema.LOST), (schema.MISSING, Column.MISSING_SENT)):
         moved = np.where(doubt, rows[:, column], 0)
         states[:, code] -= moved
         states[:, schema.UNKNOWN] += moved
@@ -596,10 +596,12 @@ def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
 
 
 def _resolve_sent(kinds: I64, doubt: bool) -> I64:
-    """Add the kinds `LOST_SENT` and `MISSING_SENT` to lost and missing, or in doubt to unknown."""
+    """Add the kind `MISSING_SENT` to missing, or in doubt this one and lost to unknown."""
     kinds = kinds.copy()
-    for sent, code in ((LOST_SENT, schema.LOST), (MISSING_SENT, schema.MISSING)):
-        kinds[schema.UNKNOWN if doubt else code] += kinds[sent]
+    kinds[schema.UNKNOWN if doubt else schema.MISSING] += kinds[MISSING_SENT]
+    if doubt:
+        kinds[schema.UNKNOWN] += kinds[schema.LOST]
+        kinds[schema.LOST] = 0
     return kinds
 
 
