@@ -49,9 +49,9 @@ class Chosen(NamedTuple):
 class Survey(NamedTuple):
     """The content of captures that a plan needs."""
 
-    entries: list[list[Any]]  # see `Plan.segments`
+    entries: list[tuple[Segment, int, int, str]]  # see `Plan.segments`
     listeners: list[dict[str, Any]]  # name, protocol, urls, source
-    left_out: list[list[Any]]
+    left_out: list[LeftOutFile]
     headers: list[Header | None] = []  # of each entry; None: it cannot be read
 
     def find_outside(self, selection: Selection) -> list[SegmentReport]:
@@ -78,8 +78,7 @@ class Survey(NamedTuple):
                 before[:-1] &= before[1:]
             after = (earliest > high) & (begins > 0)
             for i in np.flatnonzero(before | after).tolist():
-                (fields, listener, _, protocol), header = some[i][0], heads[i]
-                segment = Segment(*fields)
+                (segment, listener, _, protocol), header = some[i][0], heads[i]
                 given = segment.listener, segment.name, listener, segment.number, segment.size, protocol
                 report = SegmentReport(*given, True, header.run, header.host, header.url, header.source)
                 report.skipped, report.first_us = True, header.first_us
@@ -219,14 +218,14 @@ def survey(places: str | Sequence[str]) -> Survey:
         i = index[segment.listener]
         # Without a readable header, take the protocol of the listener's other segments.
         protocol = listeners[i]["protocol"] if header is None else header.protocol
-        entries.append([[*segment], i, units[i], protocol if decodable(protocol) else ""])
+        entries.append((segment, i, units[i], protocol if decodable(protocol) else ""))
         units[i] += segment.size // MIN_UNIT + 1
         if units[i] > 1 << UNIT_BITS:
             raise LedgerError(
                 f"capture: {segment.listener} has too many bytes: all segments of a listener may have"
                 f" {(MIN_UNIT << UNIT_BITS) // 10**12} TB, because units are numbered with {UNIT_BITS} bits"
             )
-    return Survey(entries, listeners, [list(one) for one in left_out], [one.header for one in chosen])
+    return Survey(entries, listeners, left_out, [one.header for one in chosen])
 
 
 def decodable(protocol: str) -> bool:
@@ -290,7 +289,7 @@ def list_runs(reports: Iterable[SegmentReport], others: Iterable[SegmentReport])
 def find_doubts(
     reports: list[SegmentReport],
     others: list[SegmentReport],
-    left_out: Iterable[list[Any]],
+    left_out: Iterable[LeftOutFile],
     families: Iterable[str],
     since_us: int | None = None,
 ) -> tuple[list[Problem], set[str], set[str], dict[str, int]]:
@@ -305,7 +304,7 @@ def find_doubts(
     disordered: set[str] = set()
     ends: dict[str, int] = {}
     every = set(families)
-    for one in (LeftOutFile(*fields) for fields in left_out):
+    for one in left_out:
         problems.append(one.problem())
         if one.doubt:
             doubtful |= {protocol_of(one.protocol)} if decodable(one.protocol) else every

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.evidence.arrays import I64, expand, starts_of
-from logclient.evidence.segments import Segment
 from logclient.verify import rules, schema
 from logclient.verify.outside import contained
 from logclient.verify.overview import DUPLICATED, MISSING_SENT
@@ -62,7 +61,7 @@ class AnonymousReducer:
         found = self.arrivals.merge()
         for segment in np.unique(self._segments_of(found[np.isin(found["a"], hashes)])).tolist():
             if segment >= 0:
-                name = Segment(*self.plan.segments[segment][0]).name
+                name = self.plan.segments[segment][0].name
                 yield result_row("matched", self.key, text=json.dumps(name))
         arrived = sum_rows(found, found["a"])
         _, matched, at = np.intersect1d(arrived["a"], hashes, True, True)

@@ -17,7 +17,7 @@ from logclient.evidence import decode, storage
 from logclient.evidence.arrays import I32, I64, U64
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import YEAR_2255, Batch, Segment, SegmentReader
-from logclient.evidence.selection import EVERYTHING, Selection
+from logclient.evidence.selection import EVERYTHING
 from logclient.verify import rules, schema
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.ledger_rows import share_of
@@ -123,7 +123,7 @@ class BucketWriter:
         self.before, self.places = np.append(facts.before, 0), np.append(facts.places, 0)
         self.bases = np.append(facts.bases[:-1], 0)
         self.starts = np.append(facts.starts, 0).astype(np.int32)
-        self.selection = Selection(*plan.selection)
+        self.selection = plan.selection
         self.only = only
         self.live = facts.live if only is None else np.array(sorted(only), np.int64)
         # Usually all buckets are live, and no look-up is needed.
@@ -135,10 +135,9 @@ class BucketWriter:
             self.decoders[key] = decode.decoder(protocol, self.prefixes)
         return self.decoders[key]
 
-    def segment(self, entry: list[Any]) -> Rows:
+    def segment(self, entry: tuple[Segment, int, int, str]) -> Rows:
         """Yield the rows of a segment, an entry of `Plan.segments`, and its report."""
-        fields, listener, first, protocol = entry
-        segment = Segment(*fields)
+        segment, listener, first, protocol = entry
         folder = os.path.dirname(segment.path)
         if not storage.is_url(folder) and not os.path.isdir(folder):
             # A segment alone may have been deleted meanwhile, which is a doubt; this is no shared storage.

@@ -187,7 +187,7 @@ class Comparison:
                 of_listener.setdefault(listener, []).append(index)
             else:
                 alone.append(index)
-        sizes = [self.survey.entries[index][0][3] for index in alone]
+        sizes = [self.survey.entries[index][0].size for index in alone]
         shared = share_out(
             ((i, size, 1) for i, size in enumerate(sizes)), max(TASK_BYTES, sum(sizes) // MAX_TASKS), FILES
         )
@@ -201,7 +201,7 @@ class Comparison:
         # One task on this machine takes less time for little data than a shuffle does.
         together = (
             self.steps.small
-            and sum(entry[0][3] for entry in self.survey.entries) < self.tuning.together_bytes
+            and sum(entry[0].size for entry in self.survey.entries) < self.tuning.together_bytes
             and int(places.sum()) + events < TOGETHER_PLACES
         )
         cores = self.steps.cores
@@ -227,7 +227,7 @@ class Comparison:
             groups=ledger_groups(self.ledgers.parts),
             violations=bool(self.out),
             others=self.others,
-            grid=[*Grid.over(*facts.span)],
+            grid=Grid.over(*facts.span),
             families=len(facts.families),
             app_envs=_app_envs(facts.urls),
             ordered=not self.by_id and (source is None or source.numbered),
@@ -238,7 +238,7 @@ class Comparison:
             left_out=survey.left_out,
             unjudged=unjudged,
             published=published,
-            selection=[*self.selection],
+            selection=self.selection,
         )
 
 

@@ -81,14 +81,14 @@ def resolve(
         for segment, (unit, within, example) in zip(found_in, some, strict=True):
             of_segment.setdefault(segment, []).append((unit - plan.segments[segment][2], within, example))
     carried: dict[int, Any] = {}
-    for segment, (fields, listener, _, protocol) in enumerate(plan.segments):
+    for segment, (file, listener, _, protocol) in enumerate(plan.segments):
         places = sorted(of_segment.get(segment, ()), key=lambda place: place[:2])
         messages = None
         if protocol and decode.carries(protocol) and segment <= last.get(listener, -1):
             make: Any = decode.wire(protocol).reassembler
             messages = carried.setdefault(listener, make())
         if places or messages is not None:
-            _read(Segment(*fields), protocol, places, plan, messages)
+            _read(file, protocol, places, plan, messages)
     return shown
 
 
@@ -250,8 +250,7 @@ def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None)
                 shown = record["body"][:FRAME_BYTES].hex()
                 row.update(wrong=row["reason"].replace("_", " "), bytes_at=0, bytes=shown)
         return
-    segments = ((Segment(*fields), protocol) for fields, _, _, protocol in plan.segments)
-    by_name = {segment.name: (segment, protocol) for segment, protocol in segments}
+    by_name = {segment.name: (segment, protocol) for segment, _, _, protocol in plan.segments}
     found: dict[tuple[str, int], list[Frame]] = {}
     for row in rows:
         segment, protocol = by_name[row["segment"]]

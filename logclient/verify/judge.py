@@ -17,7 +17,7 @@ from logclient.verify.anonymous import AnonymousReducer
 from logclient.verify.buckets import BucketReducer
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.order import Later, Stretches
-from logclient.verify.overview import Grid, TimeCounts
+from logclient.verify.overview import TimeCounts
 from logclient.verify.plan import Plan, Task
 from logclient.verify.rows import RESULTS, Batches, Row, Rows, result_row
 from logclient.verify.schema import ANONYMOUS, FACT
@@ -33,7 +33,7 @@ def judge_rows(batches: Batches, facts: LedgerFacts, plan: Plan, later: Later | 
     In a second pass only the order is judged.
     """
     writer = ViolationWriter(plan.violations, facts)
-    times = TimeCounts(Grid(*plan.grid), plan.families)
+    times = TimeCounts(plan.grid, plan.families)
     task = Task(plan, facts, writer, times, Workspace(), later, Stretches(facts, later))
     out: list[dict[str, Any]] = []
     size = 0

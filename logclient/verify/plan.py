@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.evidence.arrays import I64
-from logclient.evidence.segments import Segment
-from logclient.evidence.selection import CLOCKS_US, EVERYTHING
+from logclient.evidence.selection import CLOCKS_US, EVERYTHING, Selection
 from logclient.verify.schema import EVENT_BITS, NEVER
 
 if TYPE_CHECKING:
     from logclient.evidence.arrays import Workspace
+    from logclient.evidence.captures import LeftOutFile
+    from logclient.evidence.segments import Segment
     from logclient.verify.ledger_facts import LedgerFacts
     from logclient.verify.order import Later, Stretches
-    from logclient.verify.overview import TimeCounts
+    from logclient.verify.overview import Grid, TimeCounts
     from logclient.verify.violation_files import ViolationWriter
 
 FILES = 512  # the most of one task
@@ -38,11 +39,11 @@ class Plan(NamedTuple):
     partitions: int
     edges: list[int]  # the first bucket of each partition but the first
     anonymous_shares: int  # 0: every event has an id
-    segments: list[list[Any]]  # segments.Segment, index of the listener, number of the first unit, protocol
+    segments: list[tuple[Segment, int, int, str]]  # index of the listener, number of the first unit, protocol
     tasks: list[list[int]]  # of each task the segments that it reads, as indices
     groups: list[tuple[int, int]]  # of ledger files: the first of each, and the next one's first
     violations: bool  # whether every fault is wanted
-    grid: list[int]  # overview.Grid
+    grid: Grid
     families: int  # number of protocols
     app_envs: list[str]  # of the Logjam producers; empty: not known
     ordered: bool = True  # arrivals have an order, and it is judged
@@ -51,19 +52,19 @@ class Plan(NamedTuple):
     timed: bool = True  # arrivals have a time
     records: dict[str, Any] | None = None  # set when records arrived, not a capture: records.Source.plan
     listeners: list[dict[str, Any]] = []  # see captures.Survey; empty with records
-    left_out: list[list[Any]] = []  # captures.LeftOutFile
+    left_out: list[LeftOutFile] = []
     unjudged: list[int] = []  # listeners at which order is not judged
     published: list[str] = []  # protocols captured only behind a device, where order is no promise
-    selection: list[Any] = [*EVERYTHING]  # see `selection.Selection`
+    selection: Selection = EVERYTHING
 
     def without_segments(self, names: set[str]) -> Plan:
         """Return a plan that leaves out the segments with some file names."""
-        skip = {i for i, entry in enumerate(self.segments) if Segment(*entry[0]).name in names}
+        skip = {i for i, entry in enumerate(self.segments) if entry[0].name in names}
         return self._replace(tasks=[[i for i in task if i not in skip] for task in self.tasks])
 
     def is_before_end(self, received: I64) -> npt.NDArray[np.bool_]:
         """Return which events arrived before the end of the selected time, so that they were made before."""
-        until_us = self.selection[1]
+        until_us = self.selection.until_us
         return received < (NEVER if until_us is None else until_us - CLOCKS_US)
 
     def partition(self, keys: I64) -> npt.NDArray[np.int32]:

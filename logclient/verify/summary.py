@@ -18,7 +18,7 @@ from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET, protocol_of
 from logclient.evidence.frames import counted
 from logclient.evidence.segments import Problem
-from logclient.evidence.selection import EVERYTHING, Selection
+from logclient.evidence.selection import EVERYTHING
 from logclient.evidence.storage import encodable, redact_url
 from logclient.verify import endpoints, schema
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
@@ -77,7 +77,7 @@ class Summary:
         self.plan = tally.plan
         self.ledger = tally.ledger
         self.sums = tally.sums
-        self.selection = Selection(*self.plan.selection)
+        self.selection = self.plan.selection
         families = self.ledger.families
         self.problems, self.doubtful, self.disordered, self._ends = tally.doubts()
         if not self.plan.timed:  # nothing has a latency

@@ -14,10 +14,9 @@ from logclient.evidence import captures
 from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Problem
-from logclient.evidence.selection import Selection
 from logclient.verify.ledger_facts import DROPPED, FAILED, HANDED, LAST_SEQUENCE, LedgerFacts
 from logclient.verify.order import StretchEdges
-from logclient.verify.overview import CELLS, Grid, TimeCounts
+from logclient.verify.overview import CELLS, TimeCounts
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
 from logclient.verify.schema import STATES, Example
@@ -56,7 +55,7 @@ class Tally:
         self.matched: set[str] = set()  # names of segments in which bodies without an id matched
         self.numbers: dict[str, list[tuple[I64, I64]]] = {}  # `ProducerTables`: keys and values, in parts
         self.files: list[bytes] = []  # of violations, see `ViolationWriter.take`
-        self.times = TimeCounts(Grid(*plan.grid), plan.families)
+        self.times = TimeCounts(plan.grid, plan.families)
         self.edges = StretchEdges(facts)
         self._open_gaps: dict[int, list[list[int]]] = {}  # producer -> ranges that end where a bucket does
         self._gaps: list[tuple[int, int, int]] = []  # the longest: producer, first, events
@@ -129,9 +128,9 @@ class Tally:
 
     def doubts(self) -> tuple[list[Problem], set[str], set[str], dict[str, int]]:
         """Find what makes the captures incomplete, see `captures.find_doubts`."""
-        reports = self.reports, self.foreign
-        since_us = Selection(*self.plan.selection).since_us
-        return captures.find_doubts(*reports, self.plan.left_out, self.ledger.families, since_us)
+        plan = self.plan
+        given = self.reports, self.foreign, plan.left_out, self.ledger.families, plan.selection.since_us
+        return captures.find_doubts(*given)
 
     # -- examples
 

@@ -135,7 +135,7 @@ def unknown_result(
     """
     plan, facts, writer, *_ = task
     unexpected = overdue | (facts.all_complete_us == schema.NEVER)
-    if p == schema.UNKNOWN_PRODUCER and plan.selection[1] is not None:
+    if p == schema.UNKNOWN_PRODUCER and plan.selection.until_us is not None:
         # The ledger of a producer that has just begun may not be copied yet.
         unexpected &= rows["b"] & np.uint64(LAST_SEQUENCE) >= np.uint64(RANDOM)
     counts: dict[str, int] = {}

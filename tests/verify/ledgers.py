@@ -14,6 +14,7 @@ from logclient.evidence.arrays import Workspace, expand
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify import ledger_lines, ledger_merge, ledger_rows
 from logclient.verify.ledger_buckets import LedgerBucket, lay_out
+from logclient.verify.overview import Grid
 from logclient.verify.plan import Plan
 from logclient.verify.rows import Row
 
@@ -23,7 +24,7 @@ def make_plan(bits: int, anonymous_shares: int = 0) -> Plan:
     return Plan(
         bits=bits, units=100, chunk=1 << 20, examples=3, partitions=1, edges=[],
         anonymous_shares=anonymous_shares, segments=[], tasks=[], groups=[], violations=False,
-        grid=[0, 1, 1], families=1, app_envs=[],
+        grid=Grid(0, 1, 1), families=1, app_envs=[],
     )  # fmt: skip
 
 
