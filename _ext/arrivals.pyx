@@ -406,7 +406,7 @@ def count_arrived(const int32_t[::1] touched not None, const int64_t[::1] first 
 
 
 cdef inline int cell_of(int64_t took) noexcept nogil:
-    # `cell` of logclient/verify/overview.py.
+    # The inverse of `cell_value` of logclient/verify/overview.py.
     cdef double value = <double>took
     cdef int64_t bits
     memcpy(&bits, &value, 8)

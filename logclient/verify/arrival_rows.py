@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,6 @@ ROWS = 1 << 17  # events packed at a time, so that a row has at most 3 MB
 MANY = 8  # times as many where they belong to many buckets
 FEW = 1 << 12  # events of a row: of fewer, the row costs more than they do
 SAMPLE = 1 << 12  # events by which the number of buckets is estimated
-
-
-def segment_rows(segments: Iterable[int], facts: LedgerFacts, plan: Plan, only: Buckets = None) -> Rows:
-    """Yield the events of some segments as rows of buckets, and a report of each segment.
-
-    The segments are indices of `Plan.segments`, those of a listener in order.
-    """
-    writer = BucketWriter(plan, facts, only)
-    for segment in segments:
-        yield from writer.segment(plan.segments[segment])
 
 
 Bools = npt.NDArray[np.bool_]
@@ -135,9 +125,8 @@ class BucketWriter:
             self.decoders[key] = decode.decoder(protocol, self.prefixes)
         return self.decoders[key]
 
-    def segment(self, entry: tuple[Segment, int, int, str]) -> Rows:
-        """Yield the rows of a segment, an entry of `Plan.segments`, and its report."""
-        segment, listener, first, protocol = entry
+    def segment(self, segment: Segment, listener: int, first: int, protocol: str) -> Rows:
+        """Yield the rows of one of `Plan.segments`, and its report. Those of a listener come in order."""
         folder = os.path.dirname(segment.path)
         if not storage.is_url(folder) and not os.path.isdir(folder):
             # A segment alone may have been deleted meanwhile, which is a doubt; this is no shared storage.

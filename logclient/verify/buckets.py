@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.arrivals import copy_ranges, count_arrived, join, judge, judge_order
+from logclient._ext.arrivals import copy_ranges, count_arrived, count_latencies, join, judge, judge_order
 from logclient.evidence.arrays import I32, I64, U8, expand, starts_of
 from logclient.verify import rules, schema
 from logclient.verify.ledger_buckets import lay_out
@@ -272,30 +272,25 @@ class BucketReducer:
         return {"longest": longest.tolist(), "open": joined.tolist()}
 
     def _count_latencies(self) -> int:
-        took = self.times.count_latencies(
-            self._families, self.bucket.starts, self.bucket.created_us, self.received, self.judgements
-        )
-        self.tables.add("latency", self.producers[took.owner], took.cell, took.n)
-        self.tables.add("longest", self.producers, 0, took.longest)
-        self.tables.add("sums", self.producers, int(Column.EARLY), took.early)
-        self.tables.add("sums", self.producers, int(Column.EARLY_US), took.early_us)
-        return int(took.longest.max())
+        """Count the latencies of events that are `rules.TIMED`, and return the longest."""
+        n, times, bucket = len(self.received), self.times, self.bucket
+        extremes = np.zeros((len(self.producers), 3), np.int64)
+        owner, cells, counts = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
+        events = bucket.created_us, self.received, self.judgements
+        given = *events, bucket.starts, self._families, times.grid.start_us, times.grid.width_us
+        used = count_latencies(*given, times.words, times.latency, extremes, owner, cells, counts)
+        self.tables.add("latency", self.producers[owner[:used]], cells[:used], counts[:used])
+        self.tables.add("longest", self.producers, 0, extremes[:, 0])
+        # Those of events that arrived before they were made, by the clocks.
+        self.tables.add("sums", self.producers, int(Column.EARLY), extremes[:, 1])
+        self.tables.add("sums", self.producers, int(Column.EARLY_US), extremes[:, 2])
+        return int(extremes[:, 0].max())
 
     def _count(self, places: I64, column: Column, kind: int, n: I64 | None = None) -> None:
         p, sequences = self._ids(places)
         self.tables.count("sums", p, int(column), n)
         self.tables.add_places(p, sequences, kind, n)
         self._add_times(places, kind, n)
-
-    def _describe(self, places: I64, arrived: Iterable[I64], copies: npt.NDArray[Any]) -> list[list[Any]]:
-        """Return the fields of `Example` for some events."""
-        bucket = self.bucket
-        known = bucket.listed[places], bucket.hashes[places], bucket.created_us[places]
-        columns = (column.tolist() for column in (*self._ids(places), *arrived, copies, *known))
-        return [
-            [self.ledger.name(p), sequence, None, *row, *((hash_, made) if row[-1] else (None, None))]
-            for p, sequence, *row, hash_, made in zip(*columns, strict=True)
-        ]
 
     def _arrivals(self, places: I64, word: str) -> tuple[I64, I64]:
         """Return the lowest listener that got each event, and the position there; -1 and 0: none did.
@@ -326,11 +321,19 @@ class BucketReducer:
         return places[expand(np.column_stack((starts, np.minimum(ends, starts + each) - 1)))]
 
     def _examples(self, faults: dict[str, I64], repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
+        """Return by word the fields of `Example` for a few events."""
         out: dict[str, list[list[Any]]] = {}
+        bucket = self.bucket
         for word, which in {**faults, "duplicated": repeated, "reordered": late}.items():
-            if len(which) and word not in ("dropped", "pending"):
-                few = self._few(which, word)
-                out[word] = self._describe(few, self._arrivals(few, word), self.copies[few])
+            if not len(which) or word in ("dropped", "pending"):
+                continue
+            few = self._few(which, word)
+            known = self.copies[few], bucket.listed[few], bucket.hashes[few], bucket.created_us[few]
+            columns = (x.tolist() for x in (*self._ids(few), *self._arrivals(few, word), *known))
+            out[word] = [
+                [self.ledger.name(p), sequence, None, *row, *((hash_, made) if row[-1] else (None, None))]
+                for p, sequence, *row, hash_, made in zip(*columns, strict=True)
+            ]
         return out
 
     def _write_runs(self, word: str, places: I64, copies: npt.NDArray[Any], sent: bool) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, decode, storage
-from logclient.evidence.arrays import U64
 from logclient.evidence.ledger_files import Ledgers
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.selection import EVERYTHING, Selection
@@ -145,7 +144,12 @@ class Comparison:
             surveys, bits, ledgers.unread, ledgers.copies, selection, ends, ledgers.twice
         )
         if selection != EVERYTHING:
-            facts.left_out_hashes = self._left_out_hashes(facts)
+            groups = ledger_groups(ledgers.parts)
+            found = [
+                ledger_rows.hashes_of(ledgers.parts[slice(*groups[number])], number, facts)
+                for number in facts.anonymous_files()[0]
+            ]
+            facts.left_out_hashes = np.unique(np.concatenate([facts.left_out_hashes, *found]))
         return facts
 
     def _ends(self, tally: Tally) -> dict[str, int]:
@@ -154,16 +158,6 @@ class Comparison:
         unseen = tally.sums[:, [schema.LOST, Column.MISSING_SENT]].any(axis=1)
         families = {facts.families[i] for i in np.unique(facts.rows["family"][unseen]).tolist()}
         return {family: at for family, at in ends.items() if family in families}
-
-    def _left_out_hashes(self, facts: LedgerFacts) -> U64:
-        """Return the hashes of the events that a selection leaves out because only these identify them."""
-        parts = self.ledgers.parts
-        groups = ledger_groups(parts)
-        found = [
-            ledger_rows.left_out_hashes(parts[slice(*groups[number])], number, facts)
-            for number in facts.anonymous_files()[0]
-        ]
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
     def _tally(self, plan: Plan, facts: LedgerFacts, step: str) -> Tally:
         tally = Tally(plan, facts)

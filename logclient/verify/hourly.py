@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence import push, storage
@@ -71,8 +71,8 @@ def append(
     if os.fspath(folder).startswith("delta:"):
         raise ConfigError("append: it writes a folder of Parquet files: for Delta, use `producers` of run")
     times = Selection.read(since, until)
-    step = round(every * 1_000_000)
-    if step < _MINUTE_US or step % _MINUTE_US or _HOUR_US % step:
+    step = round(every * 1_000_000) if 0 < every <= 3600 else 0
+    if not step or step % _MINUTE_US or _HOUR_US % step:
         raise ConfigError(f"every: {every:g} s are not minutes that divide an hour")
     what = "a full hour" if step == _HOUR_US else f"a multiple of {step // _MINUTE_US} minutes"
     for name, us in (("since", times.since_us), ("until", times.until_us)):
@@ -93,8 +93,8 @@ def append(
         listed = storage.list_names(place, "append")
     kept = {name for name in listed if _HOUR.fullmatch(name)}
     before = next(filter(None, (_kept(place, name) for name in sorted(kept))), None)
-    if before is not None and before.length != step:
-        minutes = before.length / _MINUTE_US
+    if before is not None and before[0] != step:
+        minutes = before[0] / _MINUTE_US
         raise ConfigError(f"every: the table has intervals of {minutes:g} minutes: use another folder")
     for one in storage.expand(ledger, "ledger"):
         if not storage.is_url(one):
@@ -123,7 +123,7 @@ def append(
             unproven = verdict.exit_code == ExitCode.UNREACHABLE
             try:
                 old = _kept(place, name) if unproven and name in kept else None
-                if old is None or old.code != ExitCode.BROKEN:
+                if old is None or old[1] != ExitCode.BROKEN:
                     with output.errors_named(place, "append"):
                         output.replace(storage.join(place, name), data, "append")
             except LedgerError as error:
@@ -134,15 +134,8 @@ def append(
     return max(codes, key=(ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.BROKEN).index)
 
 
-class _Kept(NamedTuple):
-    """What a file of the table says."""
-
-    length: int  # of the interval, in microseconds
-    code: int
-
-
-def _kept(place: str, name: str) -> _Kept | None:
-    """Read a file of the table; None: it is damaged, or none of ours."""
+def _kept(place: str, name: str) -> tuple[int, int] | None:
+    """Return the length of a file's interval, and its exit code; None: it is damaged, or none of ours."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -151,7 +144,7 @@ def _kept(place: str, name: str) -> _Kept | None:
             rows = parquet.ParquetFile(file).read(["hour", "until", "exit_code"]).slice(0, 1)
         times = (rows[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for name in ("hour", "until"))
         [begin], [end] = (column.to_pylist() for column in times)
-        return _Kept(end - begin, int(rows["exit_code"][0].as_py()))
+        return end - begin, int(rows["exit_code"][0].as_py())
     except (LedgerError, OSError, ValueError, TypeError, LookupError, pa.ArrowException):
         return None
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from logclient.verify.verdict import Verdict
 
+MOST_EXAMPLES = 100_000
+
 __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 
 _MISTAKES = {
@@ -117,7 +119,7 @@ def run(
         allow_empty: accept ledgers without an event of the selected time.
         since: judge only events made then or later. Seconds since 1970, or ISO 8601 (UTC by default).
         until: judge only events made before.
-        examples: the number of examples of each fault that are shown with their bytes.
+        examples: how many examples of each fault are shown with their bytes, 100,000 at most.
         runner: ``spark``, or ``local``: in this process, without Spark and Java, for everything but `kafka`.
             It needs some 40 bytes of memory for each event.
         spark: a SparkSession. The default is the active one, or a new one that is stopped at the end.
@@ -157,7 +159,7 @@ def run(
     started = time.monotonic()
     selection = Selection.read(since, until)
     if runner not in ("spark", "local"):
-        raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
+        raise ConfigError(f"runner: {str(runner)[:40]!r} is neither spark nor local")
     if local and kafka is not None:
         raise ConfigError('runner: a topic is read by Spark: leave runner="local" (--local) out')
     if local and spark is not None:
@@ -174,7 +176,9 @@ def run(
         unexpected=max_unexpected,
     )  # fmt: skip
     if others not in OTHERS:
-        raise ConfigError(f"others: {others[:40]!r} is none of {', '.join(OTHERS)}")
+        raise ConfigError(f"others: {str(others)[:40]!r} is none of {', '.join(OTHERS)}")
+    if not isinstance(examples, int) or not 0 <= examples <= MOST_EXAMPLES:
+        raise ConfigError(f"examples: {str(examples)[:40]} is no whole number from 0 to {MOST_EXAMPLES:,}")
     session = source = None
     folders: dict[str, list[str]] = {}
     made: list[str] = []

@@ -41,7 +41,6 @@ OTHER_REASONS = "other reasons"
 
 # Tables of a survey, and their columns.
 WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3, "when": 4}
-NO_ENDS: Mapping[str, int] = {}
 _SHOWN = ("host", "service", "service_version")  # texts of the ``open`` line that are only for display
 _TEXTS = ("protocol", "url", "identity", "mode", "stopped", *_SHOWN)
 UNSTATED: dict[str, Any] = {
@@ -60,7 +59,7 @@ _WITH_SEQS = {"batch", "outcome", "dropped", "ids", "deferred"}  # kinds of line
 
 
 def survey(
-    group: Sequence[Part], selection: Selection = EVERYTHING, ends: Mapping[str, int] = NO_ENDS
+    group: Sequence[Part], selection: Selection = EVERYTHING, ends: Mapping[str, int] = {}
 ) -> dict[str, Any]:
     """Read what some ledger files say, but for hashes and times.
 
@@ -148,7 +147,7 @@ def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
 class LedgerReader:
     """A reader of ledger files into the tables that `survey` describes."""
 
-    def __init__(self, selection: Selection = EVERYTHING, ends: Mapping[str, int] = NO_ENDS) -> None:
+    def __init__(self, selection: Selection = EVERYTHING, ends: Mapping[str, int] = {}) -> None:
         self.selection = selection
         self.ends = ends
         self.lines = LineReader(selection.since_us, selection.until_us)

@@ -38,7 +38,7 @@ from logclient.verify.ledger_facts import (
     LedgerFacts,
     Producer,
 )
-from logclient.verify.ledger_lines import NO_ENDS, WIDTHS, number_reason
+from logclient.verify.ledger_lines import WIDTHS, number_reason
 from logclient.verify.outside import Outside, contained, find_outside
 from logclient.verify.worker import without_collection
 
@@ -49,7 +49,7 @@ def merge(
     unread: Sequence[str] = (),
     copies: Sequence[str] = (),
     selection: Selection = EVERYTHING,
-    ends: Mapping[str, int] = NO_ENDS,
+    ends: Mapping[str, int] = {},
     twice: Collection[str] = (),
 ) -> LedgerFacts:
     """Combine the surveys of all groups of ledger files, in the order of the producers.

@@ -52,14 +52,14 @@ def event_rows(
                 yield rows_of_keys(*given, places=owner, hashes=bodies, times=times)
 
 
-def left_out_hashes(group: Sequence[Part], number: int, facts: LedgerFacts) -> U64:
-    """Return the hashes of the events of a group that are compared by hash alone, in order."""
+def hashes_of(group: Sequence[Part], number: int, facts: LedgerFacts) -> U64:
+    """Return the hashes of the events of a group that are compared by hash alone."""
     found = [np.empty(0, np.uint64)]
     spans = facts.spans[facts.spans[:, 4] == number]
     for some, hashes, _ in pieces(group, number, facts, spans[_by_hash(spans, facts)]):
         for p, first, last, at in some.tolist():
             found.append(hashes[at + facts.by_hash(p, first, last) - first])
-    return np.unique(np.concatenate(found))
+    return np.concatenate(found)
 
 
 def _by_hash(spans: I64, facts: LedgerFacts) -> npt.NDArray[np.bool_]:

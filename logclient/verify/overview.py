@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.arrivals import count_latencies
-from logclient.evidence.arrays import I32, I64, U8
+from logclient.evidence.arrays import I32, I64
 
 STEPS = 240  # the most time steps of a run, each of a round length
 PARTS = 200  # the most parts of a producer's sequences
@@ -65,19 +64,6 @@ class Grid(NamedTuple):
         return steps
 
 
-class Latencies(NamedTuple):
-    """The latencies of the events of some producers."""
-
-    # A histogram: each row once.
-    owner: I32  # index of the producer
-    cell: I32
-    n: I64
-    # Of each producer:
-    longest: I64
-    early: I64  # events that arrived before they were made, by the clocks; not in the histogram
-    early_us: I64  # the longest such time
-
-
 class TimeCounts:
     """Counts over time, separately for each protocol, because a capture may be incomplete for only one."""
 
@@ -92,21 +78,6 @@ class TimeCounts:
             keys = (families.astype(np.int64) * self.words.shape[1] + self.grid.step(at_us)) * KINDS + kind
             counts = np.bincount(keys, n, self.words.size)
             self.words += counts.astype(np.int64).reshape(self.words.shape)
-
-    def count_latencies(
-        self, families: I32, starts: I64, created_us: I64, received_us: I64, judgements: U8
-    ) -> Latencies:
-        """Count the latencies of events that are `rules.TIMED`, and the events as kind 0.
-
-        `families` and `starts` have a number for each producer: of its protocol, and where its events begin.
-        An event received at `NEVER` has no latency.
-        """
-        m, n = len(starts), len(created_us)
-        extremes = np.zeros((m, 3), np.int64)
-        owner, cells, counts = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
-        given = created_us, received_us, judgements, starts, families, self.grid.start_us, self.grid.width_us
-        used = count_latencies(*given, self.words, self.latency, extremes, owner, cells, counts)
-        return Latencies(owner[:used], cells[:used], counts[:used], *np.ascontiguousarray(extremes.T))
 
     def rows(self) -> Iterator[tuple[str, I64, I64]]:
         """Yield the counts for `take`: ``words`` or ``latency``, keys and counts."""

@@ -267,7 +267,7 @@ def _twice(title: str, listener: str, number: int) -> LedgerError:
 def record_rows(
     batches: Iterable[Any], facts: LedgerFacts, plan: Plan, only: frozenset[int] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode records, as `arrival_rows.segment_rows` does with segments."""
+    """Decode records, as `BucketWriter.segment` does with a segment."""
     assert plan.records is not None
     writer = BucketWriter(plan, facts, only)
     find = decode.body_decoder(plan.records["decoder"], writer.prefixes)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from logclient.verify import arrival_rows, judge, ledger_lines, ledger_rows, records, worker
+from logclient.verify import judge, ledger_lines, ledger_rows, records, worker
+from logclient.verify.arrival_rows import BucketWriter
 from logclient.verify.plan import FILES, share_out
 from logclient.verify.rows import RESULTS, ROWS, Batches, Rows
 from logclient.verify.spark import is_local, no_pandas
@@ -31,10 +32,6 @@ HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed withou
 _ORDER = {"key": False, "listener": True, "position": True}  # which of them ascend
 _ROWS = 64  # in a batch from the JVM: each may have a megabyte
 _CONNECTED = threading.Lock()  # held while the settings of a Spark Connect session are changed
-
-
-def _buckets(later: Later | None) -> Buckets:
-    return None if later is None else later.buckets
 
 
 def ledger_groups(parts: Parts) -> list[tuple[int, int]]:
@@ -59,9 +56,10 @@ class LocalRunner:
     def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later | None = None) -> Batches:
         """Compare, and return batches of `rows.RESULTS`."""
         tasks = pa.record_batch([range(len(plan.groups) + len(plan.tasks))], names=["id"])
-        batches = [*_read_files([tasks], parts, facts, plan, _buckets(later))]
+        only = later.buckets if later is not None else None
+        batches = [*_read_files([tasks], parts, facts, plan, only)]
         for rows in self.source.parts() if self.source is not None else ():
-            batches += records.record_rows(rows, facts, plan, _buckets(later))
+            batches += records.record_rows(rows, facts, plan, only)
         return judge.judge_rows(_sorted(batches), facts, plan, later)
 
 
@@ -107,8 +105,9 @@ def _read_files(batches: Batches, parts: Parts, facts: LedgerFacts, plan: Plan, 
             group = parts[slice(*plan.groups[number])]
             yield from ledger_rows.event_rows(group, number, facts, plan, only)
         else:
-            task = plan.tasks[number - len(plan.groups)]
-            yield from arrival_rows.segment_rows(task, facts, plan, only)
+            writer = BucketWriter(plan, facts, only)
+            for segment in plan.tasks[number - len(plan.groups)]:
+                yield from writer.segment(*plan.segments[segment])
 
 
 def _compare(partition: Iterable[int], *given: Any) -> Rows:
@@ -164,7 +163,7 @@ class SparkRunner:
             # Frames need Spark's planner, whose start takes longer than a small comparison.
             whole = _task("compare", _compare, parts, facts, plan, later)
             return list(self.session.context.parallelize([0], 1).mapPartitions(whole).collect())
-        given = facts, plan, _buckets(later)
+        given = facts, plan, later.buckets if later is not None else None
         with self._sized() as spark, no_pandas():
             read = _task("read_files", _read_files, parts, *given)
             rows = _over(spark, len(plan.groups) + len(plan.tasks), read, _ddl(ROWS))

@@ -238,7 +238,7 @@ def _latencies(limit: str | None) -> list[tuple[str, str]]:
     """Return the quantiles and times of a limit on latency."""
     if limit is None:
         return []
-    pairs = (pair.partition("=") for pair in limit.split(","))
+    pairs = (pair.partition("=") for pair in str(limit).split(","))
     return [(name.strip(), time.strip()) for name, _, time in pairs]
 
 

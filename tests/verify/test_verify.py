@@ -529,7 +529,7 @@ def test_events_of_large_units_are_rows_in_bounded_pieces(
     monkeypatch.setattr(arrival_rows, "ROWS", 16)
     monkeypatch.setattr(arrival_rows, "FEW", few)
     made = []
-    rows = arrival_rows.segment_rows
+    rows = arrival_rows.BucketWriter.segment
 
     def watched(*given: Any) -> Any:
         for batch in rows(*given):
@@ -537,7 +537,7 @@ def test_events_of_large_units_are_rows_in_bounded_pieces(
             made.append(sum(len(value) // 8 for value in hashes))
             yield batch
 
-    monkeypatch.setattr(arrival_rows, "segment_rows", watched)
+    monkeypatch.setattr(arrival_rows.BucketWriter, "segment", watched)
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 501)}
     scene.write_ledger()
     one = files.window(list(scene.bodies.values()), compress=True)
@@ -768,6 +768,22 @@ def test_local_runner_needs_no_session(scene: Scene) -> None:
         verify.run(scene.ledger, scene.capture, runner="local", spark=object())
     with pytest.raises(ConfigError, match=r"^runner: 'flink' is neither spark nor local"):
         verify.run(scene.ledger, scene.capture, runner="flink")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"examples": -1}, "examples: -1 is no whole number from 0 to 100,000"),
+        ({"examples": "5"}, "examples: 5 is no"),
+        ({"examples": 10**30}, "examples: 10{30} is no"),
+        ({"others": None}, "others: 'None' is none of"),
+        ({"max_latency": 5}, "max_latency: '5' is none of"),
+    ],
+)
+def test_impossible_values_are_named(scene: Scene, run: Run, options: dict[str, Any], why: str) -> None:
+    scene.write_ledger().write_capture()
+    with pytest.raises(ConfigError, match=f"^{why}"):
+        run(**options)
 
 
 @pytest.mark.tree

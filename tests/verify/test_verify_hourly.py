@@ -104,7 +104,7 @@ def test_intervals_may_be_shorter(scene: Scene, table: Path, capsys: pytest.Capt
     assert "the table has intervals of 15 minutes" in capsys.readouterr().err
     arguments[5] = table.with_name("halves")
     assert cli.main(["verify", "--local", *map(str, arguments), *times]) == ExitCode.OK
-    for every in (0.0, 30.0, 420.0, 7200.0):
+    for every in (0.0, 30.0, 420.0, 7200.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="are not minutes that divide an hour"):
             append(scene, table, every=every)
     with pytest.raises(ConfigError, match="since: append needs a multiple of 15 minutes"):
