@@ -101,11 +101,10 @@ class BucketWriter:
     def __init__(self, plan: Plan, facts: LedgerFacts, only: Buckets) -> None:
         self.plan = plan
         self.ledger = facts
-        self.prefixes = facts.prefixes
         self.all_addressed = bool(facts.addressed.all())
         self.needs_json = bool(facts.addressed.any())  # a body without an id may be any bytes
-        # By protocol and listener; -1: for all listeners, because it carries nothing from unit to unit.
-        self.decoders: dict[tuple[str, int], Callable[[Batch], decode.Events]] = {}
+        # By protocol. One that carries something from unit to unit has a task for each listener.
+        self.decoders: dict[str, Callable[[Batch], decode.Events]] = {}
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.density = 0.05  # events per byte; a first guess
         self.report = SegmentReport("", "", "")  # of the segment that is read
@@ -119,12 +118,6 @@ class BucketWriter:
         # Usually all buckets are live, and no look-up is needed.
         self.all_live = only is None and len(facts.live) == int(facts.bases[-1])
 
-    def _decoder(self, protocol: str, listener: int) -> Callable[[Batch], decode.Events]:
-        key = protocol, listener if decode.carries(protocol) else -1
-        if key not in self.decoders:
-            self.decoders[key] = decode.decoder(protocol, self.prefixes)
-        return self.decoders[key]
-
     def segment(self, segment: Segment, listener: int, first: int, protocol: str) -> Rows:
         """Yield the rows of one of `Plan.segments`, and its report. Those of a listener come in order."""
         folder = os.path.dirname(segment.path)
@@ -134,7 +127,9 @@ class BucketWriter:
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk, peers=False)
         named = segment.listener, segment.name, listener, segment.number, segment.size, protocol
         self.report = report = SegmentReport(*named)
-        find = self._decoder(protocol, listener) if protocol else None
+        if protocol and protocol not in self.decoders:
+            self.decoders[protocol] = decode.decoder(protocol, self.ledger.prefixes)
+        find = self.decoders.get(protocol)
         buffer = EventBuffer(self, listener)
         for batch in reader:
             units = np.flatnonzero(batch.direction == 0)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from logclient.errors import ConfigError, LedgerError
-from logclient.evidence import captures, decode, storage
+from logclient.errors import ConfigError
+from logclient.evidence import captures, decode
 from logclient.evidence.ledger_files import Ledgers
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.verify import examples, ledger_merge, ledger_rows, output, schema
+from logclient.verify import examples, ledger_merge, ledger_rows, schema
 from logclient.verify.ledger_buckets import places_of
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.order import Later
@@ -29,7 +29,7 @@ from logclient.verify.summary import Summary
 from logclient.verify.tally import Tally
 from logclient.verify.tuning import Tuning
 from logclient.verify.verdict import Limits, Verdict
-from logclient.verify.violation_files import ViolationWriter, publish
+from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.watch import Watch
 
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
@@ -49,13 +49,12 @@ class Comparison:
     selection: Selection
     tuning: Tuning
     examples: int
-    out: str
+    violations: bool  # whether every fault is wanted
     by_id: bool
     others: str  # one of `verdict.OTHERS`
     summary: Summary = field(init=False)  # the counts, after `run`
     skipped: list[SegmentReport] = field(default_factory=list)  # of segments that are not read
     second_passes: int = 0
-    unwritten: LedgerError | None = None  # why the files of violations could not be written
 
     def run(self, limits: Limits, **accepted: bool) -> Verdict:
         """Return the verdict, without what is only known outside, such as the folders' names."""
@@ -66,21 +65,15 @@ class Comparison:
         packed = time.monotonic()
         self.skipped = self.survey.find_outside(self.selection)
         some = plan.without_segments({report.name for report in self.skipped})
-        tally, verdict = self._verdict(some, facts, limits, accepted)
+        verdict = self._verdict(some, facts, limits, accepted)
         counts = verdict.counts
         if self.skipped and counts.lost + counts.missing + counts.unknown + counts.pending:
             self.watch.step("comparing with all segments")
             self.skipped = []
-            tally, verdict = self._verdict(plan, facts, limits, accepted)
+            verdict = self._verdict(plan, facts, limits, accepted)
             counts = verdict.counts
-        summary, facts, plan = self.summary, tally.ledger, tally.plan
-        if plan.violations:
-            try:
-                with output.errors_named(self.out):
-                    faults = storage.join(self.out, "violations")
-                    publish(faults, filter(None, tally.files), facts, summary.doubtful)
-            except LedgerError as error:
-                self.unwritten = error
+        summary, tally = self.summary, self.summary.tally
+        facts, plan = tally.ledger, tally.plan
         self.watch.step("reading examples")
         pick = self.source.pick if self.source is not None else None
         shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
@@ -95,12 +88,9 @@ class Comparison:
         }
         return verdict._replace(examples=shown, problems=problems, seconds=seconds)
 
-    def _verdict(
-        self, plan: Plan, facts: LedgerFacts, limits: Limits, accepted: dict[str, bool]
-    ) -> tuple[Tally, Verdict]:
-        tally = self._compare(plan, facts)
-        self.summary = Summary(tally)
-        return tally, self.summary.verdict(limits, **accepted)
+    def _verdict(self, plan: Plan, facts: LedgerFacts, limits: Limits, accepted: dict[str, bool]) -> Verdict:
+        self.summary = Summary(self._compare(plan, facts))
+        return self.summary.verdict(limits, **accepted)
 
     def _compare(self, plan: Plan, facts: LedgerFacts) -> Tally:
         """Compare the ledgers with what arrived, and return the complete tally."""
@@ -219,7 +209,7 @@ class Comparison:
             segments=survey.entries,
             tasks=self._tasks(),
             groups=ledger_groups(self.ledgers.parts),
-            violations=bool(self.out),
+            violations=self.violations,
             others=self.others,
             grid=Grid.over(*facts.span),
             families=len(facts.families),

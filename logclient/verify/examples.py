@@ -194,7 +194,6 @@ def explain_ids(unexpected: list[dict[str, Any]], facts: LedgerFacts) -> list[st
 
 
 def _own_id(body: str) -> str | None:
-    """Return the id of a document."""
     try:
         document = json.loads(body)
         name = document.get("event.id") or document["event"]["id"]

@@ -215,9 +215,9 @@ def run(
                 ledgers = ledgers.plus(ledger_files.find_new_producers(folders["ledger"], ledgers.parts))
             steps = LocalRunner(source) if session is None else SparkRunner(session, source)
             comparison = Comparison(
-                steps=steps, source=source, watch=watch, ledgers=ledgers, survey=survey, out=place,
-                examples=examples, tuning=tuning or Tuning(), selection=selection, by_id=match == "id",
-                others=others,
+                steps=steps, source=source, watch=watch, ledgers=ledgers, survey=survey, examples=examples,
+                violations=bool(place), tuning=tuning or Tuning(), selection=selection, others=others,
+                by_id=match == "id",
             )  # fmt: skip
             verdict = comparison.run(limits, allow_open=allow_open, allow_empty=allow_empty)
             watch.step("writing the report")
@@ -244,10 +244,13 @@ def run(
         producers(comparison.summary.producer_table())
     if place:
         from logclient.verify import report
+        from logclient.verify.violation_files import publish
 
         try:
-            if comparison.unwritten is not None:
-                raise comparison.unwritten
+            summary = comparison.summary
+            with output.errors_named(place):
+                files, faults = filter(None, summary.tally.files), storage.join(place, "violations")
+                publish(faults, files, summary.ledger, summary.doubtful)
             # The verdict comes last: where it is, everything is.
             output.write_text(storage.join(place, "report.html"), report.page(verdict))
             text = json.dumps(verdict.to_json(), indent=1) + "\n"
@@ -281,7 +284,6 @@ def _open_source(
 
 
 def _named(folders: Folder | Sequence[Folder]) -> str:
-    """Return folders as they were given, separated by commas."""
     several = [folders] if isinstance(folders, str | os.PathLike) else folders
     return ", ".join(os.fspath(one) for one in several)
 

@@ -14,7 +14,7 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,14 +50,9 @@ RECORDS = 4096  # in one batch from the JVM
 BATCH_BYTES = 16 << 20  # of such a batch, where Spark has the setting
 
 
-class Edges(NamedTuple):
-    """What a survey of a table finds at one listener."""
-
-    place: str
-    low: int  # the lowest arrival number
-    high: int
-    nulls: int  # rows without one
-    wrong: str | None  # a text that is not a timestamp
+Edges = tuple[str, int, int, int, str | None]
+"""What a survey of a table finds at one listener: its name, the lowest and the highest arrival number, how
+many rows have none, and a text that is not a timestamp."""
 
 
 class Source(ABC):
@@ -221,7 +216,7 @@ class FrameSource(Source):
         asked = {"low": "min", "high": "max", "without": "sum", "wrong": "min"}
         found = self._rows.selectExpr("place", *columns, "wrong").groupBy("place").agg(asked)
         for row in found.limit(MOST_LISTENERS + 1).collect():
-            yield Edges(row.place, *(row[f"{how}({name})"] for name, how in asked.items()))
+            yield (row.place, *(row[f"{how}({name})"] for name, how in asked.items()))
 
     def _repeated(self, place: str) -> int | None:
         numbers = self.frame.where(self.frame["place"] == place).select("at")
@@ -270,7 +265,7 @@ def record_rows(
     """Decode records, as `BucketWriter.segment` does with a segment."""
     assert plan.records is not None
     writer = BucketWriter(plan, facts, only)
-    find = decode.body_decoder(plan.records["decoder"], writer.prefixes)
+    find = decode.body_decoder(plan.records["decoder"], facts.prefixes)
     listeners = {name: index for index, (name, *_) in enumerate(plan.records["places"])}
     readers: dict[str, _PlaceReader] = {}
     for batch in batches:

@@ -226,7 +226,6 @@ def _check_version(java: str) -> None:
 
 
 def _spark_defaults() -> str:
-    """Return the text of Spark's file of settings."""
     import pyspark
 
     home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)

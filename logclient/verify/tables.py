@@ -291,7 +291,7 @@ class TableSource(Source):
             if len(found) > MOST_LISTENERS:
                 break
         rows = [] if found is None else found.to_pylist()
-        return [Edges(**row, wrong=wrong.get(row["place"])) for row in rows]
+        return [(*row.values(), wrong.get(row["place"])) for row in rows]
 
     def _repeated(self, place: str) -> int | None:
         numbers = [
