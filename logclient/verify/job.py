@@ -255,9 +255,11 @@ def run(
             output.write_text(storage.join(place, "report.html"), report.page(verdict))
             text = json.dumps(verdict.to_json(), indent=1) + "\n"
             output.write_text(storage.join(place, "verdict.json"), text)
-        except LedgerError as error:
+        except BaseException as error:
             output.discard(place, made)
-            raise output.UnwrittenVerdict(str(error), verdict) from error
+            if isinstance(error, LedgerError):
+                raise output.UnwrittenVerdict(str(error), verdict) from error
+            raise
     return verdict
 
 

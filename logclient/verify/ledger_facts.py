@@ -52,28 +52,16 @@ class Producer(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """The reason why the ledger is not whole; empty: it is whole."""
-        if self.evidence == WHOLE:
-            return ""
-        words = self.problems[0] if self.problems else ""
-        named = words.removeprefix(f"{self.producer}: ")
-        fault = named if named != words else f"has holes ({words})"
-        return f"the ledger of {self.label} {fault}"
+        """The reason why the ledger is not whole."""
+        words = self.problems[0]
+        fault = words.removeprefix(f"{self.label}: ")
+        return f"the ledger of {self.label} {fault if fault != words else f'has holes ({words})'}"
 
     @property
     def label(self) -> str:
         """The name, with the process in brackets."""
         parts = [f"host {self.host}"] * bool(self.host) + [f"pid {self.pid}"] * bool(self.pid)
         return f"{self.producer} ({', '.join(parts)})" if parts else self.producer
-
-    @property
-    def problem_lines(self) -> list[str]:
-        """The problems, each with the producer's label."""
-        prefix = f"{self.producer}: "
-        return [
-            f"{self.label}: {words.removeprefix(prefix)}" if words.startswith(prefix) else words
-            for words in self.problems
-        ]
 
 
 # The row of a producer.

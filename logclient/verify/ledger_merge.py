@@ -375,14 +375,12 @@ def _producer(
     waiting = next((fact["waiting"] for fact in reversed(facts) if fact["waiting"] is not None), 0)
     if close is None:
         found.append(_open_words(name, facts, last_line_us, waiting))
-    problems = [f"{name}: {why}" for why in found]
-    problems += [problem for fact in facts for problem in fact["problems"]]
     evidence = HOLES if holes else STOPPED if stopped else UNCLOSED if close is None else WHOLE
     more = evidence == UNCLOSED and facts[-1]["end"] != "ended"  # it may list later events
     first = next((fact for fact in facts if fact["opened"]), facts[0])
     texts = ("protocol", "url", "mode", "host", "service", "service_version")
     about: dict[str, Any] = {key: sys.intern(first[key]) for key in texts}
-    return Producer(
+    producer = Producer(
         name,
         **about,
         identity=sys.intern(first["identity"] or "id"),
@@ -394,10 +392,12 @@ def _producer(
         pending_after=int(outside.settled[p]) if outside and more else LAST_SEQUENCE,
         closed=close is not None,
         evidence=evidence,
-        problems=problems,
+        problems=[],
         pid=first["pid"],
         started_us=first["started_us"],
     )
+    problems = [f"{producer.label}: {why}" for why in found]
+    return producer._replace(problems=problems + [why for fact in facts for why in fact["problems"]])
 
 
 def _open_words(name: str, facts: list[dict[str, Any]], last_line_us: int, waiting: int) -> str:

@@ -510,7 +510,7 @@ class Summary:
 
         def of_ledgers(some: npt.NDArray[np.bool_]) -> Iterable[str]:
             numbers = np.flatnonzero((counts > 0) & some)[:MAX_NAMED].tolist()
-            return (f"ledger: {line}" for p in numbers for line in self.ledger.producers[p].problem_lines)
+            return (f"ledger: {line}" for p in numbers for line in self.ledger.producers[p].problems)
 
         of_captures: dict[bool, list[str]] = {True: [], False: []}
         for x in self.problems:

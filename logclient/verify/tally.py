@@ -124,7 +124,7 @@ class Tally:
     def producers_without_ledger(self) -> list[str]:
         """Return some producers of unknown events that have no ledger here."""
         found = self._found.get("unknown", {})
-        return sorted(name for name in found if name and self.ledger.find(name) < 0)
+        return sorted(name for name in found if name != "~" and self.ledger.find(name) < 0)
 
     def doubts(self) -> tuple[list[Problem], set[str], set[str], dict[str, int]]:
         """Find what makes the captures incomplete, see `captures.find_doubts`."""

@@ -770,6 +770,26 @@ def test_local_runner_needs_no_session(scene: Scene) -> None:
         verify.run(scene.ledger, scene.capture, runner="flink")
 
 
+def test_bodies_without_an_id_are_of_no_missing_ledger(scene: Scene, run: Run) -> None:
+    scene.write_ledger(tail=[]).write_capture([*range(1, 21), files.body(None, "nobody's")])
+    verdict = run()
+    assert verdict.counts.unknown == 1
+    assert not [line for line in verdict.problems if "is not here" in line]
+
+
+def test_an_interrupt_while_the_verdict_is_written_leaves_nothing(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object) -> str:
+        raise KeyboardInterrupt
+
+    scene.write_ledger().write_capture(range(1, 11))
+    monkeypatch.setattr(report, "page", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(out=scene.out)
+    assert not scene.out.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
