@@ -125,15 +125,10 @@ def _judge_buckets(batches: Batches, *given: Any) -> Rows:
         yield pa.record_batch([[sink.getvalue().to_pybytes()]], names=["results"])
 
 
-def _ddl(schema: pa.Schema) -> str:
-    names = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
-    return ", ".join(f"`{field.name}` {names[str(field.type)]}" for field in schema)
-
-
-def _over(spark: Any, n: int, function: Any, ddl: str) -> Any:
+def _over(spark: Any, n: int, function: Any, columns: Any) -> Any:
     """Return a frame with the rows of `n` tasks, each of which receives its number."""
     with no_pandas():
-        return spark.range(0, n, 1, n).mapInArrow(function, ddl)
+        return spark.range(0, n, 1, n).mapInArrow(function, columns)
 
 
 class SparkRunner:
@@ -163,13 +158,16 @@ class SparkRunner:
             # Frames need Spark's planner, whose start takes longer than a small comparison.
             whole = _task("compare", _compare, parts, facts, plan, later)
             return list(self.session.context.parallelize([0], 1).mapPartitions(whole).collect())
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        columns = from_arrow_schema(ROWS)
         given = facts, plan, later.buckets if later is not None else None
         with self._sized() as spark, no_pandas():
             read = _task("read_files", _read_files, parts, *given)
-            rows = _over(spark, len(plan.groups) + len(plan.tasks), read, _ddl(ROWS))
+            rows = _over(spark, len(plan.groups) + len(plan.tasks), read, columns)
             if self.source is not None:
                 read = _task("read_records", records.record_rows, *given)
-                rows = rows.union(self.source.frame.mapInArrow(read, _ddl(ROWS)))
+                rows = rows.union(self.source.frame.mapInArrow(read, columns))
             # PySpark 4.0 has only the other one: by a hash of the same number, slightly less even.
             divide = rows.repartitionById if hasattr(rows, "repartitionById") else rows.repartition
             rows = divide(plan.partitions, "part").sortWithinPartitions(*_ORDER, ascending=[*_ORDER.values()])
