@@ -162,7 +162,7 @@ def _documents(system: Any, path: str) -> list[dict[str, Any]]:
     with io.BufferedReader(system.open_input_stream(path)) as file:
         while lines := file.readlines(HEAD_BYTES):
             for line in filter(bytes.strip, lines):
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, RecursionError):
                     found.append(json.loads(line))
             if any(map(bytes.strip, lines)):
                 return [x for x in found if isinstance(x, dict)] or [{}]
@@ -179,7 +179,7 @@ def _type_of(values: list[Any]) -> pa.DataType:
     """Return the type of some values; of different ones, or none, that of text, as for Spark."""
     try:
         kind = pa.array(values).type
-    except (pa.ArrowException, OverflowError):
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # half of a character in a text
         return pa.string()
     return pa.string() if pa.types.is_null(kind) else kind
 
@@ -196,7 +196,7 @@ def _errors_named(title: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise LedgerError(f"{title}: there is no such file or folder") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeEncodeError) as error:
         raise LedgerError(f"{title}: {' '.join(str(error).split())[:300]}") from error
 
 

@@ -564,11 +564,17 @@ def test_what_cannot_be_read_here_is_named(scene: Scene, tmp_path: Path) -> None
     scene.write_ledger()
     (tmp_path / "broken.parquet").write_bytes(b"no")
     (tmp_path / "array.json").write_text('[{"value": "{}"}]\n')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "half.json").write_text('{"value": "\\ud800"}\n')  # half of a character
+    (tmp_path / "named.json").write_text('{"value": "x", "\\ud800": 1}\n')
     (tmp_path / "empty").mkdir()
     for given, words in (
         ({"table": "/no/where"}, r"^table: /no/where: there is no such file or folder$"),
         ({"table": f"{tmp_path}/empty"}, r"^table: .*empty has no file$"),
         ({"table": f"{tmp_path}/array.json"}, r"^table .*array.json: no object in its first lines: each "),
+        ({"table": f"{tmp_path}/deep.json"}, r"^table .*deep.json: no object in its first lines: each "),
+        ({"table": f"{tmp_path}/half.json"}, r"^table .*half.json: .*surrogate"),
+        ({"table": f"{tmp_path}/named.json"}, r"^table: .*named.json: .*surrogate"),
         ({"table": f"{tmp_path}/broken.parquet"}, r"^table: .*broken.parquet: .*Parquet"),
         (
             {"table": "delta:/data"},
