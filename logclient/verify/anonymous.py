@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,10 +29,9 @@ class AnonymousReducer:
     ones first. ``lost`` therefore counts only events that no assignment can explain.
     """
 
-    def __init__(self, task: Task, key: int) -> None:
+    def __init__(self, task: Task) -> None:
         self.task = task
         self.plan, self.facts, self.writer, self.times, *_ = task
-        self.key = key
         self.ledger = [np.empty(0, EVENT)]
         self.arrivals = FirstArrivals(("a", np.uint64), split=self._segments_of)
 
@@ -61,8 +59,7 @@ class AnonymousReducer:
         found = self.arrivals.merge()
         for segment in np.unique(self._segments_of(found[np.isin(found["a"], hashes)])).tolist():
             if segment >= 0:
-                name = self.plan.segments[segment][0].name
-                yield result_row("matched", self.key, text=json.dumps(name))
+                yield result_row("matched", self.plan.segments[segment][0].name)
         arrived = sum_rows(found, found["a"])
         _, matched, at = np.intersect1d(arrived["a"], hashes, True, True)
         copies = np.zeros(len(hashes), np.int64)
@@ -114,12 +111,12 @@ class AnonymousReducer:
         count(some, DUPLICATED, extra)
         tables.count("sums", some["owner"], int(Column.DUPLICATED), extra)
         self.writer.add("duplicated", some["owner"], some["sequence"], some["sequence"], extra + sizes, True)
-        yield result_row("bucket", self.key, text=json.dumps({"examples": examples}))
-        yield from tables.rows(self.key)
+        yield result_row("bucket", {"examples": examples})
+        yield from tables.rows()
         unknown = np.delete(arrived, matched)
         if len(unknown):
             overdue = np.zeros(len(unknown), bool)  # their time of arrival is not known here
-            yield unknown_result(self.task, self.key, schema.WITHOUT_ID, unknown, overdue)
+            yield unknown_result(self.task, schema.WITHOUT_ID, unknown, overdue)
 
     def _segments_of(self, rows: npt.NDArray[Any]) -> I64:
         """Return the segments of some arrivals, as indices of `Plan.segments`; -1: they are records."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,6 @@ class BucketReducer:
 
     def __init__(self, task: Task, key: int) -> None:
         self.plan, self.ledger, self.writer, self.times, self.space, self.later, self._stretches = task
-        self.key = key
         space = self.space
         self.bucket = bucket = lay_out(self.ledger, key, space)
         self.producers = bucket.producers
@@ -203,8 +201,8 @@ class BucketReducer:
             "examples": self._examples(faults, repeated, late_places),
         }
         self._write_violations(faults, repeated, late_places)
-        yield result_row("bucket", self.key, text=json.dumps(head))
-        yield from tables.rows(self.key)
+        yield result_row("bucket", head)
+        yield from tables.rows()
 
     def _judge(self) -> tuple[I64, I64, I64]:
         """Judge all but the order: events by producer and state, places of faults, and of repeated events."""
@@ -237,8 +235,8 @@ class BucketReducer:
         self._count(late, Column.REORDERED, REORDERED)
         self.tables.add_times(self._ids(late)[0], "reordered", self.bucket.created_us[late])
         head = {"at": self._at, "examples": self._examples({}, late[:0], late)}
-        yield result_row("bucket", self.key, text=json.dumps(head))
-        yield from self.tables.rows(self.key)
+        yield result_row("bucket", head)
+        yield from self.tables.rows()
 
     def _runs(self, places: I64) -> tuple[I64, I64]:
         """Return the first and the last place of each run of events of one producer. The places ascend."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
@@ -55,19 +56,20 @@ def _rows(batches: Batches) -> Iterator[Row]:
 def _results(batches: Batches, task: Task) -> Iterator[dict[str, Any]]:
     for key, rows in itertools.groupby(_rows(batches), attrgetter("key")):
         if key == FACT:
-            yield from (result_row("fact", FACT, text=row.text()) for row in rows)
+            yield from (result_row("fact", json.loads(row.text())) for row in rows)
             continue
-        reducers: type[BucketReducer | UnlistedReducer | AnonymousReducer] = AnonymousReducer
-        if key > ANONYMOUS:
-            reducers = BucketReducer if key >= 0 else UnlistedReducer
-        reducer = reducers(task, key)
+        reducer: BucketReducer | UnlistedReducer | AnonymousReducer
+        if key >= 0:
+            reducer = BucketReducer(task, key)
+        else:
+            reducer = UnlistedReducer(task) if key > ANONYMOUS else AnonymousReducer(task)
         for row in rows:
             reducer.add(row)
         yield from reducer.finish()
         if file := task.writer.take(FILE_ROWS):
-            yield result_row("file", FACT, values=file)
+            yield result_row("file", values=file)
     yield from task.stretches.finish()
     for name, keys, counts in task.times.rows():
-        yield result_row("times", FACT, text=name, keys=keys.tobytes(), values=counts.tobytes())
+        yield result_row("times", name, keys=keys.tobytes(), values=counts.tobytes())
     if file := task.writer.take():
-        yield result_row("file", FACT, values=file)
+        yield result_row("file", values=file)

@@ -81,8 +81,8 @@ class Stretches:
         if own and (own[0], own[-1]) != (self._low, self._high):
             edges = np.array([(self._limits[listener], last) for listener, last in self._lasts.items()])
             keys = np.array([*self._lasts], np.int64)
-            head = json.dumps(self._low)
-            self._rows.append(result_row("order", self._high, head, keys.tobytes(), edges.tobytes()))
+            head = self._low, self._high
+            self._rows.append(result_row("order", head, keys.tobytes(), edges.tobytes()))
 
 
 class StretchEdges:
@@ -95,7 +95,8 @@ class StretchEdges:
     def add(self, row: dict[str, Any]) -> None:
         """Add a row of `Stretches.finish`."""
         keys, edges = (np.frombuffer(row[name], np.int64) for name in ("keys", "values"))
-        self._stretches[row["key"]] = json.loads(row["head"]), keys, edges.reshape(-1, 2)
+        low, high = json.loads(row["head"])
+        self._stretches[high] = low, keys, edges.reshape(-1, 2)
 
     def conflicts(self) -> Later | None:
         """Return what a second pass needs; None: no event arrived after one of a later stretch."""

@@ -100,8 +100,8 @@ class ProducerTables:
             keys, values = np.concatenate((owner, owner + 1)), np.concatenate((-first, last))
             self._parts.setdefault("made", []).append((keys, values))
 
-    def rows(self, key: int) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, Any]]:
         """Return the tables as rows of `rows.RESULTS`. A key may be in a row more than once."""
         for table, parts in self._parts.items():
             keys, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-            yield result_row(table, key, keys=keys.tobytes(), values=values.tobytes())
+            yield result_row(table, keys=keys.tobytes(), values=values.tobytes())

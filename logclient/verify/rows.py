@@ -5,6 +5,7 @@ Rows are short and carry whole columns of some events as binary values.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -36,7 +37,6 @@ ROWS = pa.schema(
 RESULTS = pa.schema(
     [
         ("kind", pa.string()),
-        ("key", pa.int64()),
         ("head", pa.string()),  # JSON
         ("keys", pa.binary()),
         ("values", pa.binary()),
@@ -137,6 +137,6 @@ class Row(NamedTuple):
         return str(self.batch.column("places")[self.i].as_py(), "utf-8")
 
 
-def result_row(kind: str, key: int, text: str = "", keys: bytes = b"", values: bytes = b"") -> dict[str, Any]:
+def result_row(kind: str, head: Any = None, keys: bytes = b"", values: bytes = b"") -> dict[str, Any]:
     """Return a row of `RESULTS`."""
-    return dict(zip(RESULTS.names, (kind, key, text, keys, values), strict=True))
+    return dict(zip(RESULTS.names, (kind, json.dumps(head), keys, values), strict=True))

@@ -66,18 +66,17 @@ class Tally:
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Add one row of `rows.RESULTS`."""
-        kind = row["kind"]
+        kind, head = row["kind"], json.loads(row["head"])
         if kind == "file":
             self.files.append(row["values"])
             return
         if kind == "times" or kind in SCALES:
             keys, values = (np.frombuffer(row[column], np.int64) for column in ("keys", "values"))
             if kind == "times":
-                self.times.take(row["head"], keys, values)
+                self.times.take(head, keys, values)
             else:
                 self._add_table(kind, keys, values)
             return
-        head = json.loads(row["head"])
         if kind in ("bucket", "unlisted"):
             for word, found in head["examples"].items():
                 self._add_examples(word, [Example(*example) for example in found])
@@ -221,7 +220,7 @@ class Tally:
                 some = ranges[: self.plan.examples, 0].tolist()
                 name = self.ledger.name(p)
                 self._add_examples(word, [Example(name, s, None, sent=False) for s in some])
-        for row in tables.rows(-1):
+        for row in tables.rows():
             self.add_row(row)
 
     # -- gaps

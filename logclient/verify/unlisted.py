@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,10 +67,9 @@ def sum_rows(rows: npt.NDArray[Any], *key: npt.NDArray[Any]) -> npt.NDArray[Any]
 class UnlistedReducer:
     """A counter of the distinct ids in one of `UNLISTED_SHARES` shares, all of which it holds in memory."""
 
-    def __init__(self, task: Task, key: int) -> None:
+    def __init__(self, task: Task) -> None:
         self.task = task
         self.plan, self.ledger, self.writer, *_ = task
-        self.key = key
         self.tables = ProducerTables(self.ledger.last)
         # By id, those with the most marks first: they are stored as negative numbers.
         id_, marks = (("owner", np.int32), ("a", np.uint64), ("b", np.uint64)), ("marks", np.int64)
@@ -91,8 +89,8 @@ class UnlistedReducer:
         owners, starts = np.unique(rows["owner"], return_index=True)
         parts = np.split(rows, starts[1:]), np.split(overdue, starts[1:])
         for p, own, late in zip(owners.tolist(), *parts, strict=True):
-            yield self._known(p, own) if p >= 0 else unknown_result(self.task, self.key, p, own, late)
-        yield from self.tables.rows(self.key)
+            yield self._known(p, own) if p >= 0 else unknown_result(self.task, p, own, late)
+        yield from self.tables.rows()
 
     def _known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
         facts = self.ledger
@@ -121,11 +119,11 @@ class UnlistedReducer:
                 head["examples"][word] = [[name, a, None, *at, False] for a, *at in where]
         # The driver removes these sequences from the ranges that never arrived.
         never = np.sort(sequences[inside]).tobytes()
-        return result_row("unlisted", self.key, text=json.dumps(head), values=never)
+        return result_row("unlisted", head, values=never)
 
 
 def unknown_result(
-    task: Task, key: int, p: int, rows: npt.NDArray[Any], overdue: npt.NDArray[np.bool_]
+    task: Task, p: int, rows: npt.NDArray[Any], overdue: npt.NDArray[np.bool_]
 ) -> dict[str, Any]:
     """Return the row of ids or bodies that are in no ledger.
 
@@ -152,8 +150,7 @@ def unknown_result(
             writer.add_unknown(word, named, some["n"])
             where = some[["listener", "position", "n"]][: plan.examples - len(found)].tolist()
             found += [[*name, *at, False] for name, at in zip(named, where, strict=False)]
-    head = {"p": p, "counts": counts, "examples": examples}
-    return result_row("unlisted", key, text=json.dumps(head))
+    return result_row("unlisted", {"p": p, "counts": counts, "examples": examples})
 
 
 def _name(p: int, row: Any) -> tuple[str | None, int | None, str | None]:
