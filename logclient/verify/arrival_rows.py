@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,7 +22,7 @@ from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.ledger_rows import share_of
 from logclient.verify.outside import contained
 from logclient.verify.plan import Buckets, Plan
-from logclient.verify.rows import Rows, blobs, distances, row_batch, rows_of_keys, text_row
+from logclient.verify.rows import Rows, blobs, distances, report_row, row_batch, rows_of_keys
 
 WIDE = 1 << 16  # a range of buckets for which there are tables
 NO_BUCKET = -1
@@ -172,7 +171,7 @@ class BucketWriter:
             report.problems.append(["unreadable", segment.name, 0, why])
         report.header, report.closed, report.units = header is not None, reader.closed, reader.units
         report.first_arrival, report.next_arrival = reader.first_arrival, reader.next_arrival
-        yield text_row(0, schema.FACT, json.dumps(vars(report)))
+        yield report_row(report)
 
     def _shares(self, batch: Batch, units: I64) -> Iterator[I64]:
         """Yield units in shares of about `ROWS` events. Compressed units hold many events in few bytes."""

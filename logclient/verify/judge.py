@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
@@ -56,7 +55,7 @@ def _rows(batches: Batches) -> Iterator[Row]:
 def _results(batches: Batches, task: Task) -> Iterator[dict[str, Any]]:
     for key, rows in itertools.groupby(_rows(batches), attrgetter("key")):
         if key == FACT:
-            yield from (result_row("fact", json.loads(row.text())) for row in rows)
+            yield from (result_row("fact", row.report()) for row in rows)
             continue
         reducer: BucketReducer | UnlistedReducer | AnonymousReducer
         if key >= 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import operator
 import re
 import uuid
@@ -29,8 +28,8 @@ from logclient.verify.arrival_rows import BucketWriter, EventBuffer
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.plan import Plan
 from logclient.verify.readers import Arrived, Place
-from logclient.verify.rows import text_row
-from logclient.verify.schema import EVENT_BITS, FACT
+from logclient.verify.rows import report_row
+from logclient.verify.schema import EVENT_BITS
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXTS = ("string", "varchar", "char")
@@ -283,7 +282,7 @@ def record_rows(
         yield from reader.buffer.flush()
         if only is None:
             reader.report.next_arrival = reader.report.units + 1
-            yield text_row(0, FACT, json.dumps(vars(reader.report)))
+            yield report_row(reader.report)
 
 
 class _PlaceReader:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient.evidence.arrays import I32, I64, starts_of
+from logclient.evidence.reports import SegmentReport
+from logclient.verify.schema import FACT
 
 Batches = Iterable[pa.RecordBatch]
 Rows = Iterator[pa.RecordBatch]
@@ -101,9 +103,10 @@ def rows_of_keys(
     )
 
 
-def text_row(part: int, key: int, text: str) -> pa.RecordBatch:
-    """Return a row with a text."""
-    return row_batch(1, part=part, key=key, listener=0, position=0, places=[text.encode()])
+def report_row(report: SegmentReport) -> pa.RecordBatch:
+    """Return the row of a report, for the driver."""
+    text = json.dumps(vars(report)).encode()
+    return row_batch(1, part=0, key=FACT, listener=0, position=0, places=[text])
 
 
 class Row(NamedTuple):
@@ -132,9 +135,10 @@ class Row(NamedTuple):
         found += self.value("position")
         return found
 
-    def text(self) -> str:
-        """Return the text of `text_row`."""
-        return str(self.batch.column("places")[self.i].as_py(), "utf-8")
+    def report(self) -> dict[str, Any]:
+        """Return the fields of the report in a `report_row`."""
+        found: dict[str, Any] = json.loads(self.batch.column("places")[self.i].as_py())
+        return found
 
 
 def result_row(kind: str, head: Any = None, keys: bytes = b"", values: bytes = b"") -> dict[str, Any]:
