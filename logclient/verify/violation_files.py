@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from logclient.errors import LedgerError
 from logclient.evidence import storage
-from logclient.verify.output import create_file, violation_files
+from logclient.verify.output import create_file, errors_named, violation_files
 from logclient.verify.rows import row_batch
 from logclient.verify.schema import VIOLATIONS
 
@@ -105,9 +106,13 @@ def violations(out: storage.Folder, spark: SparkSession | None = None) -> Any:
         out: the folder that `run` has written, its argument `out`: a path or a URL.
         spark: a session whose workers see the folder: the result is a DataFrame, which is read when it is
             used. Without one it is a `pyarrow.Table`.
+
+    Raises:
+        LedgerError: there is no verdict, or a file of it is damaged.
     """
     folder = storage.resolve(out, "out")
-    places = [storage.join(folder, "violations", name) for name in violation_files(folder)]
+    with errors_named(folder):
+        places = [storage.join(folder, "violations", name) for name in violation_files(folder)]
     if spark is None:
         return pa.Table.from_batches((batch for place in places for batch in _read(place)), VIOLATIONS)
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -126,9 +131,12 @@ def violations(out: storage.Folder, spark: SparkSession | None = None) -> Any:
 
 def _read(place: str) -> Iterator[pa.RecordBatch]:
     raw = storage.open_file(place, "out")
-    with io.BufferedReader(raw, 1 << 20) as source, pq.ParquetFile(source) as file:
-        for batch in file.iter_batches():
-            yield batch.cast(VIOLATIONS)
+    try:
+        with io.BufferedReader(raw, 1 << 20) as source, pq.ParquetFile(source) as file:
+            for batch in file.iter_batches():
+                yield batch.cast(VIOLATIONS)
+    except pa.ArrowException as error:
+        raise LedgerError(f"out: {place}: {str(error)[:300]}") from error
 
 
 def violation_ids(out: storage.Folder, kind: str | None = None) -> Iterator[tuple[str, str]]:

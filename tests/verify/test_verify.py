@@ -777,6 +777,17 @@ def test_bodies_without_an_id_are_of_no_missing_ledger(scene: Scene, run: Run) -
     assert not [line for line in verdict.problems if "is not here" in line]
 
 
+def test_violations_of_no_verdict_or_a_damaged_one_are_an_error(scene: Scene, run: Run) -> None:
+    with pytest.raises(LedgerError, match=f"^out: {scene.out}: No such file or directory"):
+        verify.violations(scene.out)
+    scene.write_ledger().write_capture(range(1, 11))
+    run(out=scene.out)
+    [file] = (scene.out / "violations").iterdir()
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(LedgerError, match=f"^out: {file}: "):
+        list(verify.violation_ids(scene.out))
+
+
 def test_an_interrupt_while_the_verdict_is_written_leaves_nothing(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from tests.verify.histories import World
 
 np = support.need("numpy")
 support.need("pyarrow")
-arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")
 comparison = pytest.importorskip("logclient.verify.comparison")
 inprocess = pytest.importorskip("tests.support.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
@@ -185,14 +184,16 @@ def test_order_of_rows_and_second_attempts_change_nothing(
     rng = random.Random(1)
     monkeypatch.setattr(runners, "GROUP_BYTES", 1)
     monkeypatch.setattr(ledger_rows, "PIECE", 7)
-    for module, name in ((ledger_rows, "event_rows"), (arrival_rows, "segment_rows")):
-        read = getattr(module, name)
+    read = runners._read_files
 
-        def attempts(*given: Any, read: Any = read) -> Any:
-            next(read(*given), None)  # the first attempt dies
-            return [*read(*given)]
+    def attempts(batches: Any, *given: Any) -> Any:
+        for batch in batches:
+            for i in range(len(batch)):
+                task = [batch.slice(i, 1)]
+                next(read(task, *given), None)  # the first attempt dies
+                yield from read(task, *given)
 
-        monkeypatch.setattr(module, name, attempts)
+    monkeypatch.setattr(runners, "_read_files", attempts)
     in_order = runners._sorted
     monkeypatch.setattr(runners, "_sorted", lambda batches: in_order(rng.sample(batches, len(batches))))
     found = inprocess.run(ledger, capture, out=tmp_path / "found", **sizes)

@@ -23,6 +23,7 @@ inprocess = pytest.importorskip("tests.support.verify_inprocess")
 ledger_lines = pytest.importorskip("logclient.verify.ledger_lines")
 ledger_rows = pytest.importorskip("logclient.verify.ledger_rows")
 ledgers = pytest.importorskip("tests.verify.ledgers")
+segments = pytest.importorskip("logclient.evidence.segments")
 
 MINUTE = 60_000_000
 EVENTS = 240  # one each second, from second 1 on; a segment has ten, and is received half a second later
@@ -117,11 +118,12 @@ def test_segments_are_chosen_by_when_they_begin(begins: list[int], skipped: list
     """For events of second 60 to 110. The one that begins before that may reach into it."""
     head = captures.Header("r", "lumberjack", "main", "", 1, 1)
     headers = [head._replace(first_us=at * 1_000_000) for at in begins]
-    entries = [[["main", i, f"/{i}.cap", 9], 0, 0, "lumberjack"] for i in range(len(begins))]
+    places = [segments.Segment("main", i, f"/{i}.cap", 9) for i in range(len(begins))]
+    entries = [(place, 0, 0, "lumberjack") for place in places]
     survey = captures.Survey(entries, [], [], headers)
     found = survey.find_outside(Selection(60_000_000, 110_000_000))
     assert [report.number for report in found] == skipped
-    carried = [[*entry[:3], "plog"] for entry in entries]
+    carried = [(place, 0, 0, "plog") for place in places]
     found = survey._replace(entries=carried).find_outside(Selection(60_000_000, 110_000_000))
     # An event may have a part in the segment before.
     assert [report.number for report in found if report.number < 4] == [
