@@ -330,9 +330,7 @@ class BucketWriter:
         sizes, base, last = np.zeros(n, np.int64), np.full(n, schema.NEVER, np.int64), np.zeros(n, np.int64)
         measure(bucket, received, low, sizes, base, last)
         base[base == schema.NEVER] = 0
-        if (
-            int((last - base).max()) >= schema.NO_TIME
-        ):  # more than 71 minutes in a row: cut it into half hours
+        if int((last - base).max()) >= schema.NO_TIME:  # more than 71 minutes: cut it into half hours
             halves = np.where(received == schema.NEVER, 0, received >> 31)
             for half in np.unique(halves).tolist():
                 some = np.where(halves == half, given, NO_BUCKET)

@@ -156,7 +156,7 @@ def _add_body(
 
 def _records(wanted: dict[int, list[_Place]], plan: Plan, pick: Pick) -> None:
     assert plan.records is not None
-    first = [place[1] for place in plan.records["places"]]
+    first = [place.first for place in plan.records["places"]]
     places: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for listener, some in wanted.items():
         for unit, _, example in some:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from logclient.verify.verdict import Verdict
 
-MOST_EXAMPLES = 100_000
-
 __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
+
+MOST_EXAMPLES = 100_000  # of each fault
 
 _MISTAKES = {
     "AssertionError",

@@ -35,9 +35,8 @@ class Stretches:
 
     def __init__(self, facts: LedgerFacts, later: Later | None) -> None:
         self.facts, self.later = facts, later
-        self._p = self._high = (
-            self._low
-        ) = -1  # of the stretch that has begun: producer, last and first bucket
+        # Of the stretch that has begun: producer, last and first bucket.
+        self._p = self._high = self._low = -1
         self._limits: dict[int, int] = {}  # listener -> the earliest position of an event in these buckets
         self._lasts: dict[int, int] = {}  # listener -> the position of the last event in them
         self._later_limits: dict[int, int] = {}  # listener -> the earliest position in later stretches

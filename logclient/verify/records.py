@@ -122,7 +122,7 @@ class Source(ABC):
             "decoder": "lumberjack" if "id" in self.columns else protocol,
             "title": self.title,
             "numbered": self.numbered,
-            "places": [list(place) for place in self.places],
+            "places": self.places,
         }
 
     def complete(self, reports: list[SegmentReport], begin: int | None) -> None:
@@ -290,7 +290,7 @@ class _PlaceReader:
         self, records: dict[str, Any], writer: BucketWriter, find: Callable[..., Any], listener: int
     ) -> None:
         self.records, self.writer, self.find, self.listener = records, writer, find, listener
-        self.place = Place(*records["places"][listener])
+        self.place: Place = records["places"][listener]
         name = self.place.name
         # It continues no other one.
         self.report = SegmentReport(name, name, uuid.uuid4().hex, protocol=records["protocol"])

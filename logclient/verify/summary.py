@@ -452,7 +452,7 @@ class Summary:
         """Turn sums by number of a listener into sums by its name."""
         names = [x["name"] for x in self.plan.listeners]
         if self.plan.records is not None:
-            names = [place[0] for place in self.plan.records["places"]]
+            names = [place.name for place in self.plan.records["places"]]
         found: dict[str, Any] = {}
         for i, some in sorted(numbers.items()):
             found[names[i]] = found.get(names[i], 0) + some
