@@ -338,6 +338,16 @@ class TestOptions:
         assert error_message(tls, key="key.pem") == "key: needs cert"
         assert error_message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
 
+    def test_text_may_be_of_a_subclass(self, tmp_path: Path) -> None:
+        """As the members of a StrEnum are."""
+
+        class Text(str):
+            __slots__ = ()
+
+        with connect("lumberjack://127.0.0.1:9", extra_prefix=Text("extra"), spool=Text(tmp_path)) as client:
+            client.close(0)
+            assert (client.config.extra_prefix, client.config.spool) == ("extra", str(tmp_path))
+
     def test_options_of_the_spool_need_each_other(self) -> None:
         assert error_message(URL, spool_age="1h") == "spool_age: needs spool"
         assert error_message(URL, spool="s", spool_sync="batch") == "spool_sync: needs spool_mode=always"
