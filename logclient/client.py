@@ -35,11 +35,11 @@ from logclient.delivery.stats import Stats
 from logclient.errors import ConfigError, EncodeError, QueueFull
 from logclient.files import open_to_all, private_directory
 from logclient.records import context, spans
+from logclient.records.formatters import form_of
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from logclient._ext.record import Form
     from logclient.config.options import Options
     from logclient.delivery.spool.owner_files import OrphanSpool
     from logclient.records.revision import Revision, Step
@@ -156,7 +156,8 @@ class Client(FastClient):
         }
         common = _common_options(config)
         self._spans = common.get("spans")
-        steps, form = _steps(config), _form(config)
+        steps = _steps(config)
+        form = form_of(config.format) if isinstance(config, DocumentConfig) else None
         if not steps:
             encoder = Encoder(queue, form=form, **common, **options)
         else:
@@ -297,10 +298,10 @@ class Client(FastClient):
         if self.sampling is not None:
             self.sampling.change(*given)
         elif any(given):
-            from logclient.records.sampling import Sampling
+            from logclient.records.sampling import Sampling, draw_of_trace
 
-            make = Sampling.by_trace if config.sample_by == "trace" else Sampling
-            self.sampling = make(*given, self.queue.count_filtered)
+            options: dict[str, Any] = {"random": draw_of_trace} if config.sample_by == "trace" else {}
+            self.sampling = Sampling(*given, self.queue.count_filtered, **options)
             for front_end in lifecycle.members(self.front_ends):
                 front_end.sampling = self.sampling
 
@@ -414,15 +415,6 @@ def _steps(config: Config) -> tuple[Step, ...]:
 
         found = (replace_patterns(config.redact_text),)
     return found if config.before_send is None else (*found, config.before_send)
-
-
-def _form(config: Config) -> Form | None:
-    if not isinstance(config, DocumentConfig) or config.format.startswith("ecs"):
-        return None
-    from logclient.records.formats import form
-    from logclient.records.host import node_name
-
-    return form(config.format, node_name())
 
 
 def level_number(level: Level) -> int:

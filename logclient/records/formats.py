@@ -120,10 +120,8 @@ FORMS: dict[str, tuple[_Rules, dict[str, Any]]] = {
 """The rules of each form, and what becomes of all other fields (see `Form`)."""
 
 
-def form(name: str, host: str) -> Form | None:
-    """Return a form; None: it is one of ECS. `host` is the name of this machine."""
-    if name not in FORMS:
-        return None
+def form(name: str, host: str) -> Form:
+    """Return a form. `host` is the name of this machine."""
     rules, options = FORMS[name]
     quoted = json.dumps(host or "unknown", ensure_ascii=False).encode(errors="replace").decode()
     return Form(rules, host=quoted, **options)

@@ -88,7 +88,7 @@ class DocumentFormatter(logging.Formatter):
         self._encoder = Encoder(
             max_event_bytes=1 << 31,
             nested=self._name == "ecs",
-            form=_form(self._name),
+            form=form_of(self._name),
             fingerprint=self.error_fingerprint,
             fields=self.fields,
             bound=context.current,
@@ -136,16 +136,16 @@ class EcsFormatter(DocumentFormatter):
         super().__init__("ecs", given, *standard, datefmt=datefmt, **options)
 
 
-def _form(name: str) -> Form | None:
+def form_of(name: str) -> Form | None:
+    """Return what the option ``format`` names; None: it is one of ECS."""
     if name in ("ecs", "ecs_dotted"):
         return None
-    from logclient.records.formats import form
+    from logclient.records.formats import FORMS, form
     from logclient.records.host import node_name
 
-    made = form(name, node_name())
-    if made is None:
+    if name not in FORMS:
         raise ConfigError(f"form: must be ecs, ecs_dotted, logstash, otel, gelf or json, got {name!r}")
-    return made
+    return form(name, node_name())
 
 
 def timestamp() -> str:

@@ -14,22 +14,14 @@ from logclient.records import context
 LARGEST = 256
 """Records that are kept of one request; beyond it the oldest is given up."""
 
-_Kept = tuple[logging.LogRecord, context.Fields | None]
-
 
 class _Request:
     """What is kept of a request, until it ends."""
 
     def __init__(self, count: Callable[[int], object]) -> None:
         self._count = count
-        self.records: deque[_Kept] = deque()
+        self.records: deque[tuple[logging.LogRecord, context.Fields | None]] = deque()
         self.failed = False
-
-    def keep(self, kept: _Kept) -> None:
-        self.records.append(kept)
-        if len(self.records) > LARGEST:
-            self.records.popleft()
-            self._count(FILTER_HOLD_BELOW)
 
     def __del__(self) -> None:
         for _ in self.records:
@@ -64,7 +56,10 @@ class HoldBelow(logging.Filter):
             return True
         request = part.held.get(self) or part.held.setdefault(self, _Request(self._count))
         if low and not request.failed:
-            request.keep((record, context.current.get()))
+            request.records.append((record, context.current.get()))
+            if len(request.records) > LARGEST:
+                request.records.popleft()
+                self._count(FILTER_HOLD_BELOW)
             return False
         if not low:
             request.failed = True

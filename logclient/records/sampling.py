@@ -52,11 +52,6 @@ class Sampling:
         self._windows: dict[Any, list[Any]] = {}  # key: [end of the window, passed, held back]
         self.change(sample, rate_limit, dedupe)
 
-    @classmethod
-    def by_trace(cls, *args: Any) -> Sampling:
-        """Make one that passes all records of a trace or a request, or none, as far as shares decide."""
-        return cls(*args, random=_draw_of_trace)
-
     def change(self, sample: Mapping[str, float], rate_limit: int, dedupe: float) -> None:
         """Decide by other options from now on; other threads may use it meanwhile."""
         known = logging.getLevelNamesMapping()
@@ -182,13 +177,14 @@ def _has_no_words(said: object) -> bool:
     return isinstance(said, str) and not re.search(r"\w", _PLACES.sub("", said))
 
 
-def _draw_of_trace() -> float:
-    """Return the number in [0, 1) of this context's trace as OpenTelemetry has it, else of its request."""
+def draw_of_trace() -> float:
+    """Return the number in [0, 1) of this context's trace as OpenTelemetry has it, else of its request.
+
+    With it, all records of a trace or a request pass, or none, as far as shares decide.
+    """
     fields = {**context.bound(), **spans.active_fields()}
-    try:
+    with suppress(KeyError, TypeError, ValueError):
         return int(fields["trace.id"][-16:], 16) / 2**64
-    except (KeyError, TypeError, ValueError):
-        pass
     request = fields.get("http.request.id")
     try:
         return random() if request is None else xxh64(str(request).encode(errors="replace")) / 2**64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -60,11 +61,9 @@ def corrected(event: dict[Any, Any], label: str = "labels.timestamp") -> tuple[d
     """
     given = event["@timestamp"]
     if type(given) is str and _RFC3339.fullmatch(given):
-        try:
+        with suppress(ValueError):
             datetime.fromisoformat(given)
             return event, 0
-        except ValueError:
-            pass
     found = read(given)
     moment = found or datetime.now(UTC)
     made = {**event, "@timestamp": moment.isoformat(timespec="microseconds")[:-6] + "Z"}

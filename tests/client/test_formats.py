@@ -256,7 +256,8 @@ def test_a_mapping_has_the_form_of_the_reference(
 def test_a_document_is_read_as_the_standard_library_reads_it(
     common: dict[str, Any], event: dict[str, Any], is_record: bool, fails: bool, name: str
 ) -> None:
-    encoder = Encoder(fields=common, nested=name == "nested", form=form(name, "box"))
+    made_form = form(name, "box") if name == "logstash" else None
+    encoder = Encoder(fields=common, nested=name == "nested", form=made_form)
     scan = json.JSONDecoder().raw_decode
     if is_record:
         record = record_of(event)

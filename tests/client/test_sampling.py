@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.constants import FILTERS
-from logclient.records.sampling import LARGEST, SUPPRESSED, Sampling
+from logclient.records.sampling import LARGEST, SUPPRESSED, Sampling, draw_of_trace
 from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.examples import examples
@@ -71,13 +71,13 @@ class TestTraces:
     @given(st.integers(1, 2**128 - 1), st.integers(0, 1000).map(lambda n: n / 1000))
     def test_the_trace_decides_as_in_opentelemetry(self, trace: int, share: float) -> None:
         sampling = pytest.importorskip("opentelemetry.sdk.trace.sampling")
-        ours = Sampling.by_trace({"INFO": share}, 0, 0.0, lambda why: None)
+        ours = Sampling({"INFO": share}, 0, 0.0, lambda why: None, random=draw_of_trace)
         theirs = sampling.TraceIdRatioBased(share).should_sample(None, trace, "a span")
         with logclient.bind({"trace.id": f"{trace:032x}", "http.request.id": "r"}):
             assert (ours.record(_record("x")) is not None) == theirs.decision.is_sampled()
 
     def test_without_a_trace_the_request_decides(self) -> None:
-        ours = Sampling.by_trace({"DEBUG": 0.3, "INFO": 0.5}, 0, 0.0, lambda why: None)
+        ours = Sampling({"DEBUG": 0.3, "INFO": 0.5}, 0, 0.0, lambda why: None, random=draw_of_trace)
         kept: dict[int, int] = {}
         for n in range(1000):
             with logclient.bind({"http.request.id": f"r-{n}"}):
@@ -89,7 +89,7 @@ class TestTraces:
 
     @pytest.mark.parametrize("trace", ["", "x" * 32, 7])
     def test_what_is_no_trace_is_a_record_by_itself(self, trace: object) -> None:
-        ours = Sampling.by_trace({"INFO": 0.5}, 0, 0.0, lambda why: None)
+        ours = Sampling({"INFO": 0.5}, 0, 0.0, lambda why: None, random=draw_of_trace)
         with logclient.bind({"trace.id": trace}):
             assert {ours.record(_record("x")) is None for _ in range(100)} == {True, False}
 
@@ -98,7 +98,7 @@ class TestTraces:
             def __str__(self) -> str:
                 raise RuntimeError("broken")
 
-        ours = Sampling.by_trace({"INFO": 0.5}, 0, 0.0, lambda why: None)
+        ours = Sampling({"INFO": 0.5}, 0, 0.0, lambda why: None, random=draw_of_trace)
         with logclient.bind({"http.request.id": Broken()}):
             assert {ours.record(_record("x")) is None for _ in range(100)} == {True, False}
         with logclient.bind({"http.request.id": "\udc80"}):
