@@ -46,6 +46,7 @@ cdef tuple ATTRIBUTE_NAMES = (
     "name", "filename", "lineno", "funcName", "process", "processName", "thread", "threadName",
     "msg", "args", "levelname", "levelno", "exc_info", "exc_text", "stack_info", "created",
 )
+cdef str MESSAGE = "message"     # the attribute that formatters add
 # What LoggingInstrumentor of OpenTelemetry adds, from A_TRACE on.
 cdef tuple INSTRUMENTED_NAMES = ("otelTraceID", "otelSpanID", "otelServiceName", "otelTraceSampled")
 
@@ -362,12 +363,11 @@ cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint s
 
 # Write the fields of a record from *step on, until one needs Python code. Returns 0 after the last one; -1;
 # or NEEDS_PYTHON with *step at the field in question.
-cdef int _write_steps(Document *doc, Attributes *s, PyObject *text, bint subclass, int64_t created_us,
-                      int *step) noexcept nogil:
+cdef int _write_steps(Document *doc, Attributes *s, PyObject *text, bint subclass, int *step) noexcept nogil:
     cdef PyObject **values = s.values
     cdef int status
     if step[0] <= KEY_TIMESTAMP and not doc.overridden >> KEY_TIMESTAMP & 1:
-        if _write_time(doc, created_us) < 0:
+        if _write_time(doc) < 0:
             return -1
     if step[0] <= KEY_LEVEL:
         status = _write_level(doc, values[A_LEVELNAME])

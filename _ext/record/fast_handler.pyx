@@ -272,8 +272,6 @@ cdef class FastHandler:
     # `call`: NULL, or the values of a log call that has no record; then `record` is a dict with its fields.
     cdef int _ship(self, object record, Attributes *call, object made) except -1:
         cdef Document doc
-        cdef int64_t created_us = 0 if call == NULL else call.created_us
-        cdef uint8_t level = 0
         cdef int status
         cdef lc_here *thread = lc_this_thread() if call == NULL else call.thread
         cdef uint8_t *heap = NULL
@@ -287,14 +285,14 @@ cdef class FastHandler:
             if self.ship is not None:
                 return self._ship_by_protocol(&doc, stack, record, made)
             status = (<encode_record_function> _encode_record)(
-                self.encoder, &doc, stack, thread, record, call, made, True, &created_us, &level)
+                self.encoder, &doc, stack, thread, record, call, made, True)
             if call != NULL:
-                call.created_us = created_us     # for the next handler
+                call.created_us = doc.created_us     # for the next handler
             if status == 0:
                 if doc.sanitized or doc.moved:
                     self.queue.count_changed(doc.sanitized, doc.moved)
                 return self._put(record if call == NULL else None, doc.base, <size_t> (doc.p - doc.base),
-                                 level, <uint8_t> K_DOCUMENT | doc.flags, created_us)
+                                 doc.level, <uint8_t> K_DOCUMENT | doc.flags, doc.created_us)
         finally:
             free(doc.heap)
             free(heap)
@@ -310,7 +308,7 @@ cdef class FastHandler:
             if call != NULL:
                 record = _record_of(call, record)
             self._report_error(record)
-        return self._put_tombstone(record, doc.reason, level)
+        return self._put_tombstone(record, doc.reason, doc.level)
 
     cdef int _ship_call(self, Attributes *call, dict fields) except -1:
         """Ship a log call that has no record. The caller holds references to all values."""

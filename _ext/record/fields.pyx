@@ -63,9 +63,7 @@ cdef int _write_any_field(Document *doc, int key, PyObject *v) except -2:
         return -1
     _open_field(doc, key, False)
     status = _write_field_value(doc, v)
-    if status < 0:
-        return status
-    return _close_field(doc, False)
+    return status if status < 0 else _close_field(doc, False)
 
 
 cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
@@ -97,12 +95,11 @@ cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
     return 0
 
 
-cdef int _write_time(Document *doc, int64_t us) noexcept nogil:
+cdef int _write_time(Document *doc) noexcept nogil:
     if _reserve(doc, 4 * LC_SLACK) < 0:
         return -1
-    doc.created_us = us
     _open_field(doc, KEY_TIMESTAMP, True)
-    doc.p = lc_time(doc.p, us, doc.thread)
+    doc.p = lc_time(doc.p, doc.created_us, doc.thread)
     return _close_field(doc, True)
 
 
@@ -124,7 +121,7 @@ cdef int _write_timestamp(Document *doc, dict source) except -2:
                 return 0
     if doc.created_us == 0:
         doc.created_us = lc_wall_us()
-    return _write_time(doc, doc.created_us)
+    return _write_time(doc)
 
 
 cdef int _mark_truncated(Document *doc) noexcept nogil:
@@ -137,11 +134,6 @@ cdef int _mark_truncated(Document *doc) noexcept nogil:
     if _append(doc, b'["truncated"]', 13) < 0:
         return -1
     return _close_field(doc, False)
-
-
-cdef inline bint _is_message(PyObject *key) noexcept nogil:
-    return (PyUnicode_IS_COMPACT_ASCII(key) and PyUnicode_GET_LENGTH(key) == 7
-            and memcmp(PyUnicode_DATA(key), b"message", 7) == 0)
 
 
 # Write the key of a field of the application; one that moves goes below `labels`. Returns 1 if it is no valid
@@ -281,7 +273,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             return status
         if checks and not _is_inert(v):
             doc.seen |= SEEN_MAPPING
-        if doc.mode != WHOLE and PyUnicode_Check(v) and _is_message(k):
+        if doc.mode != WHOLE and PyUnicode_Check(v) and cached.what == KEY_MESSAGE:
             if not doc.pair_block:
                 doc.p[0] = c'"'
                 doc.p += 1

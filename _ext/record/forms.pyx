@@ -161,7 +161,6 @@ cdef inline uint32_t _slot_of(const uint8_t *s, size_t n) noexcept nogil:
     return (n * 31 + s[0] * 7 + s[n >> 1] * 3 + s[n - 1] * 13) % NAME_SLOTS
 
 
-# Return the source of a name.
 cdef uint8_t _source_of(const Rules *r, const uint8_t *s, size_t n) noexcept nogil:
     cdef const Known *known
     if n == 0:
@@ -403,7 +402,6 @@ cdef Node *_node_of(Arranger *a, const uint8_t *s, size_t n, size_t h) noexcept 
         h += 1
 
 
-# Find the objects that members are in.
 cdef void _add_to_objects(Arranger *a, Member *m) noexcept nogil:
     cdef Node *node
     cdef Node *parent = NULL
@@ -520,7 +518,6 @@ cdef int _put_upper(Document *out, const Value *v) noexcept:
     return _append(out, PyBytes_AS_STRING(made), <size_t> PyBytes_GET_SIZE(made))
 
 
-# Return the level that a value is, or NULL.
 cdef const Level *_level_of(const Rules *r, const Value *v) noexcept nogil:
     cdef size_t i
     cdef uint32_t j
@@ -562,7 +559,6 @@ cdef inline bint _is_written(Arranger *a, uint8_t how, const Value *v) noexcept 
     return how != LEFT_OUT and v.at[0] != c'n' and (how != OTHER_LEVEL or a.level == NULL)
 
 
-# Write a value as a rule says.
 cdef int _put_by_rule(Arranger *a, uint8_t how, const Value *v) noexcept:
     cdef const Rules *r = a.rules
     cdef Document *out = &a.out

@@ -67,9 +67,10 @@ ctypedef struct Document:
     bint nested              # has objects in place of names with dots
     bint id_inside           # ... and `event` gets the id
     const Rules *rules       # those of a Form that is made of the document, or NULL
-    PyObject *redacted       # entries of a `Redaction`, or NULL
+    PyObject *redacted       # the encoder's `entries`, or NULL
     lc_here *thread          # the thread's cache; records, and mappings that get a time
-    int64_t created_us       # the time that we gave it
+    int64_t created_us       # the time of a record, or that we gave a mapping; 0: none
+    uint8_t level            # of a record, as the queue keeps it
     char ids[IDS]            # of the trace and of the span, for a splice that wants them
 
 
@@ -359,9 +360,6 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
         if copy is None:
             return -1
         status = _write_items(doc, <PyObject *> copy, depth)
-        if status == 1:
-            doc.reason = <uint8_t> R_UNENCODABLE
-            status = -1
     doc.unquoted = plain
     return status
 

@@ -85,6 +85,7 @@ static inline int lc_ready(PyObject *s) {
 static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
     return PyDict_GetItemWithError(dict, key);
 }
+typedef struct { PyObject *key, *value; } lc_entry;
 /* The values of a dict whose keys belong to its class, in the order of these keys; NULL: `keys` are not those,
  * it has fewer than `n` values, or this Python is unknown. The layout is that of `pycore_dict.h`. */
 #if PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
@@ -101,7 +102,6 @@ static inline PyObject **lc_class_values(PyObject *dict, const void *keys, Py_ss
 }
 /* The entries of a dict with keys of its own, all of them strings, in the order of their insertion, and how many
  * there are; NULL: it is no such dict. A deleted entry has no value. */
-typedef struct { PyObject *key, *value; } lc_entry;
 static inline const lc_entry *lc_entries(PyObject *dict, Py_ssize_t *n) {
     const struct {
         Py_ssize_t references;
@@ -116,7 +116,6 @@ static inline const lc_entry *lc_entries(PyObject *dict, Py_ssize_t *n) {
     return (const lc_entry *)(k->indices + ((size_t)1 << k->log2_index_bytes));
 }
 #else
-typedef struct { PyObject *key, *value; } lc_entry;
 #define lc_entries(dict, n) ((void)(n), (const lc_entry *)NULL)
 #define lc_class_keys(dict) NULL
 #define lc_class_values(dict, keys, n) ((PyObject **)NULL)

@@ -118,8 +118,8 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
     if doc.mode != WHOLE:
         reserved.add("log.flags")
     doc.rearranged = True
-    if fields is not None and encoder.redaction is not None:
-        fields = _without_secrets(encoder, doc, fields, 0)
+    if fields is not None and doc.redacted != NULL:
+        fields = _without_secrets(doc, fields, 0)
     if fields is None or not encoder.checks_names and doc.mode == WHOLE:
         return fields
     for key, value in fields.items():

@@ -48,7 +48,6 @@ cdef class Encoder:
     cdef int count                   # of names
     cdef dict first                  # the attributes of a record, whose keys the class LogRecord shares
     cdef void *keys                  # these keys, while names[i] is that of value i in them; or NULL
-    cdef str message                 # "message", as formatters write it
     cdef bint reads_entries          # `lc_entries` has the layout of this Python
     cdef PyObject *texts[NAME_SLOTS]     # that were read last, by `read` and `read_record`; or NULL
     cdef object record_type
@@ -60,9 +59,8 @@ cdef class Encoder:
     cdef tuple recent                # bound fields that were found last, and their Shared; None: nothing
     cdef object spans                # `records.spans.Spans`, or None
     cdef object span_variable        # the context variable of `spans`, or None
-    cdef Redaction redaction         # of fields that are left out, or None
-    cdef PyObject *entries           # its entries, or NULL
-    cdef list replaced               # earlier ones, which other threads may still read
+    cdef PyObject *entries           # of the names of fields that are left out: `_redaction_of`; or NULL
+    cdef list redactions             # these, and earlier ones, which other threads may still read
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text: Callable[[str], dict[str, Any]] | None = None,
@@ -123,12 +121,10 @@ cdef class Encoder:
             self.names[i] = <PyObject *> self.order[i]
             self.slots[i] = self.standard[name]
         self.count = len(self.order)
-        self.message = "message"
         self._learn_keys()
         self.bound = bound
-        self.replaced = []
-        self.redaction = Redaction(redact) if redact else None
-        self.entries = <PyObject *> self.redaction.entries if redact else NULL
+        self.redactions = [_redaction_of(redact)] if redact else []
+        self.entries = <PyObject *> self.redactions[0] if redact else NULL
         self.spans = spans
         self.span_variable = None if spans is None else spans.variable
         self.shared = _make_shared(self, self._placed(dict(fields), False) if fields else {})
@@ -146,10 +142,9 @@ cdef class Encoder:
     def set_redact(self, tuple names: tuple[str, ...]):
         """Replace the names of the fields that are left out; see ``Client.reconfigure`` and `set_fields`."""
         cdef int i
-        cdef Redaction redaction = Redaction(names)
-        self.replaced.append(self.redaction)
-        self.redaction = redaction   # never None again, as another thread may be using it
-        self.entries = <PyObject *> redaction.entries if names else NULL
+        cdef tuple entries = _redaction_of(names)
+        self.redactions.append(entries)
+        self.entries = <PyObject *> entries if names else NULL
         for i in range(<int> CACHE_SLOTS + <int> CACHE_PLACES - 1):
             if self.cache[i].key != NULL:
                 self.cache[i].redacted = names and _covers(self.entries, self.cache[i].key)
@@ -215,15 +210,9 @@ cdef class Encoder:
         """
         return self._encode(obj, False, None, None)
 
-    def encode_record(self, record: logging.LogRecord,
-                      made: str | dict[str, Any] | None = None) -> tuple[bytes, int, int, int]:
-        """Encode a LogRecord as ``encode`` does.
-
-        `made` is a formatter's result for it: its message, or a dict with its fields; None: there is none.
-        """
-        if made is not None and not isinstance(made, (str, dict)):
-            raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
-        return self._encode(record, True, made, None)
+    def encode_record(self, record: logging.LogRecord) -> tuple[bytes, int, int, int]:
+        """Encode a LogRecord as ``encode`` does."""
+        return self._encode(record, True, None, None)
 
     def read(self, obj: Mapping[Any, Any] | str,
              scan: Callable[[str, int], tuple[Any, int]]) -> tuple[dict[str, Any], int, int]:
@@ -235,7 +224,10 @@ cdef class Encoder:
 
     def read_record(self, record: logging.LogRecord, scan: Callable[[str, int], tuple[Any, int]],
                     made: str | dict[str, Any] | None = None) -> tuple[dict[str, Any], int, int]:
-        """Return the document of a LogRecord as ``read`` does; `made`: see ``encode_record``."""
+        """Return the document of a LogRecord as ``read`` does.
+
+        `made` is a formatter's result for it: its message, or a dict with its fields; None: there is none.
+        """
         return self._encode(record, True, made, scan)
 
     def put_mapping(self, obj: Mapping[Any, Any], uint8_t level) -> int:
@@ -261,8 +253,6 @@ cdef class Encoder:
 
     cdef object _encode(self, object obj, bint is_record, object made, object scan):
         cdef Document doc
-        cdef int64_t created_us = 0
-        cdef uint8_t level
         cdef int status
         cdef uint8_t *heap = NULL
         cdef uint8_t *stack
@@ -274,8 +264,7 @@ cdef class Encoder:
         doc.heap = NULL
         try:
             if is_record:
-                status = _encode_record(self, &doc, stack, thread, obj, NULL, made, False, &created_us,
-                                        &level)
+                status = _encode_record(self, &doc, stack, thread, obj, NULL, made, False)
             else:
                 status = self._encode_mapping(&doc, stack, thread, obj)
             if status < 0 or scan is not None and _reserve(&doc, SCAN_PAD) < 0:
@@ -303,13 +292,14 @@ cdef class Encoder:
         """Return fields under the names of `rename`; those of a record (`extra`) may be below a prefix."""
         cdef dict made = {}
         cdef object place
+        cdef PyObject *entries = self.entries
         if self.rename is None or fields is None:
             return fields
         for name, value in fields.items():
             place = self.rename.get(name)
             if place is None or place in fields or _is_mapping(value) and place.startswith(name + "."):
                 place = f"{self.extra_prefix}.{name}" if extra and self.extra_prefix else name
-            elif self.redaction is not None and self.redaction.covers(name):
+            elif entries != NULL and _is_among(entries, name):
                 value = REDACTED_TEXT
             made[place] = value
         return made
@@ -326,7 +316,6 @@ cdef class Encoder:
             return NULL
 
     cdef inline Shared _current_shared(self):
-        # Return the fields for a document that is made now.
         cdef object fields = None if self.bound is None else get_value(self.bound)
         return self._own_shared() if fields is None else self._bound_shared(fields)
 
@@ -352,24 +341,20 @@ cdef class Encoder:
         return shared.plain if self.spans is None else self._span_splice(doc, shared)
 
     cdef Splice _span_splice(self, Document *doc, Shared shared):
-        cdef SpanFound kept
+        cdef SpanFound found
         cdef object context = self.spans.context() if self.span_variable is None else get_value(
             self.span_variable)
         if isinstance(context, dict) and not <dict> context:
             return shared.plain
         cdef object key = <size_t> <PyObject *> context
-        cdef object found = shared.spans.get(key)
-        if found is not None:
-            kept = <SpanFound> found
-            if kept.context() is context:
-                memcpy(doc.ids, kept.ids, IDS)
-                return kept.splice
-        kept = self._find_span(shared, context)
-        if len(shared.spans) >= MAX_SPLICES:
-            shared.spans.clear()     # most of these contexts are gone
-        shared.spans[key] = kept
-        memcpy(doc.ids, kept.ids, IDS)
-        return kept.splice
+        found = <SpanFound> shared.spans.get(key)
+        if found is None or found.context() is not context:
+            found = self._find_span(shared, context)
+            if len(shared.spans) >= MAX_SPLICES:
+                shared.spans.clear()     # most of these contexts are gone
+            shared.spans[key] = found
+        memcpy(doc.ids, found.ids, IDS)
+        return found.splice
 
     cdef SpanFound _find_span(self, Shared shared, object context):
         cdef SpanFound found = SpanFound.__new__(SpanFound)
@@ -421,8 +406,7 @@ cdef class Encoder:
                 doc.reason = <uint8_t> R_UNENCODABLE
                 return -1
         else:
-            doc.reason = <uint8_t> R_NONE
-            return -1
+            return -1                    # for no reason (R_NONE)
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
         cdef Splice splice = self._current_splice(doc, self._current_shared())
@@ -458,13 +442,12 @@ cdef class Encoder:
 
     # Return 0, -1, NEEDS_REARRANGING or NEEDS_TIME.
     cdef int _write_mapping(self, Document *doc, dict d, Splice splice) except -2:
-        cdef size_t start = <size_t> (doc.p - doc.base)
         doc.places = 0 if self.rename is None else PLACES
         doc.direct = doc.nested and (splice is None or splice.objects is not None)
         cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, NULL, False)
         if status == NEEDS_NESTING or (
                 status == 0 and splice is not None and doc.dotted_heads & splice.head_bits):
-            doc.p = doc.base + start
+            doc.p = doc.base
             doc.sanitized = doc.moved = 0
             doc.seen = 0
             doc.name_bits = doc.parent_bits = doc.dotted_heads = 0
@@ -497,14 +480,9 @@ cdef class Encoder:
         if self.timestamp and _write_timestamp(doc, source) < 0:
             return -1
         cdef int status = _write_user_fields(self, doc, <PyObject *> source, 0, NULL, False)
-        if status > 0:
-            doc.reason = <uint8_t> R_UNENCODABLE
-            return -1
-        if status < 0:
-            return status
-        if _mark_truncated(doc) < 0:
-            return -1
-        return _finish_document(doc)
+        if status == 0:
+            status = _mark_truncated(doc)
+        return status if status else _finish_document(doc)
 
     # Records.
 
@@ -561,7 +539,7 @@ cdef class Encoder:
                 lc_prefetch(entries[i].value)
             else:
                 i = self.count
-                if PyDict_GET_SIZE(d) > i and entries[i].key == <PyObject *> self.message:
+                if PyDict_GET_SIZE(d) > i and entries[i].key == <PyObject *> MESSAGE:
                     i += 1               # as a formatter leaves it
             at = before = i
         if at == PyDict_GET_SIZE(d):
@@ -571,7 +549,7 @@ cdef class Encoder:
                 s.values[self.slots[i]] = v
                 lc_prefetch(v)
                 i += 1
-            elif k == <PyObject *> self.message:
+            elif k == <PyObject *> MESSAGE:
                 s.extras_mixed = s.first_extra >= 0
             else:
                 place = lc_find(standard, k) if PyUnicode_CheckExact(k) else NULL
@@ -604,8 +582,7 @@ cdef class Encoder:
             s.extras_mixed = again.extras_mixed
         return attributes
 
-    cdef int _write_record(self, Document *doc, object record, object override, int64_t *created_us,
-                   uint8_t *level) except -2:
+    cdef int _write_record(self, Document *doc, object record, object override) except -2:
         cdef Attributes s
         cdef object made = PyObject_GenericGetDict(record, NULL)
         cdef dict attributes = PyDict_Copy(made) if LC_SHARED or type(made) is not dict else made
@@ -626,23 +603,22 @@ cdef class Encoder:
                 if splice is None:
                     attributes = self._take_references(attributes, &s)
                     splice = self._instrumented_splice(doc, shared, &s, True)
-            return self._write_attributes(doc, record, attributes, &s, splice, override, created_us, level)
+            return self._write_attributes(doc, record, attributes, &s, splice, override)
         finally:
             if s.held:
                 for i in range(<int> A_UNUSED):
                     Py_XDECREF(s.values[i])
 
-    cdef int _write_call(self, Document *doc, dict fields, Attributes *call, int64_t *created_us,
-                         uint8_t *level) except -2:
+    cdef int _write_call(self, Document *doc, dict fields, Attributes *call) except -2:
         # Write a log call that has no record. The caller holds references to all values.
         cdef Splice splice = self._current_splice(doc, self._current_shared())
         if _is_own_logger(call.values[A_NAME]):
             return 1
-        return self._write_attributes(doc, None, fields, call, splice, None, created_us, level)
+        return self._write_attributes(doc, None, fields, call, splice, None)
 
     # `record`: None for a log call that has none; then `attributes` are its fields.
     cdef int _write_attributes(self, Document *doc, object record, dict attributes, Attributes *s,
-                               Splice splice, object override, int64_t *created_us, uint8_t *level) except -2:
+                               Splice splice, object override) except -2:
         cdef PyObject *standard = <PyObject *> self.standard
         cdef PyObject *chosen = NULL     # the message, if it is not the record's
         cdef dict fields = None          # the application's, if not written from the record
@@ -654,12 +630,12 @@ cdef class Encoder:
         cdef bint subclass = False       # the record may override getMessage()
         cdef bint rearrange = False
         cdef int status, step = 0
-        level[0] = _level_index(s.values[A_LEVELNO])
+        doc.level = _level_index(s.values[A_LEVELNO])
         if record is None:
-            created_us[0] = created_us[0] or lc_wall_us()
-        elif not _timestamp_us(s.values[A_CREATED], created_us):
+            doc.created_us = doc.created_us or lc_wall_us()
+        elif not _timestamp_us(s.values[A_CREATED], &doc.created_us):
             attributes = self._take_references(attributes, s)
-            created_us[0] = _created_us(s.values[A_CREATED])
+            doc.created_us = _created_us(s.values[A_CREATED])
 
         # Find out which of our fields the application replaces before the first one is written.
         if override is None:
@@ -714,7 +690,7 @@ cdef class Encoder:
             doc.dotted_from = 0
 
         while True:
-            status = _write_steps(doc, s, chosen, subclass, created_us[0], &step)
+            status = _write_steps(doc, s, chosen, subclass, &step)
             if status != NEEDS_PYTHON:
                 break
             attributes = self._take_references(attributes, s)
@@ -759,9 +735,6 @@ cdef class Encoder:
             status = 0 if given == NULL else _write_user_fields(self, doc, given, at, skipped, True)
             if status == 0 and splice is not None:
                 status = _write_event(doc, splice)
-        if status > 0:
-            doc.reason = <uint8_t> R_UNENCODABLE
-            return -1
         return status if status else _finish_document(doc)
 
     cdef int _write_objects(self, Document *doc, PyObject *fields, Py_ssize_t at, PyObject *skipped,
@@ -873,8 +846,7 @@ cdef class Encoder:
 
 
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,
-                        Attributes *call, object override, bint skip_own, int64_t *created_us,
-                        uint8_t *level) except -2:
+                        Attributes *call, object override, bint skip_own) except -2:
     # Return 0, -1 (to be counted as failed) or 1 (a record of our own, to be ignored). `call`: NULL, or the
     # values of a log call that has no record; then `record` is a dict with its fields.
     cdef uint8_t mode = WHOLE
@@ -882,11 +854,13 @@ cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here 
     encoder.begin(doc, stack)
     doc.skip_own = skip_own
     doc.thread = thread
+    doc.created_us = 0 if call == NULL else call.created_us
+    doc.level = 0
     while True:
         if call == NULL:
-            status = encoder._write_record(doc, record, override, created_us, level)
+            status = encoder._write_record(doc, record, override)
         else:
-            status = encoder._write_call(doc, record, call, created_us, level)
+            status = encoder._write_call(doc, record, call)
         if mode == CUT or (status != 0 if mode == MEASURE else
                            status != -1 or doc.reason != R_TOO_LARGE or not encoder.truncate):
             return status
@@ -919,8 +893,8 @@ cdef int64_t _put_document(Encoder e, object obj, uint8_t level, lc_here *thread
 # A cast to one of these types makes a Python exception come back as -2 or NOT_MADE, unchecked: that saves
 # 20 ns a call.
 ctypedef int (*encode_record_function)(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread,
-                                       object record, Attributes *call, object override, bint skip_own,
-                                       int64_t *created_us, uint8_t *level) noexcept
+                                       object record, Attributes *call, object override,
+                                       bint skip_own) noexcept
 ctypedef int64_t (*put_document_function)(Encoder e, object obj, uint8_t level, lc_here *thread,
                                           uint8_t *reason) noexcept
 

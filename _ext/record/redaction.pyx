@@ -1,30 +1,11 @@
 # Fields whose values are left out of documents: they are found by their names, at any depth.
+#
+# Each name to leave out is compared with the last part of a field's name, letters in either case
+# (``str.casefold``); ``*`` in it stands for any characters. ``message`` is the text of an event and stays.
+# Names after an empty one are those of fields only: what becomes text is not searched for them.
 
 REDACTED = "[redacted]"     # shared with Python
 cdef object REDACTED_TEXT = REDACTED
-
-
-@cython.final
-cdef class Redaction:
-    """The names of the fields to leave out.
-
-    Each is compared with the last part of a field's name, letters in either case (``str.casefold``); ``*`` in
-    it stands for any characters. ``message`` is the text of an event and stays. Names after an empty one are
-    those of fields only: what becomes text is not searched for them.
-    """
-
-    cdef tuple entries       # see `_entries_of`
-
-    def __cinit__(self, names: Iterable[str]):
-        cdef list folded = [str(name).casefold() for name in names]
-        cdef list texts = folded[:folded.index("")] if "" in folded else folded
-        self.entries = _entries_of([name for name in folded if name], _entries_of(texts, ()))
-
-    def covers(self, str name not None) -> bool:
-        """Return whether the value of a field of this name is left out."""
-        cdef str exact = _exact_str(name)
-        return _covers(<PyObject *> self.entries, <PyObject *> exact)
-
 
 cdef enum:
     MAY_BE = 2048            # bytes of a table
@@ -48,6 +29,12 @@ cdef tuple _entries_of(list names, tuple texts):
     for name in names:
         may_be[_may_be_at(ord(name[0]), ord(name[len(name) - 1]), len(name))] = 1
     return (*stars, *names, texts, bytes(may_be))
+
+
+cdef tuple _redaction_of(tuple names):
+    cdef list folded = [str(name).casefold() for name in names]
+    cdef list texts = folded[:folded.index("")] if "" in folded else folded
+    return _entries_of([name for name in folded if name], _entries_of(texts, ()))
 
 
 cdef inline uint32_t _lower_char(int kind, void *data, Py_ssize_t i) noexcept nogil:
@@ -124,17 +111,17 @@ cdef bint _any_fits(PyObject *entries, PyObject *name, Py_ssize_t at, Py_ssize_t
     return False
 
 
-cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
+cdef dict _without_secrets(Document *doc, dict fields, int depth):
     """Return a copy of fields without the values to leave out, before names are changed."""
     cdef dict deep, made = {}
     for name, value in fields.items():
-        if isinstance(name, str) and e.redaction.covers(name):
+        if _is_among(doc.redacted, name):
             made[name] = REDACTED_TEXT
         else:
             deep = None
             if depth < MAX_MERGE_LEVELS and not _is_inert(<PyObject *> value):
                 deep = _as_dict(doc, value)
-            made[name] = value if deep is None else _without_secrets(e, doc, deep, depth + 1)
+            made[name] = value if deep is None else _without_secrets(doc, deep, depth + 1)
     return made
 
 

@@ -110,11 +110,11 @@ cdef Splice _make_splice(Encoder e, dict fields):
     cdef size_t start
     cdef int status
     cdef uint32_t lost = 0
-    memset(&doc, 0, sizeof(Document))
+    e.begin(&doc, stack)
     made.fields = {}
     cdef dict written = _clean_dict(&doc, fields, None)
-    if e.redaction is not None:
-        written = _without_secrets(e, &doc, written, 0)
+    if doc.redacted != NULL:
+        written = _without_secrets(&doc, written, 0)
     for name, value in written.items():
         _add_spliceable(e, &doc, made.fields, name, value, 0)
     for name, value in list(made.fields.items()):
@@ -156,7 +156,6 @@ cdef Splice _make_splice(Encoder e, dict fields):
 
 
 cdef int _nest_splice(Splice s) except -1:
-    # Write the fields as objects.
     cdef uint8_t stack[STACK]
     cdef Document doc
     cdef Py_ssize_t at
@@ -167,9 +166,8 @@ cdef int _nest_splice(Splice s) except -1:
         doc.nested = True
         _start_document(&doc, stack, WHOLE, 0)
         doc.dotted_from = 0
-        if _append(&doc, PyBytes_AS_STRING(s.text), <size_t> PyBytes_GET_SIZE(s.text)) < 0:
-            raise MemoryError()
-        if _finish_document(&doc) < 0:
+        if (_append(&doc, PyBytes_AS_STRING(s.text), <size_t> PyBytes_GET_SIZE(s.text)) < 0
+                or _finish_document(&doc) < 0):
             raise MemoryError()
         made = PyBytes_FromStringAndSize(<char *> doc.base + 1, doc.p - doc.base - 2)
         at = doc.event_at

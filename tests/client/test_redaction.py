@@ -35,7 +35,7 @@ from requests.structures import CaseInsensitiveDict
 
 import logclient
 from logclient import ConfigError, EncodeError
-from logclient._ext.record import REDACTED, Encoder, Redaction
+from logclient._ext.record import REDACTED, Encoder
 from logclient.config import readers
 from logclient.records.revision import replace_patterns
 from logclient.testing.lumberjack import Collector
@@ -144,7 +144,8 @@ class TestNames:
         st.lists(st.text("aAſsß*.Éя", min_size=1, max_size=4), max_size=3), st.text("aA.éSßẞſЯ𐐀", max_size=5)
     )
     def test_entries_fit_as_in_plain_python(self, entries: list[str], name: str) -> None:
-        assert Redaction(entries).covers(name) == covers(tuple(entries), name)
+        body = Encoder(ecs=False, redact=tuple(entries)).encode({name: 1})[0]
+        assert json.loads(body)[name] == (REDACTED if covers(tuple(entries), name) else 1)
 
     @pytest.mark.slow
     @examples(500)
@@ -158,7 +159,8 @@ class TestNames:
         self, entries: list[str], name: str, before: str, upper: bool
     ) -> None:
         name = before + (name.upper() if upper else name)
-        assert Redaction(entries).covers(name) == covers(tuple(entries), name)
+        body = Encoder(ecs=False, redact=tuple(entries)).encode({name: 1})[0]
+        assert json.loads(body)[name] == (REDACTED if covers(tuple(entries), name) else 1)
 
     @pytest.mark.parametrize(
         ("entry", "names"),
