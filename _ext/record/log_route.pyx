@@ -9,7 +9,6 @@ cdef extern from "record/watching.h":
     uint64_t lc_dict_version(PyObject *d, uint64_t changes) nogil
     int lc_add_watcher(int (*f)(PyDict_WatchEvent, PyObject *, PyObject *, PyObject *)) except -1
     int lc_watch(int watcher, PyObject *d) except -1
-    int lc_make_watchable(PyObject *o) except -1
     void lc_call_as_method(PyObject *type, Py_ssize_t offset)
     uint32_t lc_class_version(PyObject *kind) nogil
     PyObject *lc_class "(PyObject *)Py_TYPE"(PyObject *o) nogil
@@ -186,7 +185,6 @@ cdef class Route:
     cdef int watch_owner(self, object one, list handlers) except -1:
         # Watch the attributes and the class of an object, and the list of a logger.
         cdef Owner *made = self.add_owner(one)
-        lc_make_watchable(made.object)
         made.dict = lc_dict_of(made.object)
         lc_watch(WATCHER, made.dict)
         made.version = lc_dict_version(made.dict, CHANGES)
@@ -384,7 +382,6 @@ class _Obstacle(Exception):
 
 
 cdef object _record_of(Attributes *call, dict fields):
-    # Return the record of a log call.
     record = logging.LogRecord(
         <object> call.values[A_NAME], <object> call.values[A_LEVELNO], <object> call.values[A_UNUSED],
         <object> call.values[A_LINENO], <object> call.values[A_MSG], (), _or_none(call.values[A_EXC_INFO]),
@@ -456,6 +453,8 @@ cdef int _decide(Route route, object logger) except -1:
         raise _Obstacle("its class is another one")
     if WATCHER < 0:
         raise _Obstacle("other extensions have taken all watchers of dicts")
+    if sys.version_info[:3] == (3, 13, 0):       # gh-125608
+        raise _Obstacle("CPython 3.13.0 does not tell of all changes of attributes")
     while at is not None:
         own = at.__dict__.get("handlers")
         route.watch_owner(at, own if type(own) is list else None)
@@ -593,7 +592,6 @@ cdef int _find_names(Route route) except -1:
     if not _is_own(processes.current_process, "current_process", file):
         raise _Obstacle("multiprocessing.current_process is replaced")
     current = processes.current_process()
-    lc_make_watchable(<PyObject *> current)
     route.watch_dict(current.__dict__)
     route.watch_class(type(current))
     if not _is_own(type(current).name.fget, "BaseProcess.name", file):

@@ -33,29 +33,6 @@ static inline PyObject *lc_borrowed(PyObject *found) {
  * 3.11 and 3.12 look up all attributes more slowly. */
 #define lc_attribute_of(o, name) lc_borrowed(PyObject_GenericGetAttr(o, name))
 
-/* CPython 3.13.0 tells watchers nothing of attributes that lie in the object itself (gh-125608). There they
- * move into a dict. */
-static inline int lc_make_watchable(PyObject *o) {
-#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
-    if (Py_Version >> 8 == 0x030D00) {
-        PyObject *dict = lc_dict_of(o), *copy, *name;
-        int failed;
-        if (dict == NULL || ((PyDictObject *)dict)->ma_values == NULL)
-            return 0;
-        copy = PyDict_New();
-        name = PyUnicode_InternFromString("__dict__");
-        /* Not PyObject_GenericSetDict: after it, the attributes in the object would go on to be used. */
-        failed = copy == NULL || name == NULL || PyDict_Update(copy, dict) < 0
-            || PyObject_GenericSetAttr(o, name, copy) < 0;
-        Py_XDECREF(copy);
-        Py_XDECREF(name);
-        return failed ? -1 : 0;
-    }
-#endif
-    (void)o;
-    return 0;
-}
-
 /* Let the objects of a type be called by the function at this offset, as methods are: without being bound. */
 static inline void lc_call_as_method(PyObject *type, Py_ssize_t offset) {
     PyTypeObject *one = (PyTypeObject *)type;
