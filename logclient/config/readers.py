@@ -303,7 +303,7 @@ def prefix(value: Any) -> str:
     """Read the name of an object; empty: none."""
     if not isinstance(value, str) or not re.fullmatch(r"([A-Za-z_][\w-]*(\.[\w-]+)*)?", value, re.ASCII):
         raise ValueError(f"must be a name of letters, digits, _ and -, or some with dots, got {echo(value)}")
-    return str.__str__(value)  # compiled code takes no subclass
+    return value
 
 
 @partial(Reader, "texts")
@@ -384,7 +384,7 @@ def _path(kind: str, what: str, *words: str) -> Reader:
         found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
         if not isinstance(found, str) or not found or "\0" in found:
             raise ValueError(f"must be {what}, got {echo(value)}")
-        return found if found in words else absolute(str.__str__(found))
+        return found if found in words else absolute(found)
 
     return Reader(kind, read)
 
