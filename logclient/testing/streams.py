@@ -15,9 +15,8 @@ from logclient.testing.fault_gate import NEVER, Peer, Reply
 from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, bound_socket
 
 _RECEIVE = 1 << 20
+_RECORD = 1 << 14  # bytes of a TLS record, at most
 _OUT_MAX = 1 << 16  # with more unsent bytes, reading from the peer stops
-
-
 _HEAD = 16
 _LANGUAGES = (
     (rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|CONNECT|PATCH|TRACE|PRI) ", "it speaks HTTP"),
@@ -214,18 +213,22 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
             self._watch(connection)
             return
         self._count["bytes"] += size
-        connection.head = connection.head or bytes(self._buffer[:_HEAD])
-        self._data_received(connection, self._buffer[:size], now)
+        data = self._buffer[:size]
+        connection.head = connection.head or bytes(data[:_HEAD])
+        self._data_received(connection, data, now)
         connection.alive_at = now
         if connection.number in self._connections:
             self._watch(connection)
 
     def _decrypt(self, connection: K) -> int:
-        """Read all available TLS records that fit in the buffer, like ``recv_into``."""
+        """Read all available TLS records that fit in the buffer, like ``recv_into``.
+
+        Only whole ones: the rest of a record would wait in OpenSSL, where no selector sees it.
+        """
         size = 0
         connection.tls_must_write = False
         try:
-            while size < len(self._buffer):
+            while size <= len(self._buffer) - _RECORD:
                 some = connection.sock.recv_into(self._buffer[size:])
                 size += some
                 if not some:  # the end; the next read returns it again

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import logclient
+from logclient.testing.lumberjack import Collector
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 from tests.support.tls import Authority
@@ -74,6 +75,16 @@ def test_lumberjack_says_what_a_peer_speaks(says: str) -> None:
     assert re.search(rf"1 events in 1 windows .*; refused: .*{re.escape(says)}\)? {len(pokes)}$", summary), (
         summary
     )
+
+
+def test_the_bytes_of_one_peer_do_not_describe_the_next() -> None:
+    with Collector() as collector:
+        for data in (HTTP[0], b"G"):
+            with socket.create_connection((collector.host, collector.port), PATIENCE) as sock:
+                sock.sendall(data)
+                assert not sock.recv(1)
+        first, second = collector.take_refusals()
+    assert first.endswith("it speaks HTTP") and second.endswith("0x47 (byte 0 of the window)")
 
 
 def test_logux_says_what_a_peer_speaks() -> None:

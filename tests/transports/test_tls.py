@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -118,6 +119,24 @@ class TestDelivery:
         assert verdict.exit_code == 0
         assert (verdict.counts.events, verdict.counts.ok) == (3000, 3000)
         assert verdict.counts.duplicated == counts.copies
+
+    def test_a_window_that_ends_in_the_middle_of_the_servers_buffer_is_acknowledged(
+        self, version: str, ours: Authority
+    ) -> None:
+        """The buffer has 1 MiB, and is full in the middle of the last record."""
+        body = json.dumps({"message": "x" * (1 << 20)}).encode()
+        whole = struct.pack(">2sI2sII", b"2W", 1, b"2J", 1, len(body)) + body
+        with Collector(tls=context(version, ours.issue("server")), keepalive=0) as collector:
+            trusting = ssl.create_default_context(cafile=ours.ca)
+            with (
+                socket.create_connection((collector.host, collector.port), PATIENCE) as raw,
+                trusting.wrap_socket(raw, server_hostname=collector.host) as sock,
+            ):
+                sock.settimeout(PATIENCE)
+                for _ in range(3):
+                    sock.sendall(whole[:100])  # a record of its own, so that the others straddle the end
+                    sock.sendall(whole[100:])
+                    assert sock.recv(6) == b"2A\0\0\0\1"
 
     def test_mutual_certificates_are_accepted(self, version: str, ours: Authority) -> None:
         tls = context(version, ours.issue("server"), ca=ours.ca)
