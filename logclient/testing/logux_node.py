@@ -42,6 +42,7 @@ from logclient.logux.messages import (
     Synced,
     UnknownMessage,
     compact,
+    decode_id,
     pack,
     parse,
     plain,
@@ -161,10 +162,8 @@ class ServerNode:
         self.open = False  #: a ``connect`` was accepted
         self.node_id = ""
         self.client_id = ""
-        self.user: str | None = None
         self.headers: dict[str, Any] = {}  #: the last ones of the client
         self.base = 0  #: ms since 1970 that ids and times are relative to
-        self._node_json = ""
         self._subprotocol = compact(self._rules.subprotocol).decode() if self._rules.subprotocol else ""
         self._remote_subprotocol: Any = 0
         self._last_sent: Number = 0
@@ -224,7 +223,6 @@ class ServerNode:
         rules = self._rules
         self.open = True
         self.base = wall
-        self._node_json = compact(self.node_id).decode()[1:-1]
         before = self._server.clients.get(self.client_id)
         if before is not None:
             before.closed = "zombie: the same client is connected again"
@@ -252,7 +250,7 @@ class ServerNode:
             return Error("wrong-subprotocol", {"supported": rules.minimum, "used": used})
         if len(message.node_id) > _NODE_ID_MAX:
             return WRONG_CREDENTIALS
-        user, client, _ = parse_id(message.node_id)
+        user, client = parse_id(message.node_id)
         if "server" in (user, message.node_id):
             return WRONG_CREDENTIALS
         login = Login(user, message.node_id, message.options.get("token"), self.headers)
@@ -263,7 +261,7 @@ class ServerNode:
         if not good or self._server.is_brute_force(self._address, now):
             self._server.bad_login(self._address, now)
             return WRONG_CREDENTIALS
-        self.node_id, self.client_id, self.user = message.node_id, client, user
+        self.node_id, self.client_id = message.node_id, client
         self._remote_subprotocol = used
         return None
 
@@ -293,17 +291,11 @@ class ServerNode:
         undone = 0
         poisoned = False  # the rest is undone with an action before
         for action, meta in message.entries:
-            relative = meta["id"]
-            node, counter = own, 0
-            if type(relative) is list:
-                counter = relative[-1]
-                if len(relative) == 3:
-                    node = relative[1]
-                relative = relative[0]
-            action_id = f"{plain(relative + base)} {node} {plain(counter)}"
+            action_id = decode_id(meta["id"], base, own)
             if action_id in seen:  # still in the queue
                 continue
-            foreign = node != own and (len(node) > _NODE_ID_MAX or parse_id(node).client != self.client_id)
+            node = action_id.split(" ")[1]
+            foreign = node != own and (len(node) > _NODE_ID_MAX or parse_id(node)[1] != self.client_id)
             if foreign or not meta.keys() <= ALLOWED_META:
                 text = f'Action "{action_id}" was denied' if node == own else ""
                 outcomes.append((self._undo(action, action_id, "denied", wall),))
@@ -321,7 +313,8 @@ class ServerNode:
             if not reason:
                 if self._rules.keep_log:
                     server.keep(action_id)
-                outcomes.append((self._processed(action_id, node, wall),))
+                processed = {"id": action_id, "type": "logux/processed"}
+                outcomes.append((self._own(compact(processed).decode(), wall),))
                 continue
             undone += 1
             poisoned = True
@@ -365,14 +358,6 @@ class ServerNode:
         subprotocol = f',"subprotocol":{self._subprotocol}' if self._subprotocol else ""
         added = max(self._server.last_added, self._last_sent)
         return f'["sync",{plain(added)},{action},{{"id":{relative},"time":{shift}{subprotocol}}}]'.encode()
-
-    def _processed(self, action_id: str, node: str, wall: int) -> bytes:
-        if node == self.node_id:
-            ms, _, counter = action_id.split(" ")
-            text = f'"{ms} {self._node_json} {counter}"'
-        else:
-            text = compact(action_id).decode()
-        return self._own(f'{{"id":{text},"type":"logux/processed"}}', wall)
 
     def _undo(self, action: dict[str, Any], action_id: str, reason: str, wall: int) -> bytes:
         undo = {"action": action, "id": action_id, "reason": reason, "type": "logux/undo"}
@@ -441,21 +426,10 @@ class ServerNode:
 # -- the node id and the subprotocol of a client that logs in
 
 
-class Identity(NamedTuple):
-    """The parts of a node id."""
-
-    user: str | None
-    client: str  # user and client, by which servers distinguish clients: ``user:client``
-    tab: str  # empty if the node id has none
-
-
-def parse_id(text: str) -> Identity:
-    """Split a node id (``user:client:tab``), or the one in an action's id."""
-    node_id = text.split(" ")[1] if " " in text else text
-    parts = node_id.split(":", 2)
-    if len(parts) == 1:
-        return Identity(None, node_id, "")
-    return Identity(parts[0], f"{parts[0]}:{parts[1]}", parts[2] if len(parts) == 3 else "")
+def parse_id(node_id: str) -> tuple[str | None, str]:
+    """Return the user of a node id (``user:client:tab``), and ``user:client``, which servers distinguish."""
+    user, *more = node_id.split(":", 2)
+    return (user, f"{user}:{more[0]}") if more else (None, user)
 
 
 def falls_below(used: Any, minimum: int | str, strict_spec: bool = False) -> bool:

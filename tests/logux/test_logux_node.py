@@ -92,7 +92,7 @@ class TestConnect:
         peer = Peer(Rules(node_id="server:x", subprotocol=3))
         peer.wait(1.5)
         assert peer.connect() == [["connected", 5, "server:x", [WALL + 1500] * 2, {"subprotocol": 3}]]
-        assert (peer.node.base, peer.node.node_id, peer.node.user) == (WALL + 1500, "u:c:t", "u")
+        assert (peer.node.base, peer.node.node_id) == (WALL + 1500, "u:c:t")
 
     def test_connected_has_no_options_without_subprotocol(self) -> None:
         assert Peer(Rules(subprotocol=0)).connect() == [["connected", 5, "server:logclient", [WALL, WALL]]]
