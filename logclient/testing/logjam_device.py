@@ -74,12 +74,11 @@ class Device:
         host: str = "localhost",
         allow_invalid: bool = False,
         recompress: str = "none",
-        sequence: int = 0,
     ) -> None:
         if recompress not in METHODS:
             raise ConfigError(f"recompress: {recompress!r} is none of {', '.join(METHODS)}")
         self.number = number
-        self.sequence = sequence
+        self.sequence = 0
         self._host = host.encode()
         self._allow_invalid = allow_invalid
         self._recompress = METHODS[recompress]

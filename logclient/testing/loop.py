@@ -179,15 +179,10 @@ class CollectorBase(Generic[C]):
             return dict(self._reasons)
 
     @property
-    def faults_done(self) -> dict[str, int]:
-        """The number of times that each fault was applied."""
-        with self._changed:
-            return self._faults.done
-
-    @property
     def report(self) -> dict[str, Any]:
         """All counters, for programs."""
-        counts, faults = self.counts, self.faults_done
+        with self._changed:
+            counts, faults = self._counts(), self._faults.done
         return {**counts.as_dict(), "cuts": counts.cuts, "faults": faults, "reasons": self.reasons}
 
     @property
@@ -468,11 +463,6 @@ class CollectorBase(Generic[C]):
     def _check_kept(self) -> None:
         if not self._keep:
             raise ConfigError("keep: without keep=True a collector keeps no events in memory")
-
-    def clear(self) -> None:
-        """Forget the events kept for ``events``."""
-        with self._changed:
-            self._kept.clear()
 
 
 def bound_socket(kind: socket.SocketKind, host: str, port: int, what: str = "port") -> socket.socket:

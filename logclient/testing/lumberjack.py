@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -220,21 +219,6 @@ class Collector(StreamCollector[Counts, _Connection]):
         counts = self.counts
         events = f"{counts.captured_events} events in {counts.captured_windows} windows"
         return f"{events} over {counts.connections} connections"
-
-    def wait_for(
-        self,
-        predicate: Callable[[Counts], bool] | None = None,
-        *,
-        events: int = 0,
-        windows: int = 0,
-        timeout: float = 10.0,
-    ) -> bool:
-        """Wait as ``CollectorBase.wait_for`` does, and for `windows` captured windows."""
-
-        def reached(counts: Counts) -> bool:
-            return counts.captured_windows >= windows and (predicate is None or predicate(counts))
-
-        return super().wait_for(reached, events=events, timeout=timeout)
 
     def _new_connection(self, number: int, **facts: Any) -> _Connection:
         return _Connection(number, reader=self._make_reader(), **facts)

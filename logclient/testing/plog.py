@@ -153,11 +153,6 @@ class Collector(CollectorBase[Counts]):
         return f"plog://{_name((self.host, self.port))}"
 
     @property
-    def receive_buffer(self) -> int:
-        """Bytes of the kernel's buffer, its own overhead included; 0 while the collector is stopped."""
-        return self._socket.receive_buffer if self._socket is not None else 0
-
-    @property
     def listens(self) -> dict[str, Any]:
         """The addresses on which it listens: ``url``, ``port``, and ``tcp`` for lines."""
         return super().listens | ({} if self.tcp_port is None else {"tcp": self.tcp_port})

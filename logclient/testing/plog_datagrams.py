@@ -91,11 +91,6 @@ class Datagrams:
         return self._ready if self._thread is not None else self.sock.fileno()
 
     @property
-    def receive_buffer(self) -> int:
-        """Bytes of the kernel's buffer, its own overhead included."""
-        return self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-
-    @property
     def drops(self) -> int | None:
         """Datagrams that the kernel had no room for; None where that is unknown."""
         if sys.platform != "linux":

@@ -256,7 +256,7 @@ class TestFiles:
             assert why in err
             assert f"{method} data" in err
             assert err.endswith(": the rest was not sent\n")
-            server.clear()
+            server.take()
 
     @pytest.mark.parametrize(
         ("data", "says"),

@@ -478,7 +478,7 @@ class TestLifecycle:
         with Writer(collector) as writer:
             collector.hold()
             writer.send(window(event(1)) + window(event(2), event(3)))
-            assert collector.wait_for(windows=2, timeout=PATIENCE)
+            assert collector.wait_for(lambda counts: counts.captured_windows == 2, timeout=PATIENCE)
             assert collector.counts.acks == 0
             collector.release()
             assert [writer.ack()[1], writer.ack()[1]] == [1, 2]
@@ -499,10 +499,10 @@ class TestLifecycle:
         with pytest.raises(TimeoutError, match="0 of 3 events"):
             collector.events(3, timeout=0.01)
 
-    def test_clear_forgets_kept_events(self, collector):
+    def test_take_forgets_the_events_that_it_returns(self, collector):
         with Writer(collector) as writer:
             writer.ship(event(1))
-            collector.clear()
+            assert [e["message"] for e in collector.take()] == ["line 1"]
             writer.ship(event(2))
         assert [e["message"] for e in collector.events()] == ["line 2"]
 
@@ -688,7 +688,7 @@ class TestCuts:
             faulty.connect() as writer,
         ):
             assert writer.ship(event(1)) == (2, 1)
-            assert faulty.collector.faults_done == {"partial-cut": 0, "partial-ack": 0}
+            assert faulty.collector.report["faults"] == {"partial-cut": 0, "partial-ack": 0}
 
 
 class TestAckFaults:
@@ -710,7 +710,7 @@ class TestAckFaults:
             writer.send(window(event(1), event(2)) + window(event(3)))
             assert [writer.ack()[1], writer.ack()[1]] == [2, 1]
             assert time.monotonic() - begun >= 0.1
-            assert faulty.collector.faults_done == {"delay-ack": 1}
+            assert faulty.collector.report["faults"] == {"delay-ack": 1}
 
     def test_a_delayed_ack_delays_only_its_connection(self, tmp_path):
         with (
@@ -719,7 +719,7 @@ class TestAckFaults:
             faulty.connect() as other,
         ):
             late.send(window(event(1)))
-            faulty.collector.wait_for(windows=1, timeout=PATIENCE)
+            faulty.collector.wait_for(lambda counts: counts.captured_windows == 1, timeout=PATIENCE)
             assert other.ship(event(2)) == (2, 1)
             assert faulty.collector.counts.acks == 1
 
@@ -728,7 +728,9 @@ class TestAckFaults:
             with faulty.connect() as writer, faulty.connect() as other:
                 assert writer.ship(event(1)) == (2, 1)
                 writer.send(window(event(2)) + window(event(3)))
-                assert faulty.collector.wait_for(windows=3, timeout=PATIENCE)
+                assert faulty.collector.wait_for(
+                    lambda counts: counts.captured_windows == 3, timeout=PATIENCE
+                )
                 assert other.ship(event(4)) == (2, 1)
                 assert faulty.collector.counts.open == 2
                 assert writer.rest() == b""
@@ -795,7 +797,7 @@ class TestDataFaults:
             with faulty.connect() as writer:
                 writer.send(window(event(2)))
                 assert writer.rest() == b"2A\0\0\0\1"
-            assert faulty.collector.faults_done == {"swap": 0}
+            assert faulty.collector.report["faults"] == {"swap": 0}
             with faulty.connect() as writer:
                 writer.send(window(event(3)) + window(event(4)))
                 assert [writer.ack()[1], writer.ack()[1]] == [1, 1]
@@ -875,9 +877,9 @@ class TestDataFaults:
     def test_a_window_that_cannot_be_corrupted_stays(self, tmp_path):
         with FaultyCollector(tmp_path, "corrupt=every:1:max:1") as faulty, faulty.connect() as writer:
             writer.ship(b"{}")
-            assert faulty.collector.faults_done == {"corrupt": 0}
+            assert faulty.collector.report["faults"] == {"corrupt": 0}
             writer.ship(b'{"a":"b"}')
-            assert faulty.collector.faults_done == {"corrupt": 1}
+            assert faulty.collector.report["faults"] == {"corrupt": 1}
 
     def test_a_data_fault_excludes_connection_faults(self, tmp_path):
         spec = "discard=every:2,cut-before-ack=every:2,stall=every:2,partial-cut=every:2"

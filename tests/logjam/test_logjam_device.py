@@ -256,7 +256,8 @@ class TestPublishing:
         assert read_meta(two[3])[0].sequence == read_meta(one[3])[0].sequence + 1
 
     def test_publication_numbers_wrap_to_1(self):
-        device = Device(sequence=SEQUENCE_MAX - 1)
+        device = Device()
+        device.sequence = SEQUENCE_MAX - 1
         seen = [read_meta(device.heartbeat("tcp://h:1", 5)[3])[0].sequence for _ in range(3)]
         assert seen == [SEQUENCE_MAX, 1, 2]
 
@@ -536,7 +537,7 @@ class TestFaults:
         ):
             producer.tell(message(1))
             assert collector.wait_for(events=1)
-            assert collector.faults_done == {"stall": 0, "delay-ack": 0}
+            assert collector.report["faults"] == {"stall": 0, "delay-ack": 0}
 
     @pytest.mark.parametrize("method", ["none", "zlib", "snappy", "lz4"])
     def test_data_faults_are_logged_captured_and_published(self, tmp_path, method):
@@ -559,7 +560,7 @@ class TestFaults:
         faulty: dict[str, list[str]] = {}
         for fault, names in logged_faults(fault_log):
             faulty.setdefault(fault, []).extend(names)
-        assert {fault: len(names) for fault, names in faulty.items()} == collector.faults_done
+        assert {fault: len(names) for fault, names in faulty.items()} == collector.report["faults"]
         assert min(map(len, faulty.values())) >= 4
         bodies = [decompress(number, parts[3], 1 << 20) for parts in kept]
         got = ids(capture)
@@ -578,13 +579,13 @@ class TestFaults:
         with Collector(capture=str(tmp_path), faults="swap=max:1:100ms") as collector:
             with Producer(collector.port) as producer:
                 assert producer.ship(1) == [ACCEPTED]
-                assert collector.faults_done == {"swap": 0}
+                assert collector.report["faults"] == {"swap": 0}
         assert ids(tmp_path) == [name(1)]
 
     def test_corruption_of_a_body_without_json_is_given_up(self, tmp_path):
         with Collector(faults="corrupt=every:1") as collector, Producer(collector.port) as producer:
             producer.ship(b"no JSON")
-            assert collector.faults_done == {"corrupt": 0}
+            assert collector.report["faults"] == {"corrupt": 0}
 
 
 # --- starting ----------------------------------------------------------------------------------

@@ -431,7 +431,7 @@ class TestCuts:
     def test_partial_cut_needs_more_than_one_action(self, tmp_path: Path) -> None:
         with Faulty(tmp_path, "partial-cut=every:1") as faulty, faulty.peer() as peer:
             assert peer.ship(action(1)) == ["synced", "processed"]
-            assert faulty.collector.faults_done == {"partial-cut": 0}
+            assert faulty.collector.report["faults"] == {"partial-cut": 0}
 
 
 class TestDelays:
@@ -502,7 +502,7 @@ class TestDataFaults:
     def test_swap_without_a_partner_is_given_up(self, tmp_path: Path) -> None:
         with Faulty(tmp_path, "swap=every:1:50ms:max:1") as faulty, faulty.peer() as peer:
             assert peer.ship(action(1)) == ["synced", "processed"]
-            assert faulty.collector.faults_done == {"swap": 0}
+            assert faulty.collector.report["faults"] == {"swap": 0}
         assert sequences(faulty.capture) == [[1]]
         assert logged_faults(faulty.fault_log) == []
 

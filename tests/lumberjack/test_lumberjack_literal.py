@@ -474,7 +474,7 @@ class TestClientAndCollector:
                 for number in range(200):
                     client.send({"number": number})
                 assert client.flush(PATIENCE) == 0
-            discarded = collector.faults_done["discard"]
+            discarded = collector.report["faults"]["discard"]
         verdict.run(Path(ledger), Path(capture), out=tmp_path / "out")
         found = verdict.found(tmp_path / "out")
         assert set(found) == {"lost"}

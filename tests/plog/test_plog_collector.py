@@ -526,7 +526,7 @@ class Run:
             client.close()
             self.stat = collector.stat()
         self.counts = collector.counts
-        self.faults = collector.faults_done
+        self.faults = collector.report["faults"]
         self.payloads = collector.messages()
         self.ids = [json.loads(payload).get("uuid") for payload in self.payloads]
         self.acts = [json.loads(line) for line in fault_log.read_text().splitlines()]
@@ -616,7 +616,7 @@ class TestFaults:
             client.send(event(1))
             assert collector.wait_for(events=1)
             client.close()
-        assert collector.faults_done == {"swap": 0}
+        assert collector.report["faults"] == {"swap": 0}
 
     def test_same_seed_gives_the_same_faults(self, tmp_path: Path) -> None:
         acts = []

@@ -45,7 +45,7 @@ def test_datagrams_are_delivered_counted_and_answered(
     case: dict[str, Any], collector: Collector, client: Client
 ) -> None:
     datagrams = bytes_of(case)
-    collector.clear()
+    collector.take()
     before = counted(collector)
     if "replies_hex" in case:
         assert len(datagrams) == len(case["replies_hex"]) == 1
@@ -119,21 +119,21 @@ class TestObservations:
     """Behaviour of the real server that was noted beside the cases."""
 
     def test_burst_of_unboxed_messages_is_delivered(self, collector: Collector, client: Client) -> None:
-        collector.clear()
+        collector.take()
         client.send(*(b"%d" % n for n in range(1000)))
         client.settle()
         delivered = observed("burst_1000_unboxed").partition(" ")[0]
         assert len(collector.messages()) == int(delivered)
 
     def test_large_messages_in_turn_are_all_delivered(self, collector: Collector, client: Client) -> None:
-        collector.clear()
+        collector.take()
         for number in range(20):
             client.send(*fragments(bytes(100_000), number + 1, datagram=20_000))
             client.settle()
         assert len(collector.messages()) == observed("20x100kB_contiguous")
 
     def test_interleaved_large_messages_evict_each_other(self, collector: Collector, client: Client) -> None:
-        collector.clear()
+        collector.take()
         messages = [fragments(bytes(100_000), number + 1, datagram=20_000) for number in range(20)]
         for parts in zip(*messages, strict=True):
             client.send(*parts)
@@ -163,7 +163,7 @@ class TestObservations:
     def test_empty_datagram_is_no_message(self, collector: Collector, client: Client) -> None:
         """Safer than the real server, which delivers an empty message."""
         assert "empty message" in observed("empty_datagram_after_unboxed")
-        collector.clear()
+        collector.take()
         client.send(b"before", b"")
         client.settle()
         assert collector.messages() == [b"before"]
