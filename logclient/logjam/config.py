@@ -98,7 +98,6 @@ class LogjamConfig(Config):
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
-        """Check the keys, and choose the mode of a PUSH socket."""
         super().complete(scheme, values, given)
         if values["curve_secret"] is not None and values["curve_server"] is None:
             raise ConfigError("curve_secret: needs curve_server")

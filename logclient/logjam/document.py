@@ -155,7 +155,6 @@ class Clock:
         self._second = lru_cache(4)(lambda whole: timestamp(whole, zone)[:19])
 
     def text(self, seconds: float) -> str:
-        """Return ``started_at`` for a time, as `local_time` does."""
         return self._started(int(seconds))
 
     def texts(self, whole: int) -> tuple[str, str]:
@@ -206,7 +205,6 @@ class Masks:
         self._known: dict[str, bool] = {}  # requests have the same names again and again
 
     def hides(self, name: str) -> bool:
-        """Return whether the value of this name is masked."""
         known = self._known.get(name)
         if known is None:
             plain = _plain_name(name)

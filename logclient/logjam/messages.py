@@ -42,7 +42,6 @@ class Meta(NamedTuple):
     sequence: int = 0
 
     def pack(self) -> bytes:
-        """Return the frame."""
         return _META.pack(_TAGS[0], self.compression, 1, self.device, self.created_ms, self.sequence)
 
 

@@ -20,7 +20,6 @@ UNREAD_MAX = 1 << 20
 
 
 def load() -> Any:
-    """Return the module ``zmq``, or raise MissingExtra."""
     try:
         import zmq
     except ImportError as error:

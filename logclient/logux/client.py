@@ -97,7 +97,6 @@ class Client(client.Client):
         return begin
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:
-        """Return the options of the encoder: the id is in the action, beside the event."""
         return {"carriers": ()}
 
     # -- to the server

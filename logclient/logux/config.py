@@ -56,7 +56,6 @@ def _header_lines(source: str) -> list[tuple[str, str]]:
 
 
 def _header_of_lines(source: str, name: str) -> str:
-    """Read the value of one header anew."""
     for found, content in _header_lines(source):
         if found.lower() == name.lower():
             return _header_value(name, content)
@@ -214,12 +213,10 @@ class LoguxConfig(DocumentConfig):
 
     @property
     def ledger_fields(self) -> dict[str, str]:
-        """What ``acked`` means."""
         return {**super().ledger_fields, "ack": self.ack}
 
     @property
     def batch_limits(self) -> tuple[int, int]:
-        """A sync message."""
         return self.window, self.window_bytes
 
     def for_tests(self) -> Self:

@@ -134,7 +134,6 @@ class Logux(Core):
         self._begin()
 
     def event_of(self, body: bytes, kind: int) -> bytes:
-        """Return the action without its time and subprotocol."""
         return body[META_SIZE:] if kind & WHOLE_WITH_META else body
 
     def _make_codec(self, config: LoguxConfig, producer: bytes) -> Any:
@@ -283,7 +282,6 @@ class Logux(Core):
     # -- in
 
     def _read_on(self) -> None:
-        """Read the messages that the codec has left to the core."""
         codec = self._codec
         self._take_undos()
         while (data := codec.next_message()) is not None:
@@ -442,7 +440,6 @@ class Logux(Core):
     dates_events = True
 
     def set_wall_clock(self, wall: Callable[[], float]) -> None:
-        """Use `wall` as the wall clock: seconds since 1970."""
         self.wall = wall
 
     def sample_clocks(self, now: float) -> None:

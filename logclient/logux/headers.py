@@ -69,7 +69,6 @@ class HeaderSender:
         self._new.append(_Mark(first, text))
 
     def take(self) -> None:
-        """Take headers that were set."""
         if self._new:
             self._update()
             self._check = True
@@ -102,7 +101,6 @@ class HeaderSender:
         self._set_range(seq)
 
     def send_newest(self) -> None:
-        """Send the headers that were set last."""
         text, first, _ = self._of(MAX_SEQUENCE)
         self._send(text)
         self._set_range(first)

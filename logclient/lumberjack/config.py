@@ -90,7 +90,6 @@ class LumberjackConfig(DocumentConfig):
 
     @property
     def encoder_options(self) -> dict[str, Any]:
-        """See `Config`."""
         pairs, trust = self.frames == "data", self.trust == "metadata"
         own = {"pairs": pairs, "trust_metadata": trust, "metadata": self.metadata}
         return {**super().encoder_options, **own}
@@ -106,5 +105,4 @@ class LumberjackConfig(DocumentConfig):
 
     @property
     def batch_limits(self) -> tuple[int, int]:
-        """A window."""
         return self.window, self.window_bytes

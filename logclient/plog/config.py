@@ -61,7 +61,6 @@ class PlogConfig(Config):
 
     @classmethod
     def refusal(cls, option: Option, scheme: str) -> str:
-        """Refuse options of datagrams for lines over TCP."""
         if scheme == "plog+tcp" and option.name in _DATAGRAMS:
             return "only for datagrams, which plog+tcp does not send"
         return super().refusal(option, scheme)

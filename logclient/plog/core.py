@@ -97,7 +97,6 @@ class Plog(Core):
         self._pace_is_final = self._config.feedback == "none" and not self._config.pace
 
     def event_of(self, body: bytes, kind: int) -> bytes:
-        """Return the message without the tags of its own."""
         return body[2 + int.from_bytes(body[:2], "big") :] if kind >> K_TOPIC_SHIFT == TAGGED else body
 
     def path_mtu(self, mtu: int, headers: int) -> None:
@@ -114,7 +113,6 @@ class Plog(Core):
     # -- pace
 
     def watch_receiver(self, look: LookAtReceiver) -> None:
-        """Use `look` to see the server's receive queue."""
         self.receiver = look
 
     def pace(self, now: float, packets: float, burst: float | None = None) -> None:

@@ -69,7 +69,6 @@ def _prefix(high: int, low: int) -> int:
 
 
 def decode_units(decoder: Any, units: Sequence[bytes]) -> Events:
-    """Decode separate units, with the decoder of their protocol."""
     offsets = array("q", [0, *accumulate(map(len, units))])
     found: Events = decoder.decode(b"".join(units), offsets[:-1], array("q", map(len, units)))
     return found

@@ -106,7 +106,6 @@ class HeldUnits(Generic[T]):
         self._held: dict[int, tuple[T, Act, float]] = {}  # peer: unit, fault, until when
 
     def get(self, number: int) -> T | None:
-        """Return the held unit of a peer, or None."""
         return self._held[number][0] if number in self._held else None
 
     def hold(self, number: int, unit: T, act: Act, now: float) -> None:
@@ -157,11 +156,9 @@ class FaultGate(Generic[P, K, D]):
 
     @property
     def due(self) -> float:
-        """The monotonic time at which the next held unit expires."""
         return self._held.due
 
     def holds(self, peer: P) -> bool:
-        """Return whether a swap holds a unit of this peer."""
         return self._held.get(peer.number) is not None
 
     def admit(self, peer: P, unit: Unit[K, D], now: float) -> Decision[K, D]:

@@ -225,7 +225,6 @@ class FaultLog:
         os.write(self._fd, line.encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

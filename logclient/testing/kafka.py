@@ -83,7 +83,6 @@ class Forwarder:
             self._failed(error)
 
     def poll(self) -> None:
-        """Handle delivery reports."""
         self._producer.poll(0)
 
     def close(self) -> None:

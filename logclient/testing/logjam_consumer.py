@@ -61,18 +61,15 @@ class Consumer:
 
     @property
     def listens(self) -> dict[str, Any]:
-        """The endpoints it connects to, for programs."""
         return {"url": self.url, "connects": self._endpoints}
 
     @property
     def report(self) -> dict[str, Any]:
-        """All counters, for programs."""
         known = [{k: v for k, v in device._asdict().items() if k != "seen"} for device in self.known]
         return {**self.counts._asdict(), "known": known, "reasons": self.reasons}
 
     @property
     def summary(self) -> str:
-        """A short text with the counters."""
         counts = self.counts
         return (
             f"{counts.messages} messages of {counts.devices} devices, at least {counts.missing_at_least} "

@@ -40,16 +40,13 @@ class Message(NamedTuple):
 
     @property
     def topic(self) -> bytes:
-        """The frame with the topic."""
         return self.parts[self.first + 1]
 
     @property
     def body(self) -> bytes:
-        """The frame with the body, as it travelled."""
         return self.parts[self.first + 2]
 
     def with_body(self, body: bytes) -> Message:
-        """Return a copy with another body."""
         parts = list(self.parts)
         parts[self.first + 2] = body
         return self._replace(parts=parts)

@@ -103,12 +103,10 @@ class Connections:
         return address
 
     def ended(self, fd: int) -> None:
-        """Remove a connection."""
         self.open.pop(fd, None)
         self._traffic.pop(fd, None)
 
     def clear(self) -> None:
-        """Remove all connections."""
         self.open.clear()
         self._traffic.clear()
 

@@ -127,18 +127,15 @@ class Server:
         return self._last_ms, self._counter
 
     def keep(self, action_id: str) -> None:
-        """Remember the id of a processed action."""
         self.last_added += 1
         self._kept[action_id] = None
         if len(self._kept) > _KEPT_MAX:
             del self._kept[next(iter(self._kept))]
 
     def keeps(self, action_id: str) -> bool:
-        """Return whether an action with this id was processed."""
         return action_id in self._kept
 
     def bad_login(self, address: str, now: float) -> None:
-        """Count a failed login of an address."""
         if len(self._bad) >= _ADDRESSES_MAX and address not in self._bad:
             self._bad = {one: times for one, times in self._bad.items() if now - times[-1] < _BAD_SECONDS}
             if len(self._bad) >= _ADDRESSES_MAX:
@@ -146,7 +143,6 @@ class Server:
         self._bad.setdefault(address, deque(maxlen=_BAD_LOGINS)).append(now)
 
     def is_brute_force(self, address: str, now: float) -> bool:
-        """Return whether an address had too many failed logins."""
         times = self._bad.get(address)
         return times is not None and len(times) == _BAD_LOGINS and now - times[0] < _BAD_SECONDS
 
@@ -393,7 +389,6 @@ class ServerNode:
                 self._waiting.popleft()
 
     def next_timeout(self) -> float | None:
-        """Return when `handle_timeout` must be called."""
         if self.closed:
             return None
         times = [self._waiting[0][0]] if self._waiting else []
@@ -416,7 +411,6 @@ class ServerNode:
         return []
 
     def connection_lost(self) -> None:
-        """End the connection; may be called again."""
         self.closed = self.closed or "lost"
         self._early.clear()
         if self._server.clients.get(self.client_id) is self:

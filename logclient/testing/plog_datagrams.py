@@ -40,13 +40,11 @@ class Batch(NamedTuple):
         return len(self.offsets)
 
     def raw(self, row: int) -> memoryview:
-        """Return the bytes of one datagram."""
         at = self.offsets[row]
         return self.data[at : at + self.lengths[row]]
 
 
 def batch_of(datagrams: Sequence[bytes], sources: list[Any]) -> Batch:
-    """Return a batch of separate datagrams."""
     lengths = array("q", map(len, datagrams))
     offsets = array("q", [0, *accumulate(lengths)])[:-1]
     return Batch(memoryview(b"".join(datagrams)), offsets, lengths, sources)
@@ -169,7 +167,6 @@ class Datagrams:
         return True
 
     def close(self) -> None:
-        """Close the socket."""
         self.finish()
         if self._thread is not None:
             os.close(self._ready)

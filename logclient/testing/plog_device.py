@@ -117,7 +117,6 @@ class Taken(NamedTuple):
     killed: int = -1  # row of a KILL that is to be obeyed
 
     def messages(self) -> Iterator[tuple[bytes, list[str]]]:
-        """Yield payload and tags of each message."""
         judged = self.judged
         for row in self.rows:
             yield judged.payload(row), split_tags(judged.tags(row)) if judged.tags_length[row] else []
@@ -241,7 +240,6 @@ class Lines:
         self.too_long = 0
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Take bytes, and return the lines that are complete."""
         self._rest += data
         *whole, rest = self._rest.split(b"\n")
         lines = []

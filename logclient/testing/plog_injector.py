@@ -64,7 +64,6 @@ class Injector:
 
     @property
     def due(self) -> float:
-        """Monotonic time at which `expire` has something to do."""
         return self._held.due
 
     def feed(self, incoming: list[Datagram], now: float) -> tuple[list[Datagram], list[Datagram]]:
