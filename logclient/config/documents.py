@@ -102,6 +102,11 @@ class DocumentConfig(Config):
         "What every event says about its place: host, container and kubernetes, with commas between them, or "
         "all. It is read once. See fields.md.",
     )
+    strict_spec: bool = option(
+        readers.boolean,
+        "false",
+        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
+    )
     opentelemetry: bool = option(
         readers.boolean,
         "false",

@@ -71,13 +71,13 @@ class Options(TypedDict, total=False):
     before_send: Callable[..., Any] | None
     formatter_json: bool | None
     enrich: str | list[str] | tuple[str, ...] | None
+    strict_spec: bool | None
     opentelemetry: bool | None
     window: int | None
     inflight: int | None
     compression: int | Literal["auto", "none", "zlib", "snappy", "lz4"] | None
     version: int | None
     frames: Literal["json", "data"] | None
-    strict_spec: bool | None
     timestamp: bool | None
     balance: bool | None
     proxy: Literal["env", "none"] | None

@@ -268,8 +268,8 @@ class Agent(AgentMethods[Any]):
         max_event_bytes: int = 8 << 20,
         own_ids: bool = True,
         reporter: ErrorLog | None = None,
-        lost: Callable[[BaseException], object] | None = None,
-        moved: Callable[[int], object] | None = None,
+        lost: Callable[[BaseException], object] = lambda error: None,
+        moved: Callable[[int], object] = lambda count: None,
     ) -> None:
         split_app_env(app_env)
         if isinstance(mask, str):
@@ -284,7 +284,7 @@ class Agent(AgentMethods[Any]):
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         self._reporter = reporter or ErrorLog()
         self._lost = lost
-        self._moved = moved
+        self.moved = moved
         own = {"host": node_name(), **(fields or {})}
         place = {name: own.pop(name) for name in PLACE if name in own}
         self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
@@ -301,19 +301,13 @@ class Agent(AgentMethods[Any]):
     def note_lost(self, error: BaseException, what: str) -> None:
         """Count a document that was lost here, and log it, at most once a minute for each kind of error."""
         self.failed += 1
-        if self._lost is not None:
-            self._lost(error)
+        self._lost(error)
         kind = type(error).__name__
         self._reporter.warn_limited(f"logjam:{kind}", f"{what}: {kind}: {error}")
 
     def times(self, seconds: float) -> dict[str, Any]:
         """Return the fields for a time in seconds since 1970."""
         return {"started_at": self.clock.text(seconds), "started_ms": int(seconds * 1000)}
-
-    def count_moved(self, count: int) -> None:
-        """Count ids of the application that became other fields."""
-        if count and self._moved is not None:
-            self._moved(count)
 
     def add_fields(self, made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
         """Add the user's fields to a document, under names that are free or of a field of all documents."""
@@ -340,7 +334,8 @@ class Agent(AgentMethods[Any]):
                 key = other
             made[key] = plain
             common.discard(key)
-        self.count_moved(ids)
+        if ids:
+            self.moved(ids)
 
     def trace(self, error: BaseException) -> str:
         """Return the text of an exception, with its traceback."""

@@ -340,7 +340,7 @@ class Request:
             made["lines"] = lines
         if self._given is not None:
             made["labels_request_id"] = document.name_text(self._given)
-            agent.count_moved(1)
+            agent.moved(1)
         agent.add_fields(made, self.fields, values)
         return made
 

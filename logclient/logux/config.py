@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from logclient.config.documents import DocumentConfig, proxy_option
 from logclient.config.hosts import echo
 from logclient.config.option import option
-from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret
+from logclient.config.readers import Reader, choice, duration, file_path, integer, secret
 from logclient.config.secrets import Secret, absolute_source, read_secret
 from logclient.errors import ConfigError
 
@@ -150,11 +150,6 @@ class LoguxConfig(DocumentConfig):
         subprotocol_version,
         "1",
         "Version of the application's own protocol, which the server may refuse; 0: none is sent.",
-    )
-    strict_spec: bool = option(
-        boolean,
-        "false",
-        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
     )
     action_type: str = option(
         _text(

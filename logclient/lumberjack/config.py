@@ -38,11 +38,6 @@ class LumberjackConfig(DocumentConfig):
         "chosen, and json is then the default.",
         shown="json (version=1: data)",
     )
-    strict_spec: bool = option(
-        boolean,
-        "false",
-        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
-    )
     timestamp: bool = option(
         boolean, "true", "Give mappings and texts without an @timestamp the time of their call."
     )

@@ -34,6 +34,7 @@ _TURN_BYTES = 8 << 20
 _REPLIES_MAX = 10_000  # that wait for a producer, in addition to those that libzmq holds for it
 _PEERS_MAX = 10_000
 _SUBSCRIPTION_MAX = 4096  # bytes
+_PUBLISH_HWM = 100_000  # messages held for a consumer; more are dropped, and it sees a gap
 _STATS_EVERY = 1.0  # seconds, as the real device has it
 _RETRY_REPLY = 0.01  # seconds
 
@@ -133,7 +134,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         max_bytes: bytes of one frame, the sender of a larger one is disconnected; and of a body that is
             unpacked to look for its id.
         hwm: messages that libzmq holds for the device, for each connection.
-        publish_hwm: messages that libzmq holds for a consumer; more are dropped, and the consumer sees a gap.
         curve_secret: the device's secret CURVE key, 40 characters of Z85: all sockets are encrypted, and open
             only to clients that know the public key in ``curve_server``; None: in clear.
         curve_clients: the public keys of accepted producers and consumers; None: any key.
@@ -165,7 +165,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         heartbeat: float = 5.0,
         max_bytes: int = 64 << 20,
         hwm: int = 1000,
-        publish_hwm: int = 100_000,
         curve_secret: str | None = None,
         curve_clients: Collection[str] | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -190,16 +189,11 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._max_bytes = max_bytes
         self._connections = logjam_sockets.Connections(max_bytes, options.get("idle", 0.0))
         self._hwm = hwm
-        self._publish_hwm = publish_hwm
         self._clock_us = clock
-        self._zmq: Any = None
         self._context: Any = None
         self._sockets: dict[str, Any] = {}
         self._monitors: dict[Any, str] = {}
-        self._router: Any = None
-        self._publisher: Any = None
         self._producers: dict[bytes, _Producer] = {}
-        self._pushers: _Producer | None = None
         self._look_at = 0.0
         self._producer_number = 0
 
@@ -241,10 +235,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
     def curve_server(self) -> str | None:
         """The public CURVE key, for the option of that name; None: in clear, or not started."""
         return None if self._curve is None else self._curve.public
-
-    def _counts(self) -> Counts:
-        self._count["open"] = len(self._connections)
-        return super()._counts()
 
     def _open(self) -> None:
         zmq = self._zmq = zeromq.load()
@@ -297,7 +287,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
                 sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
             elif kind == zmq.XPUB:  # a PUB for consumers that reports subscriptions
                 sock.setsockopt(zmq.XPUB_VERBOSER, 1)
-                sock.setsockopt(zmq.SNDHWM, self._publish_hwm)
+                sock.setsockopt(zmq.SNDHWM, _PUBLISH_HWM)
             monitor = sock.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
             try:
                 sock.bind(self._at("tcp", port))
@@ -401,7 +391,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
             self._count["messages"] += 1
             self._count["bytes"] += count
             if push:
-                assert self._pushers is not None
                 self._message_received(self._pushers, parts, first, now)
             elif len(parts) > 1:  # ROUTER never delivers a routing id alone
                 self._message_received(self._producer(parts.pop(0), first), parts, first, now)

@@ -342,15 +342,14 @@ class Collector(StreamCollector[Counts, _Connection]):
 
     def _frame_received(self, connection: _Connection, frame: Frame, now: float) -> None:
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
-            if frame.fin:
-                self._message_received(connection, bytes(frame.data), now)
-            else:
-                connection.partial = bytearray(frame.data)
+            connection.partial = bytearray(frame.data)
         elif frame.opcode is Opcode.CONT and connection.partial is not None:
             connection.partial += frame.data
-            if frame.fin:
-                whole, connection.partial = bytes(connection.partial), None
-                self._message_received(connection, whole, now)
+        else:
+            return
+        if frame.fin:
+            whole, connection.partial = bytes(connection.partial), None
+            self._message_received(connection, whole, now)
 
     def _message_received(self, connection: _Connection, raw: bytes, now: float) -> None:
         self._count["messages"] += 1

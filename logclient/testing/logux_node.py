@@ -104,8 +104,7 @@ class Received(NamedTuple):
 class Server:
     """What all connections of a server share: connected clients, failed logins, ids of processed actions."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        rules = Rules() if rules is None else rules
+    def __init__(self, rules: Rules) -> None:
         if " " in rules.node_id or not rules.node_id:
             raise ConfigError(f"node_id: {rules.node_id!r} must be a text without spaces")
         if rules.ping and not rules.timeout:

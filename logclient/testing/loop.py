@@ -151,9 +151,11 @@ class CollectorBase(Generic[C]):
 
     def _counts(self) -> C:
         """Return the counters. The caller holds the lock."""
+        self._count["open"] = len(self._connections)
         return self._snapshot(**self._count)
 
     port: int | None
+    _connections: Any  # those that are open
     _values: Callable[[bytes], list[Any]]
 
     @property

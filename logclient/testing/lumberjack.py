@@ -81,7 +81,7 @@ def _document(type: str, body: bytes) -> Any:
         return json.loads(body)
     texts, at = [], 4
     while at < len(body):
-        (length,) = _U32.unpack_from(body, at)
+        length = int.from_bytes(body[at : at + 4], "big")
         texts.append(body[at + 4 : at + 4 + length].decode("utf-8", "replace"))
         at += 4 + length
     return dict(zip(texts[::2], texts[1::2], strict=True))
@@ -120,17 +120,9 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
 
     def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
         frames = _frames(self.window)
-
         for index in random.sample(range(len(frames)), len(frames)):
             _, body, type = frames[index]
-
-            def parse(body: bytes, type: str = type) -> Any:
-                try:
-                    return _document(type, body)
-                except struct.error as error:
-                    raise ValueError(str(error)) from error
-
-            changed = flip_bit(body, random, parse, ("@metadata", "event.id", "event"))
+            changed = flip_bit(body, random, partial(_document, type), ("@metadata", "event.id", "event"))
             if changed is not None:
                 frames[index] = frames[index]._replace(body=changed)
                 ids = list(filter(None, [self._ids()[index]]))

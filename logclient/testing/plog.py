@@ -133,7 +133,6 @@ class Collector(CollectorBase[Counts]):
         self._receive_buffer = receive_buffer
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
         self._kafka_topic = kafka_topic
-        self._drops_before = 0  # of sockets that are closed
         self._make_listener = partial(Listener, max_size=max_size, expire_time=expire_time)
         self._listener = self._make_listener(0.0)  # checks the arguments
         self._socket: Any = None  # Datagrams, while it runs
@@ -145,7 +144,7 @@ class Collector(CollectorBase[Counts]):
         self._forwarder: Forwarder | None = None
         self._injector: Injector | None = None
         self._capture_listener: Listener | None = None  # for the capture, where faults make it differ
-        self._count["kernel_drops"] = 0
+        self._count["kernel_drops"] = 0  # of sockets that are closed
 
     @property
     def url(self) -> str:
@@ -158,11 +157,10 @@ class Collector(CollectorBase[Counts]):
         return super().listens | ({} if self.tcp_port is None else {"tcp": self.tcp_port})
 
     def _counts(self) -> Counts:
-        self._count["open"] = len(self._connections)
-        counted = dict(self._count)
+        counted = super()._counts().as_dict()
         if self._socket is not None:
             drops = self._socket.drops
-            counted["kernel_drops"] = None if drops is None else drops + self._drops_before
+            counted["kernel_drops"] = None if drops is None else drops + counted["kernel_drops"]
         if self._forwarder is not None:
             counted["forwarded"] += self._forwarder.delivered
             counted["failed_to_send"] += self._forwarder.failed_to_send
@@ -243,8 +241,7 @@ class Collector(CollectorBase[Counts]):
             if self._injector is not None:
                 self._pass_on(*self._injector.expire(now, everything=True), now)
         finally:
-            self._drops_before += opened.drops or 0
-            self._count["kernel_drops"] = self._drops_before
+            self._count["kernel_drops"] += opened.drops or 0
             self._close_all()
             self._selector.close()
             self._peers.clear()

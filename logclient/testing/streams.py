@@ -93,10 +93,6 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         scheme = self._protocol if self._tls is None else f"{self._protocol}+tls"
         return f"{scheme}://{host_port(self.host, self.port)}"
 
-    def _counts(self) -> C:
-        self._count["open"] = len(self._connections)
-        return super()._counts()
-
     def _open(self) -> None:
         self._accepting = bound_socket(socket.SOCK_STREAM, self.host, self.port)
         self.port = self._accepting.getsockname()[1]
@@ -258,10 +254,10 @@ class StreamCollector(GatedCollector[C, K, bytes], Generic[C, K]):
         self._protocol_error(connection, reason)
         self._close_after_replies(connection)
 
-    def _close_after_replies(self, connection: K, count: str = "") -> None:
+    def _close_after_replies(self, connection: K) -> None:
         connection.closing = True
         self._abort_swap(connection)
-        connection.replies.append(Reply(None, count))
+        connection.replies.append(Reply(None, ""))
 
     def _add_reply(self, connection: K, reply: Reply[bytes]) -> None:
         connection.closing = connection.closing or reply.data is None

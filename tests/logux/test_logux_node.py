@@ -23,7 +23,7 @@ class Peer:
     """A client of a server node, with a clock that the test moves."""
 
     def __init__(self, server: Server | Rules | None = None, address: str = "10.0.0.1") -> None:
-        self.server = server if isinstance(server, Server) else Server(server)
+        self.server = server if isinstance(server, Server) else Server(server or Rules())
         self.now = 100.0
         self.node = ServerNode(self.server, address, self.now)
 
@@ -385,7 +385,7 @@ class TestTime:
 
 class TestSharedServer:
     def test_second_connection_of_a_client_closes_the_first(self) -> None:
-        server = Server()
+        server = Server(Rules())
         first, other = connected(server), connected(server, "u:other:t")
         second = connected(server, "u:c:t2")
         assert first.node.closed and not other.node.closed and not second.node.closed
