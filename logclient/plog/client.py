@@ -28,10 +28,14 @@ ID_BYTES = len('"uuid":"",') + 32
 """The room that a truncated document leaves for its id."""
 
 
+class EventFormatter(logging.Formatter):
+    """Marks a Handler without a formatter of the user's: records become whole documents, not texts."""
+
+
 class Documents:
     """Makes the event documents of one client, and ships those of log records."""
 
-    formatter = logging.Formatter()  # shown by a Handler without one of the user's, and not used
+    formatter = EventFormatter()
 
     def __init__(self, config: PlogConfig, sink: client.Sink) -> None:
         self._sink = sink

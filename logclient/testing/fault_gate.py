@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from logclient.testing.duplicates import decode_units, event_ids
 from logclient.testing.faults import Act, Faults, Plan
 
 NEVER = float("inf")
@@ -20,7 +21,6 @@ NEVER = float("inf")
 SILENT, ALIVE = 1, 2
 
 T = TypeVar("T")
-K = TypeVar("K")  # the form of a unit in which a collector captures it
 D = TypeVar("D")  # the data of a reply
 
 
@@ -55,45 +55,59 @@ class ReplyPlan(NamedTuple):
     due: float = 0.0  # of the ack, monotonic seconds
 
 
-class Unit(Protocol[K, D]):
+class Captured(NamedTuple):
+    """A unit in the form of the capture."""
+
+    raw: bytes
+    events: int = 1
+    message: Any = None  # what the protocol made of it
+
+
+Changed = tuple[list[Captured], list[str]]
+"""What is captured in place of a unit, and the id of the event in it that is not as it was sent, if any."""
+
+
+@dataclass(slots=True, eq=False)
+class Unit(Generic[D]):
     """One whole unit of a protocol, with the operations that faults need."""
 
-    __slots__ = ()
-
-    @property
-    def size(self) -> int:
-        """The number of events in the unit."""
+    whole: Captured
+    decoder: Any  # finds the ids in it
 
     @property
     def answers(self) -> int:
         """The number of events that can be acknowledged one by one."""
-        return self.size
+        return self.whole.events
 
     @property
     def is_answered(self) -> bool:
         """Whether the peer waits for an answer."""
         return True
 
-    def original(self) -> K:
-        """Return the unchanged unit."""
+    def ids(self) -> list[str]:
+        """Return the id of each event; "" where it has none."""
+        return event_ids(decode_units(self.decoder, [self.whole.raw]))
 
-    def event_ids(self) -> list[str]:
-        """Return the ids of the events that have one."""
+    def known_ids(self) -> list[str]:
+        return list(filter(None, self.ids()))
 
-    def corrupted(self, random: Random) -> tuple[list[K], list[str]] | None:
-        """Return the unit with one event changed, and that event's id; None: impossible."""
+    def corrupted(self, random: Random) -> Changed | None:
+        """Return the unit with one event changed; None: impossible."""
+        raise NotImplementedError
 
-    def with_added(self, random: Random) -> tuple[list[K], list[str]] | None:
-        """Return the unit with an event that was never sent, and that event's id; None: impossible."""
+    def with_added(self, random: Random) -> Changed:
+        """Return the unit with an event that was never sent."""
+        raise NotImplementedError
 
     def replies(self, plan: ReplyPlan) -> list[Reply[D]]:
         """Return the replies to the unit. The last one is the ack, if there is one."""
+        raise NotImplementedError
 
 
-class Decision(NamedTuple, Generic[K, D]):
+class Decision(NamedTuple, Generic[D]):
     """The result for a unit. The last reply has no data if the connection is to be closed."""
 
-    captured: list[K]
+    captured: list[Captured]
     replies: list[Reply[D]]
     fault: str = ""  # the connection fault
 
@@ -137,13 +151,13 @@ class HeldUnits(Generic[T]):
 P = TypeVar("P", bound=Peer[Any])
 
 
-class _Swapped(NamedTuple, Generic[P, K, D]):
+class _Swapped(NamedTuple, Generic[P, D]):
     peer: P
-    unit: Unit[K, D]
+    unit: Unit[D]
     ack: Reply[D] | None  # waits until the unit is captured
 
 
-class FaultGate(Generic[P, K, D]):
+class FaultGate(Generic[P, D]):
     """The gate that applies the faults of one collector to its units."""
 
     def __init__(
@@ -152,7 +166,7 @@ class FaultGate(Generic[P, K, D]):
         self._faults = faults
         self._count = count
         self._record = record
-        self._held: HeldUnits[_Swapped[P, K, D]] = HeldUnits(faults)
+        self._held: HeldUnits[_Swapped[P, D]] = HeldUnits(faults)
 
     @property
     def due(self) -> float:
@@ -161,10 +175,10 @@ class FaultGate(Generic[P, K, D]):
     def holds(self, peer: P) -> bool:
         return self._held.get(peer.number) is not None
 
-    def admit(self, peer: P, unit: Unit[K, D], now: float) -> Decision[K, D]:
+    def admit(self, peer: P, unit: Unit[D], now: float) -> Decision[D]:
         """Decide on the next unit of a peer."""
         if not self._faults:
-            return Decision([unit.original()], unit.replies(ReplyPlan()))
+            return Decision([unit.whole], unit.replies(ReplyPlan()))
         waiting = self._held.get(peer.number)
         plan = self._faults.plan(peer.number, paired=waiting is not None)
         if plan.connection is not None and plan.connection.fault.name == "cut-before-write":
@@ -173,7 +187,7 @@ class FaultGate(Generic[P, K, D]):
         replies = [] if peer.stalled or how.fault == "cut-before-ack" else unit.replies(how)
         captured = self._capture(peer, unit, plan.data, replies, now)
         if waiting is not None:
-            self._record("swap", waiting.unit.event_ids())
+            self._record("swap", waiting.unit.known_ids())
             captured.append(self._let_pass(self._held.release(peer.number)))
         if how.fault in ("cut-before-ack", "partial-cut"):
             replies.append(Reply(None, "cuts_before_ack", how.due))
@@ -181,17 +195,17 @@ class FaultGate(Generic[P, K, D]):
             replies.append(Reply(None, "cuts_after_ack"))
         return Decision(captured, replies, how.fault)
 
-    def abort_swap(self, peer: P) -> list[K]:
+    def abort_swap(self, peer: P) -> list[Captured]:
         """Release the unit of this peer that a swap holds, for capture without a swap."""
         swapped = self._held.abort(peer.number)
         return [] if swapped is None else [self._let_pass(swapped)]
 
-    def expire(self, now: float) -> list[tuple[P, K]]:
+    def expire(self, now: float) -> list[tuple[P, Captured]]:
         """Release the units that were held for too long, for capture without a swap."""
         swaps = [self._held.abort(number) for number in self._held.expired(now)]
         return [(swapped.peer, self._let_pass(swapped)) for swapped in swaps if swapped is not None]
 
-    def _reply_plan(self, peer: P, plan: Plan, unit: Unit[K, D], now: float) -> ReplyPlan:
+    def _reply_plan(self, peer: P, plan: Plan, unit: Unit[D], now: float) -> ReplyPlan:
         """Withdraw the faults that are impossible with this unit, and return the rest."""
         end = plan.connection
         if end is not None and not unit.is_answered and end.fault.name in ("stall", "no-reply"):
@@ -210,7 +224,7 @@ class FaultGate(Generic[P, K, D]):
                 self._faults.withdraw(part)
             part = end
         if part is not None:
-            partial = int(part.fault.value) or unit.size // 2
+            partial = int(part.fault.value) or unit.whole.events // 2
             if not 0 < partial < unit.answers:  # a part of one event cannot be acknowledged
                 self._faults.withdraw(part)
                 partial, end = 0, None if part is end else end
@@ -223,12 +237,12 @@ class FaultGate(Generic[P, K, D]):
         return ReplyPlan(fault, partial, int(plan.keepalive.fault.value) if plan.keepalive else 0, due)
 
     def _capture(
-        self, peer: P, unit: Unit[K, D], act: Act | None, replies: list[Reply[D]], now: float
-    ) -> list[K]:
+        self, peer: P, unit: Unit[D], act: Act | None, replies: list[Reply[D]], now: float
+    ) -> list[Captured]:
         if act is None:
-            return [unit.original()]
+            return [unit.whole]
         name = act.fault.name
-        changed: tuple[list[K], list[str]] | None
+        changed: Changed | None
         if name == "swap":
             # The ack waits until the unit is captured, because the fault only changes the order.
             ack = replies[-1] if replies else None
@@ -237,25 +251,25 @@ class FaultGate(Generic[P, K, D]):
             self._held.hold(peer.number, _Swapped(peer, unit, ack), act, now)
             return []
         if name == "discard":
-            changed = [], unit.event_ids()
+            changed = [], unit.known_ids()
         elif name == "duplicate":
-            changed = [unit.original()] * 2, unit.event_ids()
+            changed = [unit.whole] * 2, unit.known_ids()
         elif name == "corrupt":
             changed = unit.corrupted(act.random)
         else:
             changed = unit.with_added(act.random)
         if changed is None:
             self._faults.withdraw(act)
-            return [unit.original()]
+            return [unit.whole]
         captured, ids = changed
         self._record(name, ids)
         return captured
 
     @staticmethod
-    def _let_pass(swapped: _Swapped[P, K, D]) -> K:
+    def _let_pass(swapped: _Swapped[P, D]) -> Captured:
         if swapped.ack is not None:
             swapped.ack.due = 0.0
-        return swapped.unit.original()
+        return swapped.unit.whole
 
 
 _TRIES = 100
@@ -294,8 +308,15 @@ def _differs_in_a_value(before: Any, after: Any, keep: Collection[str]) -> bool:
     return before != after and all(before.get(name) == after.get(name) for name in keep)
 
 
-def foreign_id(old: str, random: Random) -> str:
-    """Return an id that was never sent: of the same producer far ahead, or of an unknown producer."""
+def under_foreign_id(body: bytes, old: str, random: Random) -> tuple[bytes, list[str]]:
+    """Return the body of an event under an id that was never sent, and that id; without an id, as it is.
+
+    It is one of the same producer far ahead, or of an unknown producer.
+    """
+    if not old:
+        return body, []
     if random.random() < 0.5:
-        return old[:20] + f"{(1 << 48) - 1 - random.getrandbits(20):012x}"
-    return f"{random.getrandbits(80):020x}{random.randrange(1, 1000):012x}"
+        new = old[:20] + f"{(1 << 48) - 1 - random.getrandbits(20):012x}"
+    else:
+        new = f"{random.getrandbits(80):020x}{random.randrange(1, 1000):012x}"
+    return body.replace(old.encode(), new.encode()), [new]

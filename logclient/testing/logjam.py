@@ -21,10 +21,9 @@ from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
 from logclient.logjam.messages import compress, decompress, unit
 from logclient.testing import fault_gate, logjam_sockets
-from logclient.testing.duplicates import decode_units, event_ids
-from logclient.testing.fault_gate import NEVER, Peer, Reply, ReplyPlan, flip_bit, foreign_id
+from logclient.testing.fault_gate import NEVER, Captured, Peer, Reply, ReplyPlan, flip_bit, under_foreign_id
 from logclient.testing.logjam_device import Device, Message, carrier, counter_of, decode
-from logclient.testing.loop import TOO_MANY, AckCounts, Captured, CollectorOptions, GatedCollector
+from logclient.testing.loop import TOO_MANY, AckCounts, CollectorOptions, GatedCollector
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -55,46 +54,34 @@ class Counts(AckCounts):
 
 
 @dataclass(eq=False, slots=True)
-class _Unit(fault_gate.Unit[Captured, list[bytes]]):
-    message: Message
+class _Unit(fault_gate.Unit[list[bytes]]):
     reply: list[bytes] | None  # None: none is expected
-    decoder: Decoder
     limit: int  # bytes of a body that is unpacked
-
-    @property
-    def size(self) -> int:
-        return 1
 
     @property
     def is_answered(self) -> bool:
         return self.reply is not None
 
-    def original(self) -> Captured:
-        return _captured(self.message)
-
-    def event_ids(self) -> list[str]:
-        return list(filter(None, event_ids(decode_units(self.decoder, [unit(self.message.parts)]))))
-
-    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
-        method = self.message.meta.compression
+    def corrupted(self, random: Random) -> fault_gate.Changed | None:
+        message: Message = self.whole.message
+        method = message.meta.compression
         try:
-            body = decompress(method, self.message.body, self.limit)
+            body = decompress(method, message.body, self.limit)
         except ProtocolError:
             return None
-        changed = flip_bit(body, random, json.loads, (carrier(self.message.topic),))
+        changed = flip_bit(body, random, json.loads, (carrier(message.topic),))
         if changed is None:
             return None
-        return [_captured(self.message.with_body(compress(method, changed)))], self.event_ids()
+        return [_captured(message.with_body(compress(method, changed)))], self.known_ids()
 
-    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
-        message = self.message
-        ids = self.event_ids()
+    def with_added(self, random: Random) -> fault_gate.Changed:
+        message: Message = self.whole.message
+        ids = self.known_ids()
         if not ids:
-            return [_captured(message)] * 2, []
-        old, new = ids[0], foreign_id(ids[0], random)
+            return [self.whole] * 2, []
         method = message.meta.compression
-        body = decompress(method, message.body, self.limit).replace(old.encode(), new.encode())
-        return [_captured(message), _captured(message.with_body(compress(method, body)))], [new]
+        body, ids = under_foreign_id(decompress(method, message.body, self.limit), ids[0], random)
+        return [self.whole, _captured(message.with_body(compress(method, body)))], ids
 
     def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
         if self.reply is None or plan.fault == "no-reply":
@@ -447,7 +434,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         if answer.message is not None:
             self._count["events"] += 1
             producer.frame = first
-            gated = _Unit(answer.message, answer.reply, self._decoder, self._max_bytes)
+            gated = _Unit(_captured(answer.message), self._decoder, answer.reply, self._max_bytes)
             self._admit(producer, gated, now)
             return
         if not answer.ping:

@@ -24,9 +24,9 @@ from logclient.evidence.frames.logux import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
 from logclient.testing import fault_gate
 from logclient.testing.duplicates import decode_units, event_ids
-from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan, flip_bit, foreign_id
+from logclient.testing.fault_gate import NEVER, SILENT, Captured, Reply, ReplyPlan, flip_bit, under_foreign_id
 from logclient.testing.logux_node import Judge, Login, Received, Rules, Server, ServerNode
-from logclient.testing.loop import AckCounts, Captured, CollectorOptions
+from logclient.testing.loop import AckCounts, CollectorOptions
 from logclient.testing.streams import Connection, StreamCollector
 
 try:
@@ -121,48 +121,34 @@ class _Connection(Connection):
 
 
 @dataclass(eq=False, slots=True)
-class _Unit(fault_gate.Unit[Captured, bytes]):
+class _Unit(fault_gate.Unit[bytes]):
     connection: _Connection
     received: Received
-    whole: Captured
-    decoder: Decoder
-
-    @property
-    def size(self) -> int:
-        return self.whole.events
 
     @property
     def answers(self) -> int:
         return len(self.received.outcomes)
 
-    def original(self) -> Captured:
-        return self.whole
-
-    def event_ids(self) -> list[str]:
-        return [action.event_id for action in _actions(self.decoder, self.received.raw) if action.event_id]
-
-    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
-        raw = self.received.raw
+    def corrupted(self, random: Random) -> fault_gate.Changed | None:
+        raw = self.whole.raw
         actions = _actions(self.decoder, raw)
         for start, end, event_id in random.sample(actions, len(actions)):
             changed = flip_bit(raw[start:end], random, json.loads, ("id", "type"))
             if changed is not None:
                 ids = [event_id] if event_id else []
-                return [Captured(raw[:start] + changed + raw[end:], self.size)], ids
+                return [Captured(raw[:start] + changed + raw[end:], self.whole.events)], ids
         return None
 
-    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
+    def with_added(self, random: Random) -> fault_gate.Changed:
         """Append a copy of one action under an id that was never sent, with the meta of the last action."""
-        raw = self.received.raw
+        raw = self.whole.raw
         actions = _actions(self.decoder, raw)
         start, end, old = random.choice(actions)
-        new = foreign_id(old, random) if old else ""
-        body = raw[start:end]
-        body = body.replace(old.encode(), new.encode()) if old else body
+        body, ids = under_foreign_id(raw[start:end], old, random)
         close = raw.rindex(b"]")
         tail = raw[actions[-1].end : close]  # a comma and the last meta
         changed = raw[:close] + b"," + body + tail + raw[close:]
-        return [Captured(changed, self.size + 1)], [new] if new else []
+        return [Captured(changed, self.whole.events + 1)], ids
 
     def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
         outcomes = self.received.outcomes
@@ -361,7 +347,7 @@ class Collector(StreamCollector[Counts, _Connection]):
                 size = len(result.message.entries)
                 self._count["syncs"] += 1
                 self._count["events"] += size
-                unit = _Unit(connection, result, Captured(result.raw, size), self._decoder)
+                unit = _Unit(Captured(result.raw, size), self._decoder, connection, result)
                 if self._admit(connection, unit, now) != "cut-before-write":
                     self._count["undone"] += result.undone
             else:

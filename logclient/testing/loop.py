@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar
 
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, LogclientError, ProtocolError
 from logclient.files.capture import CaptureWriter
 from logclient.testing.duplicates import DuplicateCounter, decode_units
-from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
+from logclient.testing.fault_gate import NEVER, Captured, FaultGate, Peer, Reply, Unit
 from logclient.testing.faults import FaultLog, Faults
 from logclient.threads import Thread
 
@@ -485,14 +485,6 @@ def bound_socket(kind: socket.SocketKind, host: str, port: int, what: str = "por
     return sock
 
 
-class Captured(NamedTuple):
-    """A unit in the form of the capture."""
-
-    raw: bytes
-    events: int = 1
-    message: Any = None  # what the protocol made of it
-
-
 P = TypeVar("P", bound=Peer[Any])
 D = TypeVar("D")
 
@@ -502,7 +494,7 @@ class GatedCollector(CollectorBase[C], Generic[C, P, D]):
 
     def __init__(self, *arguments: Any, **ports: Any) -> None:
         super().__init__(*arguments, **ports)
-        self._gate: FaultGate[P, Captured, D] = FaultGate(self._faults, self._count, self._record_fault)
+        self._gate: FaultGate[P, D] = FaultGate(self._faults, self._count, self._record_fault)
         self._unflushed: list[tuple[P, Captured]] = []  # not yet handed to the operating system
         self._replying: dict[Any, P] = {}  # those that may have replies
         self._clock_us: Callable[[], int] = lambda: 0  # for the capture; 0: its own
@@ -514,7 +506,7 @@ class GatedCollector(CollectorBase[C], Generic[C, P, D]):
         def _not_captured(self, peer: P) -> None: ...
         def _was_captured(self, unit: Captured) -> None: ...
 
-    def _admit(self, peer: P, unit: Unit[Captured, D], now: float) -> str:
+    def _admit(self, peer: P, unit: Unit[D], now: float) -> str:
         """Pass a unit through the fault gate, capture it, queue its replies; return the connection fault."""
         decision = self._gate.admit(peer, unit, now)
         for captured in decision.captured:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Unpack
 from logclient._ext.lumberjack import NOT_JSON, Decoder
 from logclient.lumberjack.reader import Reader, Window, encode_ack
 from logclient.testing import fault_gate
-from logclient.testing.duplicates import decode_units, event_ids
-from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id
-from logclient.testing.loop import AckCounts, Captured, CollectorOptions
+from logclient.testing.duplicates import decode_units
+from logclient.testing.fault_gate import ALIVE, Captured, Reply, ReplyPlan, flip_bit, under_foreign_id
+from logclient.testing.loop import AckCounts, CollectorOptions
 from logclient.testing.streams import Connection, StreamCollector
 
 __all__ = ["Collector", "Counts", "decode"]
@@ -101,43 +101,27 @@ def decode(unit: bytes) -> list[Any]:
 
 
 @dataclass(eq=False, slots=True)
-class _Unit(fault_gate.Unit[Captured, bytes]):
+class _Unit(fault_gate.Unit[bytes]):
     window: Window
-    decoder: Decoder
 
-    @property
-    def size(self) -> int:
-        return len(self.window)
-
-    def original(self) -> Captured:
-        return Captured(self.window.unit, len(self.window))
-
-    def event_ids(self) -> list[str]:
-        return list(filter(None, self._ids()))
-
-    def _ids(self) -> list[str]:
-        return event_ids(decode_units(self.decoder, [self.window.unit]))
-
-    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
+    def corrupted(self, random: Random) -> fault_gate.Changed | None:
         frames = _frames(self.window)
         for index in random.sample(range(len(frames)), len(frames)):
             _, body, type = frames[index]
             changed = flip_bit(body, random, partial(_document, type), ("@metadata", "event.id", "event"))
             if changed is not None:
                 frames[index] = frames[index]._replace(body=changed)
-                ids = list(filter(None, [self._ids()[index]]))
+                ids = list(filter(None, [self.ids()[index]]))
                 return [Captured(_rebuilt(self.window, frames), len(frames))], ids
         return None
 
-    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
+    def with_added(self, random: Random) -> fault_gate.Changed:
         frames = _frames(self.window)
         index = random.randrange(len(frames))
         _, body, type = frames[index]
-        old = self._ids()[index]
-        new = foreign_id(old, random) if old else ""
-        body = body.replace(old.encode(), new.encode()) if old else body
+        body, ids = under_foreign_id(body, self.ids()[index], random)
         frames.append(Frame(max(frame.seq for frame in frames) + 1 & 0xFFFFFFFF, body, type))
-        return [Captured(_rebuilt(self.window, frames), len(frames))], [new] if new else []
+        return [Captured(_rebuilt(self.window, frames), len(frames))], ids
 
     def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
         window = self.window
@@ -242,7 +226,8 @@ class Collector(StreamCollector[Counts, _Connection]):
             if self._check and NOT_JSON in bytes(decode_units(self._decoder, [window.unit]).status):
                 self._reject(connection, "json: an event is not one JSON object in UTF-8")
             else:
-                self._admit(connection, _Unit(window, self._decoder), now)
+                whole = Captured(window.unit, len(window))
+                self._admit(connection, _Unit(whole, self._decoder, window), now)
             if connection.closing:  # windows after a cut have not arrived
                 break
         else:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import FRAGMENT, HEADER, MESSAGE, SIMPLE, Decoder, Judged, Reassembler
 from logclient.testing.duplicates import decode_units, event_ids
-from logclient.testing.fault_gate import HeldUnits, flip_bit, foreign_id
+from logclient.testing.fault_gate import HeldUnits, flip_bit, under_foreign_id
 from logclient.testing.faults import Act, Faults
 from logclient.testing.plog_datagrams import batch_of
 
@@ -164,11 +164,9 @@ class Injector:
             assert name == "add"
             if not event:
                 return False
-            new = foreign_id(event, act.random)
-            payload = judged.payload(row).replace(event.encode(), new.encode())
+            payload, ids = under_foreign_id(judged.payload(row), event, act.random)
             self._both(one)
             self._kept.append(one._replace(raw=_reboxed(one.raw, judged.length[row], payload)))
-            ids = [new]
         if count <= 1:
             self._record_applied(applied, ids, event or "")
         elif len(self._pending) < _PENDING_MAX:

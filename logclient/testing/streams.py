@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from logclient.config.hosts import host_port
 from logclient.files.capture import TO_PEER
-from logclient.testing.fault_gate import NEVER, Peer, Reply
-from logclient.testing.loop import C, Captured, CollectorOptions, GatedCollector, bound_socket
+from logclient.testing.fault_gate import NEVER, Captured, Peer, Reply
+from logclient.testing.loop import C, CollectorOptions, GatedCollector, bound_socket
 
 _RECEIVE = 1 << 20
 _RECORD = 1 << 14  # bytes of a TLS record, at most

@@ -6,38 +6,47 @@ from random import Random
 
 import pytest
 
-from logclient.testing.fault_gate import ALIVE, NEVER, SILENT, FaultGate, Peer, Reply, ReplyPlan, Unit
+from logclient.testing.fault_gate import (
+    ALIVE,
+    NEVER,
+    SILENT,
+    Captured,
+    Changed,
+    FaultGate,
+    Peer,
+    Reply,
+    ReplyPlan,
+    Unit,
+)
 from logclient.testing.faults import Faults
 
 pytestmark = pytest.mark.unit
 
 
-class Text(Unit[str, str]):
+def whole(text: str) -> Captured:
+    return Captured(text.encode(), len(text))
+
+
+class Text(Unit[str]):
     """A unit whose events are the letters of a word; one without letters expects no answer."""
 
     def __init__(self, text: str, answered: bool = True) -> None:
+        Unit.__init__(self, whole(text), None)
         self.text = text
         self.answered = answered
-
-    @property
-    def size(self) -> int:
-        return len(self.text)
 
     @property
     def is_answered(self) -> bool:
         return self.answered
 
-    def original(self) -> str:
-        return self.text
-
-    def event_ids(self) -> list[str]:
+    def ids(self) -> list[str]:
         return list(self.text)
 
-    def corrupted(self, random: Random) -> tuple[list[str], list[str]] | None:
-        return ([self.text.upper()], [self.text[0]]) if self.text.islower() else None
+    def corrupted(self, random: Random) -> Changed | None:
+        return ([whole(self.text.upper())], [self.text[0]]) if self.text.islower() else None
 
-    def with_added(self, random: Random) -> tuple[list[str], list[str]] | None:
-        return [self.text, "+"], ["+"]
+    def with_added(self, random: Random) -> Changed:
+        return [self.whole, whole("+")], ["+"]
 
     def replies(self, plan: ReplyPlan) -> list[Reply[str]]:
         if plan.fault == "no-reply" or not self.answered:
@@ -49,6 +58,10 @@ class Text(Unit[str, str]):
         return [*before, *part, Reply(self.text, "acks", plan.due)]
 
 
+def texts(captured: list[Captured]) -> list[str]:
+    return [one.raw.decode() for one in captured]
+
+
 class Gate:
     """A gate with its counters and its fault log."""
 
@@ -56,7 +69,7 @@ class Gate:
         self.faults = Faults(spec, protocol)
         self.count = {"stalls": 0, "unanswered": 0}
         self.log: list[tuple[str, list[str]]] = []
-        self.gate: FaultGate[Peer[str], str, str] = FaultGate(
+        self.gate: FaultGate[Peer[str], str] = FaultGate(
             self.faults, self.count, lambda fault, ids: self.log.append((fault, ids))
         )
         self.peer: Peer[str] = Peer(1)
@@ -65,7 +78,7 @@ class Gate:
         """Return what is captured and what is replied; None stands for the end of the connection."""
         decision = self.gate.admit(self.peer, Text(text, answered), now)
         self.replies = decision.replies
-        return decision.captured, [reply.data for reply in decision.replies]
+        return texts(decision.captured), [reply.data for reply in decision.replies]
 
 
 @pytest.mark.parametrize(
@@ -159,14 +172,14 @@ class TestSwap:
         held = gate.replies[-1]
         assert gate.gate.due == 12.0
         assert gate.gate.expire(11.9) == []
-        assert gate.gate.expire(12.0) == [(gate.peer, "a")]
+        assert gate.gate.expire(12.0) == [(gate.peer, whole("a"))]
         assert (held.due, gate.gate.due, gate.log, gate.faults.done) == (0.0, NEVER, [], {"swap": 0})
 
     def test_a_swap_ends_with_its_connection(self) -> None:
         gate = Gate("swap=every:1")
         gate.admit("a")
         assert gate.gate.holds(gate.peer)
-        assert gate.gate.abort_swap(gate.peer) == ["a"]
+        assert gate.gate.abort_swap(gate.peer) == [whole("a")]
         assert gate.gate.abort_swap(gate.peer) == []
         assert not gate.gate.holds(gate.peer)
 
