@@ -40,7 +40,6 @@ _REASONS_MAX = 100
 _BATCH = 100
 _STATS_APART = 0.5  # seconds, at least, between two statistics that give the rate
 _REVIVE = 0.3  # seconds without a reconnect by libzmq, after which the consumer reconnects
-_WRAPS = 1 << 53  # from here on, a following low sequence is a wrap and not a restart
 _ENDPOINT = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
@@ -95,7 +94,6 @@ class Device(NamedTuple):
     missing_at_least: int = 0  # messages, since the first one seen
     gaps: int = 0
     restarts_at_least: int = 0
-    wraps: int = 0
     seen: float = 0.0  # monotonic seconds of the last message
 
 
@@ -169,10 +167,7 @@ class Tracker:
         first = device.last + 1
         if sequence <= device.last:
             first = 1
-            if device.last >= _WRAPS and sequence < _WRAPS:
-                device = device._replace(wraps=device.wraps + 1)
-            else:
-                device = device._replace(restarts_at_least=device.restarts_at_least + 1)
+            device = device._replace(restarts_at_least=device.restarts_at_least + 1)
         if self._watch and sequence > first:
             self.gaps.append(Gap(number, first, sequence - 1))
             missing = device.missing_at_least + sequence - first

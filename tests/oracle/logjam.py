@@ -311,18 +311,18 @@ class Published(NamedTuple):
 
 
 def gaps_of(messages: Iterable[Published]) -> dict[int, tuple[int, ...]]:
-    """(received, heartbeats, last, missing, gaps, restarts, wraps) by device."""
+    """(received, heartbeats, last, missing, gaps, restarts) by device."""
     found: dict[int, list[int]] = {}
     for device, number, heartbeat in messages:
         mine = found.get(device)
         if mine is None:
-            found[device] = [1, int(heartbeat), number, 0, 0, 0, 0]
+            found[device] = [1, int(heartbeat), number, 0, 0, 0]
             continue
         last = mine[2]
         due = last + 1
         if number <= last:
             due = 1
-            mine[6 if last >= 2**53 > number else 5] += 1
+            mine[5] += 1
         if number > due:
             mine[3] += number - due
             mine[4] += 1
