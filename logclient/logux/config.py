@@ -58,8 +58,8 @@ def _header_lines(source: str) -> list[tuple[str, str]]:
 def _header_of_lines(source: str, name: str) -> str:
     for found, content in _header_lines(source):
         if found.lower() == name.lower():
-            return _header_value(name, content)
-    raise ValueError(f"{name} is not there any more")
+            return content
+    raise ValueError("it is not there any more")
 
 
 def _header_value(name: str, content: str) -> str:
@@ -89,8 +89,8 @@ def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
     """Read a mapping, or text with a line ``Name: value`` for each header."""
     pairs: list[tuple[Any, Any]]
     if isinstance(value, str):
-        value = absolute_source(value)
-        pairs = [(name, Secret(content)) for name, content in _header_lines(value)]
+        read = partial(_header_of_lines, absolute_source(value))
+        pairs = [(name, Secret(content, read=partial(read, name))) for name, content in _header_lines(value)]
     elif isinstance(value, Mapping):
         pairs = list(value.items())
     else:
@@ -107,11 +107,7 @@ def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
             raise ValueError(f"{name} is the WebSocket handshake's own")
         if lower in found:
             raise ValueError(f"{name} is given twice")
-        secret_ = _header_of(name, given)
-        if isinstance(value, str) and value.startswith(("env:", "file:")):
-            read = partial(_header_of_lines, value, name)
-            secret_ = Secret(secret_.reveal(), read=read)
-        found[lower] = (name, secret_)
+        found[lower] = (name, _header_of(name, given))
     if sum(len(name) + len(content.reveal()) for name, content in found.values()) > _MAX_HEADER_BYTES:
         raise ValueError(f"must have {_MAX_HEADER_BYTES} bytes together at most")
     return tuple(found.values())
