@@ -79,10 +79,6 @@ class Client(AgentMethods[int], client.Client):
             _said.append("nothing is shipped: the URL is none, or LOGCLIENT_URL is empty")
             error_log.process.warn_limited("off", _said[0], logging.INFO)
 
-    @property
-    def _agent(self) -> Agent:
-        return self.agent
-
     def send(self, event: Event, level: Level = client.INFO) -> int:
         """Count one event, and return 0: it is dropped."""
         next(self._countdowns[self.closed])

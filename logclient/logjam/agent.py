@@ -57,9 +57,11 @@ class LineFormatter(logging.Formatter):
 class AgentMethods(Generic[R]):
     """What applications call, of an `Agent` or of the client that has one."""
 
+    agent: Agent  # of a client
+
     @property
     def _agent(self) -> Agent:
-        raise NotImplementedError
+        return self.agent
 
     def request(
         self,

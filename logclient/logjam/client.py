@@ -58,10 +58,6 @@ class Client(AgentMethods[int], client.Client):
         names: dict[str, Any] = {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
         return {**names, "complete": self.agent.complete}
 
-    @property
-    def _agent(self) -> Agent:
-        return self.agent
-
     def ping(self, timeout: float = 5.0) -> Pong:
         """Ask the device for a sign of life, after everything sent before.
 
