@@ -112,7 +112,7 @@ class Server:
         self.rules = rules
         self.clients: dict[str, ServerNode] = {}  #: by user and client, in the order of arrival
         self.last_added = 0  #: of the log, which is empty without ``keep_log``
-        self._kept: dict[str, None] = {}
+        self.kept: dict[str, None] = {}  #: ids of processed actions
         self._bad: dict[str, deque[float]] = {}
         self._last_ms = 0
         self._counter = 0
@@ -127,12 +127,9 @@ class Server:
 
     def keep(self, action_id: str) -> None:
         self.last_added += 1
-        self._kept[action_id] = None
-        if len(self._kept) > _KEPT_MAX:
-            del self._kept[next(iter(self._kept))]
-
-    def keeps(self, action_id: str) -> bool:
-        return action_id in self._kept
+        self.kept[action_id] = None
+        if len(self.kept) > _KEPT_MAX:
+            del self.kept[next(iter(self.kept))]
 
     def bad_login(self, address: str, now: float) -> None:
         if len(self._bad) >= _ADDRESSES_MAX and address not in self._bad:
@@ -302,7 +299,7 @@ class ServerNode:
                 undone += 1
                 outcomes.append((self._undo(action, action_id, "error", wall),))
                 continue
-            if server.keeps(action_id):  # silently, as the protocol's text requires
+            if action_id in server.kept:  # silently, as the protocol's text requires
                 continue
             reason, debug = self._judged(action, action_id, meta)
             if not reason:
@@ -464,11 +461,6 @@ def _semver(version: Any) -> tuple[Any, ...]:
     if match is None:
         return (-1,)
     major, minor, patch, before = match.groups()
-    return int(major), int(minor), int(patch), *_precedence(before)
-
-
-def _precedence(before: str | None) -> tuple[Any, ...]:
-    """Return a sort key of a pre-release; a version without one comes last."""
-    if before is None:
-        return (1,)
-    return 0, tuple((0, int(one), "") if one.isdigit() else (1, 0, one) for one in before.split("."))
+    words = before.split(".") if before else ()
+    order = tuple((0, int(word), "") if word.isdigit() else (1, 0, word) for word in words)
+    return int(major), int(minor), int(patch), not before, order  # a version comes after its pre-releases
