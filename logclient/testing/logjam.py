@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Unpack
 
@@ -136,8 +137,6 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         ConnectFailed: an address cannot be listened on (``start``).
     """
 
-    _values = staticmethod(decode)
-
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -174,6 +173,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         self._number = device
         self._heartbeat = heartbeat
         self._max_bytes = max_bytes
+        self._values = partial(decode, limit=max_bytes)
         self._connections = logjam_sockets.Connections(max_bytes, options.get("idle", 0.0))
         self._hwm = hwm
         self._clock_us = clock

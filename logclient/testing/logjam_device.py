@@ -153,8 +153,10 @@ def carrier(topic: bytes) -> str:
     return "request_id" if topic.startswith(b"logs") else "uuid"
 
 
-def decode(raw: bytes) -> list[Any]:
+def decode(raw: bytes, limit: int = 0) -> list[Any]:
     """Return the event of one captured unit: a list of one JSON value.
+
+    Its body may have `limit` bytes, and as many as the importer takes in any case.
 
     Raises:
         ValueError: `raw` is not one whole data message, or its body is not JSON in the framing that it names.
@@ -162,7 +164,9 @@ def decode(raw: bytes) -> list[Any]:
     answer = Device(allow_invalid=True).receive(frames(raw), push=raw[:4] != b"\0\0\0\x80")
     if answer.message is None:
         raise ValueError(f"unit: {answer.reason or 'a ping'}")
-    return [json.loads(decompress(answer.message.meta.compression, answer.message.body, _BODY_MAX))]
+    return [
+        json.loads(decompress(answer.message.meta.compression, answer.message.body, max(limit, _BODY_MAX)))
+    ]
 
 
 def counter_of(reply: list[bytes]) -> str:

@@ -87,13 +87,13 @@ def _document(type: str, body: bytes) -> Any:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def decode(unit: bytes) -> list[Any]:
+def decode(unit: bytes, **limits: int) -> list[Any]:
     """Return the events of one captured window: JSON values, or maps of strings for 'data' frames.
 
     Raises:
-        ValueError: `unit` is not one whole window, or an event is not JSON.
+        ValueError: `unit` is not one whole window within the limits of a `Reader`, or an event is not JSON.
     """
-    reader = Reader(strict_spec=unit[:1] == b"1" and unit[1:2] in b"JDC")
+    reader = Reader(strict_spec=unit[:1] == b"1" and unit[1:2] in b"JDC", **limits)
     windows = reader.receive_data(unit) if unit else []
     if len(windows) != 1 or reader.pending:
         raise ValueError(f"unit: {reader.error or 'not one whole window'}")
@@ -167,8 +167,6 @@ class Collector(StreamCollector[Counts, _Connection]):
         ConnectFailed: the address cannot be listened on (``start``).
     """
 
-    _values = staticmethod(decode)
-
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -185,9 +183,9 @@ class Collector(StreamCollector[Counts, _Connection]):
         super().__init__("lumberjack", Counts, "captured_windows", Decoder(), host, port, tls, options)
         self._keepalive = 0.0 if strict_spec else keepalive
         self._check = check
-        self._make_reader = partial(
-            Reader, max_window=max_window, max_unit=max_bytes, max_inflated=max_bytes, strict_spec=strict_spec
-        )
+        limits: dict[str, Any] = {"max_window": max_window, "max_unit": max_bytes, "max_inflated": max_bytes}
+        self._make_reader = partial(Reader, **limits, strict_spec=strict_spec)
+        self._values = partial(decode, **limits)
 
     @property
     def summary(self) -> str:

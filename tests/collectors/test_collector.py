@@ -499,6 +499,11 @@ class TestLifecycle:
         with pytest.raises(TimeoutError, match="0 of 3 events"):
             collector.events(3, timeout=0.01)
 
+    def test_a_window_that_the_collector_takes_can_be_read(self):
+        with Collector(max_window=20_000, keep=True) as collector, Writer(collector) as writer:
+            assert writer.ship(*[b"{}"] * 10_001) == (2, 10_001)
+            assert collector.events() == [{}] * 10_001
+
     def test_take_forgets_the_events_that_it_returns(self, collector):
         with Writer(collector) as writer:
             writer.ship(event(1))
