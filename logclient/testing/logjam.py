@@ -240,7 +240,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
         for sock in (*self._sockets.values(), *self._monitors, self._wake_in, self._authenticator):
             if sock is not None:
                 poller.register(sock, zmq.POLLIN)
-        self._select = lambda s: poller.poll(None if s is None else int(s * 1000) + (s > 0))
+        self._select = lambda s: poller.poll(int(s * 1000) + (s > 0))
         self._router = self._sockets.get("port")
         self._publisher = self._sockets.get("publish_port")
         self._stats = self._sockets.get("stats_port")

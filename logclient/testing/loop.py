@@ -27,6 +27,7 @@ TOO_MANY = "connections: too many"
 
 _REASONS_MAX = 1000
 _REFUSALS_MAX = 10
+_SLEEP_MAX = 3600.0  # seconds: the system refuses to wait for weeks, as `idle` may ask for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ class CollectorBase(Generic[C]):
         self._holding = False
         self._cut_all = False
         self._stopping = False
-        self._select: Callable[[float | None], list[Any]]  # of what `_open` makes
+        self._select: Callable[[float], list[Any]]  # of what `_open` makes
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None  #: the error that ended the thread, if any
         self.capture_error = ""  #: the first error for which units were not captured
@@ -281,7 +282,7 @@ class CollectorBase(Generic[C]):
         try:
             while not self._stopping and self.error is None:
                 due = min([self._due_at(), *(capture.due for capture in self._captures)])
-                ready = self._wait(None if due == NEVER else max(0.0, due - time.monotonic()))
+                ready = self._wait(max(0.0, min(due - time.monotonic(), _SLEEP_MAX)))
                 with self._changed:
                     now = time.monotonic()
                     self._read(ready, now)
@@ -323,7 +324,7 @@ class CollectorBase(Generic[C]):
         sock.setblocking(False)
         return sock, address[:2]
 
-    def _wait(self, timeout: float | None) -> list[Any]:
+    def _wait(self, timeout: float) -> list[Any]:
         """Wait for what is ready; before a sleep, hand over the rows of replies in the capture."""
         if timeout != 0 and self._capture is not None and self._capture.pending:
             ready = self._select(0)

@@ -511,6 +511,10 @@ class TestLifecycle:
             writer.ship(event(2))
         assert [e["message"] for e in collector.events()] == ["line 2"]
 
+    def test_a_connection_may_be_idle_for_weeks(self):
+        with Collector(idle=30 * 86400.0) as collector, Writer(collector) as writer:
+            assert [writer.ship(event(n)) for n in (1, 2)] == [(2, 1)] * 2
+
     @pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
     def test_a_collector_that_keeps_nothing_says_so(self, protocol):
         """Not even an empty list: a test that compares it with nothing would pass."""
