@@ -86,8 +86,7 @@ class Request:
         self._lines: deque[list[Any]] = deque()  # [severity, seconds, text]
         self._size = 0
         self._severity = -1
-        self._times: dict[str, float] = {}
-        self._calls: dict[str, int] = {}
+        self._measured: dict[str, tuple[float, int]] = {}  # seconds and calls
         self._exceptions: dict[str, None] = {}
         self._soft: dict[str, None] = {}
         self._shown: BaseException | None = None  # the last exception whose traceback is in a line
@@ -199,8 +198,8 @@ class Request:
         if not -_LONGEST < seconds < _LONGEST:
             seconds = 0.0
         with self._lock:
-            self._times[name] = self._times.get(name, 0.0) + seconds
-            self._calls[name] = self._calls.get(name, 0) + calls
+            before, called = self._measured.get(name, (0.0, 0))
+            self._measured[name] = before + seconds, called + calls
 
     def waited(self, seconds: float) -> None:
         """Set how long the request waited in a queue before this process took it.
@@ -327,9 +326,9 @@ class Request:
             made["ip"] = document.name_text(self.ip)
         if self._waited:
             made["wait_time"] = round(self._waited * 1000.0, 3)
-        for name, seconds in list(self._times.items()):
+        for name, (seconds, calls) in list(self._measured.items()):
             made[f"{name}_time"] = round(seconds * 1000.0, 3)
-            made[f"{name}_calls"] = self._calls.get(name, 0)
+            made[f"{name}_calls"] = calls
         if self._exceptions:
             made["exceptions"] = list(self._exceptions)
         if self._soft:
@@ -451,7 +450,7 @@ def _code(code: object) -> int:
         number = int(code)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return 500
-    return int(number) if -(1 << 31) <= number < 1 << 31 else 500
+    return number if -(1 << 31) <= number < 1 << 31 else 500
 
 
 def _check_metric(name: str) -> None:
