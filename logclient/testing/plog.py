@@ -333,15 +333,13 @@ class Collector(CollectorBase[Counts]):
         if self._capture_listener is None:
             taken = self._judge(batch, peers, now)
         else:
-            ports = [peer.port for peer in peers]
-            taken = self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now)
+            taken = self._capture_listener.feed(batch, [peer.port for peer in peers], now)
         self._hand_on(len(taken.rows), taken.messages())
 
     def _judge(self, batch: Batch, peers: list[_Peer], now: float) -> Taken:
-        ports = [peer.port for peer in peers]
         listener = self._listener
         kills = listener.kills
-        taken = listener.feed(batch.data, batch.offsets, batch.lengths, ports, now, self._handlers())
+        taken = listener.feed(batch, [peer.port for peer in peers], now, self._handlers())
         self._count["events"] += len(taken.rows)
         for row, reply in taken.replies:
             source = batch.sources[row]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from logclient._ext.plog import COMMAND, SIMPLE, Judged, Reassembler
 from logclient.errors import ConfigError
 from logclient.plog.messages import split_tags
+from logclient.testing.plog_datagrams import Batch
 
 _SEGMENTS = 4  # of the real server's cache: a message gets a quarter of it at most
 _IDS = 10  # ids of each port among which holes are looked for
@@ -33,6 +34,10 @@ _STAT = (  # counters in the order of the real server
     "holes_from_dead_port", "holes_from_new_message", "v0_fragments", "v0_invalid_checksum",
     "v0_invalid_fragments", "dropped_fragments", "defragmenter", "handlers",
 )  # fmt: skip
+
+
+Handlers = Sequence[Mapping[str, Any]]
+"""The receivers of messages, as STAT shows them; None: one that has seen all messages."""
 
 
 class _Port:
@@ -154,21 +159,12 @@ class Listener:
         self.seen_messages = 0
         self.seen_bytes = 0
 
-    def feed(
-        self,
-        data: Any,
-        offsets: array[int],
-        lengths: array[int],
-        ports: Sequence[int],
-        now: float,
-        handlers: Sequence[Mapping[str, Any]] | None = None,
-    ) -> Taken:
+    def feed(self, batch: Batch, ports: Sequence[int], now: float, handlers: Handlers | None = None) -> Taken:
         """Take a batch of datagrams, in order. A STAT among them counts all of them.
 
-        As in the real server two hosts with the same port are one. The handlers are the receivers of
-        messages, as STAT shows them; None: one that has seen all messages.
+        As in the real server two hosts with the same port are one.
         """
-        judged = self._defragmenter.feed(data, offsets, lengths, array("Q", ports), now)
+        judged = self._defragmenter.feed(batch.data, batch.offsets, batch.lengths, array("Q", ports), now)
         verdicts = judged.verdict.tolist()
         rows = [row for row, verdict in enumerate(verdicts) if verdict <= SIMPLE]
         self.seen_messages += len(rows)
@@ -189,9 +185,7 @@ class Listener:
                 replies.append((row, reply))
         return Taken(judged, rows, replies, killed)
 
-    def _answer(
-        self, command: bytes, now: float, handlers: Sequence[Mapping[str, Any]] | None
-    ) -> bytes | None:
+    def _answer(self, command: bytes, now: float, handlers: Handlers | None) -> bytes | None:
         name = command[:4].lower()
         if name == b"ping":
             reply = b"PONG" + command[4:]
@@ -205,7 +199,7 @@ class Listener:
         self.commands += 1  # after the reply, which shows the commands before it
         return reply
 
-    def stat(self, now: float, handlers: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    def stat(self, now: float, handlers: Handlers | None = None) -> dict[str, Any]:
         """Return the answer to STAT, with the real server's names."""
         self._defragmenter.expire(now)
         self._holes.expire(now)

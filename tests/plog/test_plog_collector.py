@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -28,7 +27,7 @@ from logclient.files import capture as captures
 from logclient.files.capture import CaptureReader
 from logclient.testing import plog_datagrams as datagrams
 from logclient.testing.plog import Collector
-from logclient.testing.plog_datagrams import Datagrams
+from logclient.testing.plog_datagrams import Datagrams, batch_of
 from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken
 from tests import support
 from tests.plog.client import Client, event, name
@@ -38,9 +37,7 @@ from tests.support.patience import PATIENCE
 
 
 def fed(listener: Listener, datagrams: list[bytes], port: int = 9, now: float = 0.0) -> Taken:
-    lengths = array("q", map(len, datagrams))
-    offsets = array("q", (sum(lengths[:i]) for i in range(len(lengths))))
-    return listener.feed(b"".join(datagrams), offsets, lengths, [port] * len(datagrams), now)
+    return listener.feed(batch_of(datagrams, []), [port] * len(datagrams), now)
 
 
 def units(directory: Path) -> list[bytes]:
@@ -648,7 +645,7 @@ with Collector(tcp_port=0) as collector:
 
 _FEED = """
 import json, sys
-from array import array
+from logclient.testing.plog_datagrams import batch_of
 from logclient.testing.plog_device import Listener
 listener = Listener(0.0)
 print("0", flush=True)
@@ -656,9 +653,9 @@ sys.stdin.readline()
 messages, = json.loads(sys.argv[1])
 header = bytes.fromhex("000100020000000100000000000000c800000000") + bytes(4) + b"x"
 for first in range(0, messages, 1000):
-    raw = b"".join(header[:8] + n.to_bytes(4, "big") + header[12:] for n in range(first, first + 1000))
-    at = array("q", range(0, 25000, 25))
-    listener.feed(raw, at, array("q", [25] * 1000), [n % 60000 for n in range(first, first + 1000)], 0.0)
+    ids = range(first, first + 1000)
+    batch = batch_of([header[:8] + n.to_bytes(4, "big") + header[12:] for n in ids], [])
+    listener.feed(batch, [n % 60000 for n in ids], 0.0)
 print(len(listener._defragmenter.open), flush=True)
 sys.stdin.readline()
 """

@@ -97,15 +97,12 @@ def assert_same_reply(got: bytes, want: bytes) -> None:
 
 def test_tags_are_read_as_by_the_real_server() -> None:
     """Kafka gets its tags from here; recordings have them beside each delivered message."""
-    from array import array
-
+    from logclient.testing.plog_datagrams import batch_of
     from logclient.testing.plog_device import Listener
 
     for case in CASES:
         datagrams = bytes_of(case)
-        lengths = array("q", map(len, datagrams))
-        offsets = array("q", (sum(lengths[:i]) for i in range(len(lengths))))
-        taken = Listener(0.0).feed(b"".join(datagrams), offsets, lengths, [9] * len(datagrams), 0.0)
+        taken = Listener(0.0).feed(batch_of(datagrams, []), [9] * len(datagrams), 0.0)
         assert [tags for _, tags in taken.messages()] == [one["tags"] for one in case.get("delivered", [])]
     assert split_tags(b"") == []
 
