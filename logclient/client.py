@@ -132,6 +132,7 @@ class Client(FastClient):
     revision: Revision | None = None
     sampling: Sampling | None = None
     _spans: spans.Spans | None = None
+    _encoder_options: dict[str, Any] = {"carriers": ("@metadata",)}  # about the names of fields in mappings
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -152,7 +153,7 @@ class Client(FastClient):
             "identity": config.identity,
             "fingerprint": config.error_fingerprint,
             **config.encoder_options,
-            **self._encoder_options(config),
+            **self._encoder_options,
         }
         common = _common_options(config)
         self._spans = common.get("spans")
@@ -177,10 +178,6 @@ class Client(FastClient):
         """Return the function that makes a producer's core, also after a fork. It never holds the client."""
         core = registry.load(registry.lookup(config.scheme).core)
         return lambda producer: core(config, producer)
-
-    def _encoder_options(self, config: Config) -> dict[str, Any]:
-        """Return arguments of `Encoder` about the names of fields in mappings."""
-        return {"carriers": ("@metadata",)}
 
     def _documents(self, config: Config) -> Documents | None:
         """Return the object that makes documents; None: `Encoder` does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from logclient import client
 from logclient.config.common import Config
@@ -51,12 +51,10 @@ class Client(AgentMethods[int], client.Client):
             moved=lambda fields: sink.count_changed(0, fields),
         )
         self.line_encoder = self.agent.line_encoder()
+        # Where the id goes in a document, which depends on its topic, and where names that conflict go.
+        names = {"carriers": ("request_id", "uuid"), "labels": "labels_"}
+        self._encoder_options = {**names, "ecs": False, "complete": self.agent.complete}
         return self.agent
-
-    def _encoder_options(self, config: Config) -> dict[str, Any]:
-        """Return where the id goes in a document, which depends on its topic, and names that conflict."""
-        names: dict[str, Any] = {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
-        return {**names, "complete": self.agent.complete}
 
     def ping(self, timeout: float = 5.0) -> Pong:
         """Ask the device for a sign of life, after everything sent before.

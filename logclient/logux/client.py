@@ -64,6 +64,8 @@ class Client(client.Client):
     received the action.
     """
 
+    _encoder_options = {"carriers": ()}  # the id is in the action, beside the event
+
     def __init__(self, config: Config) -> None:
         assert isinstance(config, LoguxConfig)
         state = None if config.state is None else State(config.state, error_log.process.warn_limited)
@@ -95,9 +97,6 @@ class Client(client.Client):
             return core
 
         return begin
-
-    def _encoder_options(self, config: Config) -> dict[str, Any]:
-        return {"carriers": ()}
 
     # -- to the server
 

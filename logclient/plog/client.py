@@ -134,13 +134,11 @@ class Client(client.Client):
     """
 
     documents: Documents
+    _encoder_options = {"carriers": ("uuid",), "ecs": False}
 
     def _documents(self, config: Config) -> Documents:
         assert isinstance(config, PlogConfig)
         return Documents(config, self.sink)
-
-    def _encoder_options(self, config: Config) -> dict[str, Any]:
-        return {"carriers": ("uuid",), "ecs": False}
 
     def event(
         self,

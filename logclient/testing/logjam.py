@@ -307,7 +307,7 @@ class Collector(GatedCollector[Counts, _Producer, list[bytes]]):
                 self._count["subscriptions"] += sum(frames[0][:1] == b"\1" for frames in self._waiting(sock))
             elif sock is self._authenticator:
                 assert self._curve is not None
-                if not self._curve.answer(self._zmq, sock):
+                if not self._curve.answer(sock):
                     self._count_reason("curve: a key that is not let in")
             elif sock in (self._wake_in, self._wake_in.fileno()):
                 self._clear_wakeup()

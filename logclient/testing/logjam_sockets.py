@@ -69,7 +69,7 @@ class Curve:
         sock.bind("inproc://zeromq.zap.01")
         return sock
 
-    def answer(self, zmq: Any, sock: Any) -> bool:
+    def answer(self, sock: Any) -> bool:
         """Answer one question on the authenticator's socket; return whether the client was accepted."""
         from zmq.utils import z85
 
