@@ -95,8 +95,8 @@ class Unit(Generic[D]):
         """Return the unit with one event changed; None: impossible."""
         raise NotImplementedError
 
-    def with_added(self, random: Random) -> Changed:
-        """Return the unit with an event that was never sent."""
+    def with_added(self, random: Random) -> Changed | None:
+        """Return the unit with an event that was never sent; None: impossible."""
         raise NotImplementedError
 
     def replies(self, plan: ReplyPlan) -> list[Reply[D]]:

@@ -139,10 +139,12 @@ class _Unit(fault_gate.Unit[bytes]):
                 return [Captured(raw[:start] + changed + raw[end:], self.whole.events)], ids
         return None
 
-    def with_added(self, random: Random) -> fault_gate.Changed:
+    def with_added(self, random: Random) -> fault_gate.Changed | None:
         """Append a copy of one action under an id that was never sent, with the meta of the last action."""
         raw = self.whole.raw
         actions = _actions(self.decoder, raw)
+        if not actions:  # a number in them is beyond any of JavaScript's
+            return None
         start, end, old = random.choice(actions)
         body, ids = under_foreign_id(raw[start:end], old, random)
         close = raw.rindex(b"]")

@@ -539,6 +539,13 @@ class TestDataFaults:
         assert last[2]["data"] in (action(2)["data"], action(3)["data"])
         assert new not in (name(2), name(3))
 
+    @pytest.mark.parametrize("fault", ["add", "corrupt"])
+    def test_actions_that_cannot_be_read_are_not_changed(self, tmp_path: Path, fault: str) -> None:
+        with Faulty(tmp_path, f"{fault}=every:1") as faulty, faulty.peer() as peer:
+            assert peer.ship(action(1, n=10**400)) == ["synced", "processed"]
+            assert faulty.collector.report["faults"] == {fault: 0}
+        assert logged_faults(faulty.fault_log) == []
+
     def test_faults_spare_messages_without_actions(self, tmp_path: Path) -> None:
         with Faulty(tmp_path, "discard=every:1,cut-before-ack=every:1") as faulty, faulty.peer() as peer:
             peer.send_message("ping", 0)
