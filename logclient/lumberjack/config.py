@@ -90,14 +90,5 @@ class LumberjackConfig(DocumentConfig):
         return {**super().encoder_options, **own}
 
     @property
-    def metadata_members(self) -> bytes:
-        """The entries of ``@metadata`` as members of a JSON object; empty: there are none."""
-        if not self.metadata:
-            return b""
-        from logclient.standard import json
-
-        return json.dumps(self.metadata, separators=(",", ":"))[1:-1].encode()
-
-    @property
     def batch_limits(self) -> tuple[int, int]:
         return self.window, self.window_bytes

@@ -45,6 +45,11 @@ class Lumberjack(Core):
     """The writer's side of one connection at a time. See ``delivery.contract.Core``."""
 
     def __init__(self, config: LumberjackConfig, producer: bytes) -> None:
+        metadata = b""  # as members of a JSON object
+        if config.metadata:
+            from logclient.standard import json
+
+            metadata = json.dumps(config.metadata, separators=(",", ":"))[1:-1].encode()
         codec = Codec(
             producer,
             version=config.version,
@@ -59,6 +64,6 @@ class Lumberjack(Core):
             strict_spec=config.strict_spec,
             adaptive="inflight" not in config.given and not config.strict_spec,
             inflight_bytes=config.max_bytes // 2,
-            metadata=config.metadata_members,
+            metadata=metadata,
         )
         super().__init__(codec)

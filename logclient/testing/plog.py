@@ -26,7 +26,7 @@ from logclient.testing.kafka import Forwarder
 from logclient.testing.loop import CollectorBase, CollectorOptions, bound_socket
 from logclient.testing.loop import Counts as BaseCounts
 from logclient.testing.plog_datagrams import Batch, Datagrams, batch_of
-from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken, hole_settings
+from logclient.testing.plog_device import HOLES, Lines, Listener, ReplyLimit, Taken
 from logclient.testing.plog_injector import Datagram, Injector
 
 __all__ = ["Collector", "Counts"]
@@ -195,7 +195,7 @@ class Collector(CollectorBase[Counts]):
             self._forwarder = Forwarder(self._kafka, self._kafka_topic)
         now = time.monotonic()
         times = {"max_size": self._max_size, "expire_time": f"{self._expire_time:g}s"}
-        defrag = {**times, "detect_holes": hole_settings()}
+        defrag = {**times, "detect_holes": HOLES}
         # The answer to ENVI, which anybody may ask for.
         environment = {"host": self.host, "port": self.port, "defrag": defrag}
         if self._forwarder is not None:

@@ -24,6 +24,10 @@ _IDS = 10  # ids of each port among which holes are looked for
 _HOLE_MAX = 10
 _PORTS = 1024
 _PORT_IDLE = 60.0  # seconds
+HOLES = {
+    "ids_per_port": _IDS, "maximum_hole": _HOLE_MAX, "ports": _PORTS, "expire_time": f"{_PORT_IDLE:g}s"
+}  # fmt: skip
+"""The settings of the detection of holes, as ENVI shows them."""
 _HOSTS = 20  # that may get their full rate of answers at the same time
 _HOSTS_KEPT = 10_000
 _NEVER = float("inf")
@@ -279,10 +283,3 @@ class ReplyLimit:
         most = max(1.0, rate)
         left, at = self._left.get(name, (most, now))
         return min(most, left + (now - at) * rate)
-
-
-def hole_settings() -> dict[str, Any]:
-    """Return the settings of the detection of holes, for ENVI."""
-    return {
-        "ids_per_port": _IDS, "maximum_hole": _HOLE_MAX, "ports": _PORTS, "expire_time": f"{_PORT_IDLE:g}s"
-    }  # fmt: skip
