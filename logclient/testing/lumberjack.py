@@ -115,8 +115,10 @@ class _Unit(fault_gate.Unit[bytes]):
                 return [Captured(_rebuilt(self.window, frames), len(frames))], ids
         return None
 
-    def with_added(self, random: Random) -> fault_gate.Changed:
+    def with_added(self, random: Random) -> fault_gate.Changed | None:
         frames = _frames(self.window)
+        if not frames:  # an empty window, such as that of ``logclient check``
+            return None
         index = random.randrange(len(frames))
         _, body, type = frames[index]
         body, ids = under_foreign_id(body, self.ids()[index], random)

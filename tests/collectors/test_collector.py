@@ -499,6 +499,14 @@ class TestLifecycle:
         with pytest.raises(TimeoutError, match="0 of 3 events"):
             collector.events(3, timeout=0.01)
 
+    @pytest.mark.parametrize(
+        "fault", ["add", "corrupt", "discard", "duplicate", "partial-ack", "partial-cut"]
+    )
+    def test_an_empty_window_is_answered_in_spite_of_faults(self, tmp_path, fault):
+        with FaultyCollector(tmp_path, f"{fault}=every:1") as faulty, faulty.connect() as writer:
+            assert writer.ship() == (2, 0)
+            assert faulty.collector.error is None
+
     def test_a_window_that_the_collector_takes_can_be_read(self):
         with Collector(max_window=20_000, keep=True) as collector, Writer(collector) as writer:
             assert writer.ship(*[b"{}"] * 10_001) == (2, 10_001)
