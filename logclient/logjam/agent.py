@@ -191,7 +191,7 @@ class AgentMethods(Generic[R]):
         text = document.name_text(description)
         if not text:
             raise EncodeError("description: a javascript error needs one")
-        known = {"description": text, "logjam_action": document.action_name("" if action is None else action)}
+        known = {"description": text, "logjam_action": document.action_name(action)}
         if request_id is not None:
             known["logjam_request_id"] = document.name_text(request_id)
         return self._small(JAVASCRIPT, known, fields)
@@ -214,7 +214,7 @@ class AgentMethods(Generic[R]):
             raise EncodeError("request_id: must be <app>-<environment>-<32 hex digits>, as the page's header")
         known = {
             "logjam_request_id": request_id,
-            "logjam_action": document.action_name("" if action is None else action),
+            "logjam_action": document.action_name(action),
             "rts": ",".join(map(str, times)),
         }
         return self._small(topic, known, fields)

@@ -117,8 +117,8 @@ _UNKNOWN = "unknown_method"
 
 
 def action_name(value: object) -> str:
-    """Return ``<module>#<method>``, with a missing part named as the importer names it."""
-    text = _BLANK.sub("_", text_of(value))
+    """Return ``<module>#<method>``; the importer names a missing part so. None: both are missing."""
+    text = "" if value is None else _BLANK.sub("_", text_of(value))
     if not text:
         return f"Unknown#{_UNKNOWN}"
     text = cut(text, MAX_NAME)

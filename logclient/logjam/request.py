@@ -307,7 +307,7 @@ class Request:
         total = (self._took or 0.0) + self._waited
         lines = self._taken_lines()
         made: dict[str, Any] = {
-            "action": document.action_name("" if self.action is None else self.action),
+            "action": document.action_name(self.action),
             **agent.times(self.started - self._waited),
             # The importer turns 0 into 1.0.
             "total_time": max(0.001, round(total * 1000.0, 3)),
@@ -389,7 +389,7 @@ class Request:
         return info
 
     def __repr__(self) -> str:
-        return f"<Request {document.action_name('' if self.action is None else self.action)}>"
+        return f"<Request {document.action_name(self.action)}>"
 
 
 class Measure:

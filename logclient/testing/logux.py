@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from ssl import SSLContext
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
 from logclient.errors import ConfigError, MissingExtra
@@ -64,19 +64,12 @@ class Counts(AckCounts):
     protocol_errors: int = 0
 
 
-class _Action(NamedTuple):
-    """The place of an action's text in its sync, and its id, "" when it has none of our form."""
-
-    start: int
-    end: int
-    event_id: str
-
-
-def _actions(decoder: Decoder, raw: bytes) -> list[_Action]:
+def _actions(decoder: Decoder, raw: bytes) -> list[tuple[int, int, str]]:
+    """Return where each action of a sync begins and ends, and its id, "" when it has none of our form."""
     found = decode_units(decoder, [raw])
     columns = (found.status.tolist(), found.offset.tolist(), found.length.tolist(), event_ids(found))
     return [
-        _Action(offset, offset + length, event_id)
+        (offset, offset + length, event_id)
         for status, offset, length, event_id in zip(*columns, strict=True)
         if status in _ACTIONS
     ]
@@ -148,7 +141,7 @@ class _Unit(fault_gate.Unit[bytes]):
         start, end, old = random.choice(actions)
         body, ids = under_foreign_id(raw[start:end], old, random)
         close = raw.rindex(b"]")
-        tail = raw[actions[-1].end : close]  # a comma and the last meta
+        tail = raw[actions[-1][1] : close]  # a comma and the last meta
         changed = raw[:close] + b"," + body + tail + raw[close:]
         return [Captured(changed, self.whole.events + 1)], ids
 

@@ -613,7 +613,7 @@ def test_decoder_finds_each_action_that_was_answered(value: Any, ascii_only: boo
         message = parse(raw)
     except Refused:
         return
-    found = [json.loads(raw[one.start : one.end]) for one in _actions(Decoder(), raw)]
+    found = [json.loads(raw[start:end]) for start, end, _ in _actions(Decoder(), raw)]
     assert found == [one for one, _ in (message.entries if isinstance(message, Sync) else [])]
 
 
