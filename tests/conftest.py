@@ -120,13 +120,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("timeout") is None and "PYTEST_TIMEOUT" not in os.environ:
         config.option.timeout = 10 * PATIENCE
 
-    from logclient.testing import loop
-    from logclient.testing import lumberjack as lumberjack
+    from logclient.testing.loop import CollectorBase
 
-    for method in (loop.CollectorBase.wait_for, lumberjack.Collector.wait_for):
-        assert method.__kwdefaults__ is not None
-        method.__kwdefaults__["timeout"] = PATIENCE
-    loop.CollectorBase.events.__defaults__ = (None, PATIENCE)
+    assert CollectorBase.wait_for.__kwdefaults__ is not None
+    CollectorBase.wait_for.__kwdefaults__["timeout"] = PATIENCE
+    CollectorBase.events.__defaults__ = (None, PATIENCE)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks
