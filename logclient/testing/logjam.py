@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 from logclient._ext.logjam import Decoder
 from logclient.config.hosts import host_port
-from logclient.errors import ConfigError, ConnectFailed, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, MissingExtra, ProtocolError
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
 from logclient.logjam.messages import compress, decompress, unit
@@ -68,7 +68,7 @@ class _Unit(fault_gate.Unit[list[bytes]]):
         method = message.meta.compression
         try:
             body = decompress(method, message.body, self.limit)
-        except ProtocolError:
+        except (ProtocolError, MissingExtra):  # also a body whose library is not installed
             return None
         changed = flip_bit(body, random, json.loads, (carrier(message.topic),))
         if changed is None:

@@ -37,6 +37,7 @@ from logclient.errors import (
     ProtocolError,
 )
 from logclient.files.capture import CaptureReader
+from logclient.logjam import messages
 from logclient.logjam.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
 from tests.support import need, transports
 from tests.support.patience import PATIENCE
@@ -581,6 +582,17 @@ class TestFaults:
                 assert producer.ship(1) == [ACCEPTED]
                 assert collector.report["faults"] == {"swap": 0}
         assert ids(tmp_path) == [name(1)]
+
+    def test_corruption_of_a_body_without_its_library_is_given_up(self, monkeypatch):
+        def unlinked(*_: object) -> bytes:
+            raise ValueError("no library for lz4")
+
+        monkeypatch.setattr(messages, "unpack", unlinked)
+        monkeypatch.setattr(messages, "compress", unlinked)
+        with Collector(faults="corrupt=every:1") as collector, Producer(collector.port) as producer:
+            producer.ask([APP_ENV, TOPIC, b"x", meta(method=METHODS["lz4"])])
+            assert producer.reply() == ACCEPTED
+            assert collector.report["faults"] == {"corrupt": 0}
 
     def test_corruption_of_a_body_without_json_is_given_up(self, tmp_path):
         with Collector(faults="corrupt=every:1") as collector, Producer(collector.port) as producer:
