@@ -119,10 +119,10 @@ class Ledger:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one line; a failure stops the ledger."""
+        if self.fd >= 0 and not self.is_ours:
+            self._begin_anew()
         if self.fd < 0:
             return
-        if not self.is_ours:
-            self._begin_anew()
         if not self._locked:
             # By this lock ``push`` sees that the process lives. ``push`` takes it for a moment, too.
             with suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from logclient._ext.queue import socket_identity, socket_recv, socket_send
 from logclient.descriptors import File, identity, standard_taken
+from logclient.files.ledger import Ledger
 from logclient.testing import lumberjack
 from tests.lifecycle.daemon_rounds import CASES, WRONG, Case, Site
 from tests.support import clean_environment
@@ -151,6 +153,15 @@ def test_a_file_that_was_closed_and_replaced_is_left_alone(tmp_path: Path) -> No
     missing = File()
     assert not missing.is_ours
     missing.close()
+
+
+def test_a_ledger_that_is_closed_and_cannot_begin_anew_says_why(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"), "ab" * 10, {})
+    (tmp_path / "ledger").mkdir()
+    os.close(ledger.open())
+    shutil.rmtree(tmp_path / "ledger")
+    ledger.write("alive", waiting=1)
+    assert ledger.stopped.endswith("0002.ledger: No such file or directory")
 
 
 def test_a_socket_is_identified_as_other_files_are() -> None:
