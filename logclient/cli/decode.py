@@ -83,8 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     for problem in problems:
         # An unclosed segment is not an error: it is still being written, or its collector was killed.
         wrong += problem.kind != "unclosed"
-        where = f"{problem.segment} at byte {problem.offset}"
-        print(f"logclient: {escape(where)}: {escape(problem.reason)}", file=sys.stderr)
+        print(f"logclient: {escape(f'{problem.place}: {problem.reason}')}", file=sys.stderr)
     if not as_json:
         print(f"{counted(seen, 'frame')}, {wrong:,} wrong", file=sys.stderr)
     return ExitCode.BROKEN if wrong else ExitCode.OK

@@ -13,9 +13,10 @@ from logclient.evidence import decode, segments, storage
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.libraries import np
 from logclient.evidence.reports import SegmentReport
-from logclient.evidence.segments import MIN_UNIT, SOURCES, YEAR_2255, Header, Problem, Segment
+from logclient.evidence.segments import MIN_UNIT, YEAR_2255, Segment
 from logclient.evidence.selection import CLOCKS_US, Selection
 from logclient.evidence.wires import WIRES
+from logclient.files.capture import SOURCES, Header, Problem
 
 MOST_LISTENERS = (1 << 16) - 1
 UNIT_BITS = 40  # units of a listener are numbered with so many bits

@@ -44,7 +44,7 @@ class SegmentReport:
     quiet: dict[str, int] = field(default_factory=dict)
     undecodable: dict[str, int] = field(default_factory=dict)
     undecoded: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[list[Any]] = field(default_factory=list)  # segments.Problem
+    problems: list[list[Any]] = field(default_factory=list)  # files.capture.Problem
     counts: dict[str, int] = field(default_factory=dict)  # of problems, by kind
     numbers: list[int] = field(default_factory=list)  # the first and the last of the records
 

@@ -7,7 +7,6 @@ restarted collector truncates a torn record during the read.
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -19,11 +18,10 @@ from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U8, U64
 from logclient.evidence.libraries import np, npt
 from logclient.evidence.storage import display_name
+from logclient.files import capture
+from logclient.files.capture import Header, Problem
 
-VERSION = 1
 YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970, is taken as unknown
-MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
-SOURCES = ("producers", "devices")
 MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest is counted
 _NAME = re.compile(r"(.+)-(\d{6,})\.cap")
 _ALIKE = re.compile(r"\.cap(?![a-z0-9])", re.IGNORECASE)  # also of an upload under way, or compressed
@@ -46,34 +44,6 @@ class Segment(NamedTuple):
     def name(self) -> str:
         """The name of the file as text, even if it is not UTF-8."""
         return display_name(self.label or storage.base_name(self.path))
-
-
-class Header(NamedTuple):
-    """The first record of a segment."""
-
-    run: str
-    protocol: str
-    listener: str
-    url: str
-    number: int
-    first_arrival: int
-    host: str = ""  # of the collector; empty: not known
-    source: str = ""  # one of `SOURCES`, whose order it has; empty: not known
-    first_us: int = 0  # when the first unit was received; 0: not known. The record does not have it
-
-
-class Problem(NamedTuple):
-    """A reason why a capture may lack events that arrived."""
-
-    kind: str  # damage (no record), gap (`arrival` jumps), unclosed (no end), unread, or of ``captures.py``
-    segment: str
-    offset: int  # byte in the segment; -1: it concerns the whole
-    reason: str
-
-    @property
-    def place(self) -> str:
-        """The segment, and the byte in it."""
-        return self.segment if self.offset < 0 else f"{self.segment} at byte {self.offset}"
 
 
 class Batch(NamedTuple):
@@ -130,7 +100,7 @@ def read_header(segment: Segment) -> Header | None:
     walk = walker.walk(data, limit=1)
     for kind, offset, length in walk.others[:1]:
         if kind == walker.SEGMENT:
-            header = _header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length])
+            header = capture.read_header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length])
             first_us = int.from_bytes(walk.received_us[:8], "little", signed=True)
             known = 0 < first_us < YEAR_2255
             return header._replace(first_us=first_us * known) if isinstance(header, Header) else None
@@ -143,36 +113,6 @@ def unit_at(segment: Segment, offset: int) -> bytes:
         file.seek(offset - MIN_UNIT)
         length = int.from_bytes(storage.read_exactly(file, _RECORD_HEAD)[:4], "little")
         return storage.read_exactly(file, length)[_UNIT_HEAD:]
-
-
-def _header(payload: bytes) -> Header | str:
-    """Return the header, or a description of its error."""
-    version = int.from_bytes(payload[1:5], "little")
-    if version != VERSION:
-        return f"version {version}: only {VERSION} is known"
-    try:
-        given = json.loads(payload[5:])
-    except (ValueError, RecursionError):
-        return "the header is not JSON"
-    if not isinstance(given, dict):
-        return "the header is not a JSON object"
-    fields: dict[str, Any] = {
-        "host": "",
-        "source": "",
-        **given,
-        "number": given.get("segment"),
-        "first_us": 0,
-    }
-    for name in ("run", "protocol", "listener", "url", "host", "source"):
-        if not isinstance(fields.get(name), str):
-            return f"{name} of the header is no text" if name in fields else f"the header has no {name}"
-    for name in ("segment", "first_arrival"):
-        number = fields.get(name)
-        if type(number) is not int or not 0 < number < MAX_NUMBER:
-            return f"{name} of the header is not a number from 1 to 2**63 - 1"
-    if fields["source"] not in (*SOURCES, ""):
-        return "source of the header is unknown"
-    return Header(*(fields[name] for name in Header._fields))
 
 
 class SegmentReader:
@@ -288,7 +228,7 @@ class SegmentReader:
             if kind == walker.STREAM:
                 self.peers[int.from_bytes(payload[1:9], "little")] = str(payload[9:], "utf-8", "replace")
             elif kind == walker.SEGMENT:
-                header = "a second header" if where else _header(bytes(payload))
+                header = "a second header" if where else capture.read_header(bytes(payload))
                 if isinstance(header, str):
                     self._problem("damage", where, header)
                 else:

@@ -28,11 +28,12 @@ from logclient.descriptors import File, lifted
 from logclient.errors import ConfigError, LedgerError
 from logclient.files import open_regular, private_directory
 
-__all__ = ["CaptureReader", "CaptureWriter", "Problem", "Unit"]
+__all__ = ["CaptureReader", "CaptureWriter", "Header", "Problem", "Unit", "read_header"]
 
 VERSION = 1
 SEGMENT, STREAM, UNIT, END = 1, 2, 3, 4
 FROM_PEER, TO_PEER = 0, 1
+SOURCES = ("producers", "devices")
 
 #: A longer record counts as damage, not as torn.
 MAX_RECORD = 1 << 30
@@ -66,18 +67,35 @@ class Unit(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A reason why a capture is incomplete.
+    """A reason why a capture may lack events that arrived.
 
-    ``kind`` is ``damage`` (bytes that are not a record, or an unreadable file), ``gap`` (no segment has the
-    arrivals ``first`` to ``last``) or ``unclosed`` (no end record: the collector was killed, or still runs).
+    ``kind`` is ``damage`` (bytes that are not a record, or an unreadable file), ``gap`` (`arrival` jumps),
+    ``unclosed`` (no end record: the collector was killed, or still runs) or a kind of the verifier.
     """
 
     kind: str
     segment: str
-    offset: int
+    offset: int  # byte in the segment; -1: it concerns the whole
     reason: str
-    first: int = 0
-    last: int = 0
+
+    @property
+    def place(self) -> str:
+        """The segment, and the byte in it."""
+        return self.segment if self.offset < 0 else f"{self.segment} at byte {self.offset}"
+
+
+class Header(NamedTuple):
+    """The first record of a segment."""
+
+    run: str
+    protocol: str
+    listener: str
+    url: str
+    number: int
+    first_arrival: int
+    host: str = ""  # of the collector; empty: not known
+    source: str = ""  # one of `SOURCES`, whose order it has; empty: not known
+    first_us: int = 0  # when the first unit was received; 0: not known. The record does not have it
 
 
 class _Record(NamedTuple):
@@ -179,7 +197,6 @@ class CaptureWriter:
             raise ConfigError(f"listener: {listener!r} must be letters, digits, '.', '_', '-' (at most 200)")
         self.directory = os.path.abspath(directory)
         self.listener = listener
-        self.recovered = False  # whether an earlier capture was found that had not been closed
         self._protocol = protocol
         self._url = url
         self._run = run if run is not None else time.strftime(f"%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
@@ -283,7 +300,7 @@ class CaptureWriter:
                 kind = record.payload[0]
                 closed_at = record.offset if kind == END else -1
                 if kind == SEGMENT:
-                    header = _header(record.payload)
+                    header = read_header(record.payload)
                     if isinstance(header, str) and header.startswith("version"):
                         raise LedgerError(f"capture: {self._path(name)} has {header}")
                     seen = True
@@ -299,7 +316,6 @@ class CaptureWriter:
         if closed_at >= 0 and reason == b"closed":
             self._closed_at = closed_at
         if closed_at < 0:
-            self.recovered = True
             os.ftruncate(fd, end)
             os.lseek(fd, 0, os.SEEK_END)
             os.write(fd, self._end("recovered"))
@@ -335,7 +351,6 @@ class CaptureWriter:
             raise LedgerError(f"capture: {self._path(name)}: {error.strerror}") from error
         self._file, self._number, self._size = File(fd), number, size
         self.due = math.inf
-        self._announced.clear()
         # Stream numbers are then unique in the whole capture, without reading older segments.
         if not self._streams:
             self._streams = number << 32
@@ -384,6 +399,7 @@ class CaptureWriter:
         try:
             if not self._file.is_ours:  # a rotation failed, or the program has closed the descriptor
                 self._begin()
+                self._announced.clear()
             self._size += self._append(pending)
         except OSError:
             self._next = self._written_next
@@ -404,6 +420,7 @@ class CaptureWriter:
     def _rotate(self) -> None:
         # The units are in the file. The next flush begins a segment, or says why it cannot.
         self.due = math.inf
+        self._announced.clear()
         with suppress(OSError):
             self._finish("rotated")
             self._begin()
@@ -460,25 +477,28 @@ def _write(fd: int, parts: list[bytes | memoryview]) -> int:
     return total
 
 
-class _Header(NamedTuple):
-    run: str
-    protocol: str
-    first_arrival: int
-
-
-def _header(payload: bytes) -> _Header | str:
+def read_header(payload: bytes) -> Header | str:
     """Return the first record of a segment, or a description of its error."""
     version = _HEAD.unpack_from(payload)[1]
     if version != VERSION:
         return f"version {version}: only {VERSION} is known"
     try:
-        header = json.loads(payload[_HEAD.size :])
-        run, protocol, first = header["run"], header["protocol"], header["first_arrival"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return "the header is unreadable"
-    if not (isinstance(run, str) and isinstance(protocol, str) and type(first) is int and 0 < first < MANY):
-        return "the header is unreadable"
-    return _Header(run, protocol, first)
+        given = json.loads(payload[_HEAD.size :])
+    except (ValueError, RecursionError):
+        return "the header is not JSON"
+    if not isinstance(given, dict):
+        return "the header is not a JSON object"
+    fields = {"host": "", "source": "", **given, "number": given.get("segment"), "first_us": 0}
+    for name in ("run", "protocol", "listener", "url", "host", "source"):
+        if not isinstance(fields.get(name), str):
+            return f"{name} of the header is no text" if name in fields else f"the header has no {name}"
+    for name in ("segment", "first_arrival"):
+        number = fields.get(name)
+        if type(number) is not int or not 0 < number < MANY:
+            return f"{name} of the header is not a number from 1 to 2**63 - 1"
+    if fields["source"] not in (*SOURCES, ""):
+        return "source of the header is unknown"
+    return Header(*(fields[name] for name in Header._fields))
 
 
 class CaptureReader:
@@ -527,7 +547,7 @@ class CaptureReader:
     def _expect(self, name: str, offset: int, expected: int, arrival: int) -> None:
         if expected and arrival != expected:
             reason = f"arrival {arrival} where {expected} was due"
-            self.problems.append(Problem("gap", name, offset, reason, expected, arrival - 1))
+            self.problems.append(Problem("gap", name, offset, reason))
 
     def _segment(self, listener: str, name: str, expected: int) -> Generator[Unit, None, int]:
         """Yield the units of a segment; return the next expected arrival."""
@@ -550,13 +570,13 @@ class CaptureReader:
                 if closed:
                     self.problems.append(Problem("damage", name, offset, "a record after the end record"))
                 if kind == SEGMENT:
-                    header = _header(payload)
+                    header = read_header(payload)
                     if isinstance(header, str):
                         self.problems.append(Problem("damage", name, offset, header))
                         continue
-                    run, protocol, first = header
-                    self._expect(name, offset, expected, first)
-                    expected = first
+                    run, protocol = header.run, header.protocol
+                    self._expect(name, offset, expected, header.first_arrival)
+                    expected = header.first_arrival
                 elif kind == STREAM:
                     stream = _STREAM.unpack_from(payload)[1]
                     peers[stream] = payload[_STREAM.size :].decode("utf-8", "replace")

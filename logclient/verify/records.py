@@ -23,7 +23,8 @@ from logclient.evidence import decode
 from logclient.evidence.arrays import I64
 from logclient.evidence.captures import MOST_LISTENERS, UNIT_BITS
 from logclient.evidence.reports import SegmentReport
-from logclient.evidence.segments import Problem, binary
+from logclient.evidence.segments import binary
+from logclient.files.capture import Problem
 from logclient.verify.arrival_rows import BucketWriter, EventBuffer
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.plan import Plan

@@ -17,9 +17,9 @@ from logclient.evidence import captures
 from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET, protocol_of
 from logclient.evidence.frames import counted
-from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING
 from logclient.evidence.storage import encodable, redact_url
+from logclient.files.capture import Problem
 from logclient.verify import endpoints, schema
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.outside import contained

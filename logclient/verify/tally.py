@@ -13,7 +13,7 @@ import numpy as np
 from logclient.evidence import captures
 from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
 from logclient.evidence.reports import SegmentReport
-from logclient.evidence.segments import Problem
+from logclient.files.capture import Problem
 from logclient.verify.ledger_facts import DROPPED, FAILED, HANDED, LAST_SEQUENCE, LedgerFacts
 from logclient.verify.order import StretchEdges
 from logclient.verify.overview import CELLS, TimeCounts

@@ -209,6 +209,19 @@ class TestRotation:
         assert segments(tmp_path) == [f"here-{n:06d}.cap" for n in (1, 2, 3)]
         assert read(tmp_path) == ([b"a", b"b", b"c", b"d"], [1, 2, 3, 4], [])
 
+    def test_a_segment_that_begins_late_names_its_peers(self, tmp_path):
+        """The rotation fails, and the next flush begins the segment."""
+        writer = CaptureWriter(tmp_path, "here", "x", segment_bytes=1)
+        stream = writer.stream("p")
+        writer.unit(stream, b"a")
+        obstacle = tmp_path / "here-000002.cap"
+        obstacle.touch()
+        writer.flush()
+        obstacle.unlink()
+        writer.unit(stream, b"b")
+        writer.close()
+        assert [(u.raw, u.peer) for u in CaptureReader(obstacle)] == [(b"b", "p")]
+
     def test_a_missing_segment_is_a_gap(self, tmp_path):
         writer = CaptureWriter(tmp_path, "here", "x", segment_bytes=1)
         stream = writer.stream("p")
@@ -216,12 +229,13 @@ class TestRotation:
             writer.unit(stream, raw)
             writer.flush()
         writer.close()
-        for name, first, last in (("here-000001.cap", 1, 1), ("here-000002.cap", 2, 2)):
+        for name, due in (("here-000001.cap", 1), ("here-000002.cap", 2)):
             copy = tmp_path / f"without {name}"
             shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns(name, "without*"))
             reader = CaptureReader(copy)
             list(reader)
-            assert [(p.kind, p.first, p.last) for p in reader.problems] == [("gap", first, last)]
+            found = [(p.kind, p.reason) for p in reader.problems]
+            assert found == [("gap", f"arrival {due + 1} where {due} was due")]
 
     def test_a_segment_by_itself_has_no_gap_before_it(self, tmp_path):
         for n in range(3):
@@ -289,8 +303,7 @@ class TestRecovery:
             kept = [b"first", b"second"] if size == len(whole) else [b"first"]
             assert read(directory) == (kept, list(range(1, len(kept) + 1)), ["unclosed"])
 
-            writer = write(directory, b"after")
-            assert writer.recovered
+            write(directory, b"after")
             assert read(directory) == ([*kept, b"after"], list(range(1, len(kept) + 2)), [])
             end = payloads(directory / "here-000001.cap")[-1]
             assert end == b"\x04" + struct.pack("<Q", len(kept) + 1) + b"recovered"
@@ -337,7 +350,7 @@ class TestRecovery:
     def test_a_closed_capture_is_continued(self, tmp_path):
         """The closed segment then says that another one follows."""
         for n in range(3):
-            assert not write(tmp_path, b"%d" % n).recovered
+            write(tmp_path, b"%d" % n)
         ends = [payloads(tmp_path / name)[-1][9:] for name in segments(tmp_path)]
         assert ends == [b"resumed", b"resumed", b"closed"]
         assert read(tmp_path) == ([b"0", b"1", b"2"], [1, 2, 3], [])
@@ -355,7 +368,8 @@ class TestRecovery:
     def test_a_unit_may_look_like_an_end_record(self, tmp_path):
         end = b"\x04" + struct.pack("<Q", 99) + b"closed"
         kill_writer(write(tmp_path, struct.pack("<II", len(end), zlib.crc32(end)) + end, close=False))
-        assert write(tmp_path, b"b").recovered
+        write(tmp_path, b"b")
+        assert payloads(tmp_path / "here-000001.cap")[-1].endswith(b"recovered")
         assert read(tmp_path)[1:] == ([1, 2], [])
 
     def test_a_capture_of_another_version_is_refused(self, tmp_path):
@@ -417,7 +431,7 @@ class TestDamage:
         writer.close()
         reader = CaptureReader(tmp_path)
         assert [u.arrival for u in reader] == [1, 4]
-        assert [(p.kind, p.first, p.last) for p in reader.problems] == [("gap", 2, 3)]
+        assert [(p.kind, p.reason) for p in reader.problems] == [("gap", "arrival 4 where 2 was due")]
 
     def test_a_last_unit_that_is_missing_is_a_gap(self, tmp_path):
         write(tmp_path, b"first", b"second")
@@ -426,7 +440,7 @@ class TestDamage:
         name.write_bytes(b"".join(map(record, left)))
         reader = CaptureReader(tmp_path)
         assert [u.raw for u in reader] == [b"first"]
-        assert [(p.kind, p.first, p.last) for p in reader.problems] == [("gap", 2, 2)]
+        assert [(p.kind, p.reason) for p in reader.problems] == [("gap", "arrival 3 where 2 was due")]
 
     @pytest.mark.parametrize("zeros", [100, 1 << 20, 2 << 20])
     def test_zeros_with_more_behind_them_are_damage(self, zeros, tmp_path):

@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError
 from logclient.evidence import decode
-from logclient.evidence.segments import Problem, Segment
+from logclient.evidence.segments import Segment
+from logclient.files.capture import Problem
 from logclient.verify.dataframes import arrow
 from logclient.verify.rows import row_batch
 

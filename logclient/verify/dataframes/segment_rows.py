@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, decode, storage
-from logclient.evidence.segments import Problem, Segment, SegmentReader
+from logclient.evidence.segments import Segment, SegmentReader
+from logclient.files.capture import Problem
 from logclient.verify import worker
 from logclient.verify.dataframes.columns import BODIES, IDENTITY, Columns, Rows
 from logclient.verify.plan import FILES, TASK_BYTES, share_out
