@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
-from logclient import config
+from logclient import __version__, config
 from logclient.config.common import Config
 from logclient.config.parsing import resolve
 from logclient.config.readers import parse_duration
@@ -50,7 +50,6 @@ class CommandParser(_Parser):
         self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
     def load(self) -> None:
-        """Import the command and add its arguments."""
         module, self.module = self.module, ""
         if module:
             command = import_module(module)
@@ -75,14 +74,6 @@ class CommandParser(_Parser):
         return found, []
 
 
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        from logclient import __version__
-
-        print(f"logclient {__version__}")
-        parser.exit()
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the whole command line; its results have ``run``, the function of the command."""
     parser = _Parser(
@@ -93,7 +84,10 @@ def make_parser() -> argparse.ArgumentParser:
         "command line, option or file, or a missing package; 3 no server could be reached, or the evidence "
         "is incomplete; 70 an error in logclient; 130 or 143 SIGINT or SIGTERM stopped it.",
     )
-    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
+    version = f"logclient {__version__}"
+    parser.add_argument(
+        "-V", "--version", action="version", version=version, help="print the version and exit"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=CommandParser

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from logclient.cli.exits import Stopped, signals_handled
 from logclient.cli.parser import argument_type
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add = parser.add_argument
     add(
         "--ledger",
@@ -139,50 +138,43 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with signals_handled(interrupt):
-            return print_verdict(arguments, stop)
+            return _print_verdict(arguments, stop)
     except VerifyError:
         if numbers:
             raise Stopped(numbers[0]) from None
         raise
 
 
-def print_verdict(arguments: argparse.Namespace, stop: threading.Event | None = None) -> int:
-    """Verify, print the verdict and return its exit code; `stop` is that of `job.run`."""
+def _print_verdict(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from logclient.evidence import storage
     from logclient.verify import hourly, job, output, report
 
     progress = ProgressLine()
-    given = vars(arguments)
-    names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
-    limits = ("max_missing", "max_duplicated", "max_dropped", "max_lost", "max_unexpected", "max_latency")
-    options: dict[str, Any] = {name: given.get(name) for name in (*names, "since", "until")}
-    options |= {name: given[name] for name in limits if name in given}
+    own = ("debug", "run", "ledger", "capture", "json", "append", "every", "local")
+    options = {name: value for name, value in vars(arguments).items() if name not in own}
     options |= {
-        "conf": dict(given.get("conf") or ()),
-        **{name: bool(given.get(name)) for name in ("allow_open", "allow_empty")},
-        "others": given.get("others") or "break",
-        "match": given.get("match") or "body",
-        "runner": "local" if given.get("local") else "spark",
+        "conf": dict(arguments.conf or ()),
+        "runner": "local" if arguments.local else "spark",
         "progress": progress.show if progress.terminal else None,
         "stop": stop,
     }
 
     def show(verdict: Verdict, written: bool = True) -> None:
-        if given.get("json"):
+        if arguments.json:
             print(json.dumps(verdict.to_json()))
             return
         print(report.text(verdict))
-        if given.get("out") and written:
-            print(escape(storage.join(given["out"], "report.html")))
+        if arguments.out and written:
+            print(escape(storage.join(arguments.out, "report.html")))
 
     try:
-        if given.get("append") is not None:
-            every = 3600.0 if given.get("every") is None else given["every"]
-            folders = given["append"], given["ledger"], given["capture"]
+        if arguments.append is not None:
+            every = 3600.0 if arguments.every is None else arguments.every
+            folders = arguments.append, arguments.ledger, arguments.capture
             return hourly.append(*folders, every=every, each=show, **options)
-        if given.get("every") is not None:
+        if arguments.every is not None:
             raise ConfigError("every: only with --append")
-        verdict = job.run(given["ledger"], given["capture"], **options)
+        verdict = job.run(arguments.ledger, arguments.capture, **options)
     except output.UnwrittenVerdict as error:
         show(error.verdict, written=False)
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import importlib.util
 import json
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from logclient import cli, verify
-from logclient.cli.verify import print_verdict
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from logclient.verify.tuning import Tuning
 from tests import support
@@ -830,13 +828,10 @@ def test_every_field_of_the_json_is_documented() -> None:
 # -- the command
 
 
-def arguments(scene: Scene, **more: Any) -> argparse.Namespace:
-    return argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), local=True, **more)
-
-
 def test_command_prints_the_table_or_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.write_ledger().write_capture([1, 1, *range(3, 20)], closed=False)
-    assert print_verdict(arguments(scene, out=str(scene.out))) == ExitCode.UNREACHABLE
+    given = ["verify", "--local", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
+    assert cli.main([*given, "--out", str(scene.out)]) == ExitCode.UNREACHABLE
     out = capsys.readouterr().out
     assert "unknown" in out
     assert "duplicated" in out
@@ -844,7 +839,7 @@ def test_command_prints_the_table_or_json(scene: Scene, capsys: pytest.CaptureFi
     assert "gaps: 2, the longest of 1 events" in out
     assert "latency: p50" in out
     assert str(scene.out / "report.html") in out
-    assert print_verdict(arguments(scene, json=True, max_duplicated="0")) == ExitCode.BROKEN
+    assert cli.main([*given, "--json", "--max-duplicated", "0"]) == ExitCode.BROKEN
     assert json.loads(capsys.readouterr().out)["broken"] == ["1 duplicated, more than 0"]
 
 
@@ -923,13 +918,6 @@ def test_error_in_a_spark_worker_is_one_line(spark: Any, scene: Scene) -> None:
     assert "\n" not in str(caught.value)
 
 
-COMMAND = """
-import argparse, sys
-from logclient.cli.verify import print_verdict
-sys.exit(print_verdict(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], out=sys.argv[3])))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_command_is_quiet_and_leaves_no_files(scene: Scene, tmp_path: Path, spark: Any) -> None:
@@ -938,9 +926,8 @@ def test_command_is_quiet_and_leaves_no_files(scene: Scene, tmp_path: Path, spar
     temporary.mkdir()
     done = subprocess.run(
         [
-            sys.executable, "-c",
-            COMMAND,
-            str(scene.ledger), str(scene.capture), str(scene.out),
+            sys.executable, "-m", "logclient", "verify",
+            "--ledger", str(scene.ledger), "--capture", str(scene.capture), "--out", str(scene.out),
         ],
         capture_output=True, text=True, cwd=temporary, timeout=8 * PATIENCE,
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(support.ROOT)},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import json
@@ -16,7 +15,7 @@ import pytest
 
 import logclient
 from logclient import verify
-from logclient.cli.verify import print_verdict
+from logclient.cli import main
 from logclient.errors import ExitCode
 from logclient.testing.lumberjack import Collector
 from tests import support
@@ -111,11 +110,9 @@ def test_secrets_in_a_ledger_url_are_hidden(scene: Scene, capsys: pytest.Capture
     lines = [line, files.batch_line(events), files.outcome_line("acked", range(1, 21)), files.close_line(20)]
     files.write_part(scene.ledger, P, 1, lines)
     scene.write_capture(range(2, 21))
-    places = {"ledger": str(scene.ledger), "capture": str(scene.capture), "out": str(scene.out)}
-    given = argparse.Namespace(**places, local=True)
-    assert print_verdict(given) == ExitCode.BROKEN
-    given.json = True
-    assert print_verdict(given) == ExitCode.BROKEN
+    places = ["--ledger", str(scene.ledger), "--capture", str(scene.capture), "--out", str(scene.out)]
+    assert main(["verify", "--local", *places]) == ExitCode.BROKEN
+    assert main(["verify", "--local", *places, "--json"]) == ExitCode.BROKEN
     printed = capsys.readouterr()
     assert "***@host:5044?tls_password=***&window=7&token=***&x=***" in printed.out
     kept = [path.read_bytes() for path in scene.out.rglob("*") if path.is_file()]
@@ -147,12 +144,10 @@ def test_password_of_a_client_is_in_no_file_or_output(
             for evil in EVIL[:-1]:
                 client.send({"message": evil})
             assert client.flush(PATIENCE) == 0
-    given = argparse.Namespace(
-        ledger=str(run / "ledger"), capture=str(run / "capture"), out=str(run / "out"), local=True
-    )
-    assert print_verdict(given) == ExitCode.OK
-    given.json = True
-    assert print_verdict(given) == ExitCode.OK
+    folders = (f"--{name}={run / name}" for name in ("ledger", "capture", "out"))
+    given = ["verify", "--local", *folders]
+    assert main(given) == ExitCode.OK
+    assert main([*given, "--json"]) == ExitCode.OK
     printed = capsys.readouterr()
     assert "tls_password=***" in printed.out
     assert "tls_password=***" in Page((run / "out" / "report.html").read_text()).text
