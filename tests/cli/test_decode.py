@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from logclient import cli
 from logclient.evidence import frames as readable
-from logclient.evidence.frames import Frame
+from logclient.evidence.frames import Frame, lumberjack
 from logclient.evidence.frames.lumberjack import frames
 from logclient.files.capture import CaptureWriter
 from logclient.lumberjack.reader import Reader, encode_ack
@@ -235,17 +235,20 @@ class TestFrames:
 
 
 class TestDecompressionBombs:
-    def test_a_bomb_is_not_inflated(self) -> None:
+    def test_a_bomb_is_not_inflated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lumberjack, "MAX_INFLATED", 50_000)
         data = window(1) + compressed(event(1, b'{"a":"' + b" " * 100_000 + b'"}'))
-        found = list(frames(data, max_inflated=50_000))
+        found = list(frames(data))
         assert len(found) == 2
         assert "not opened: it inflates to more than 50,000 bytes" in found[1].wrong
 
-    def test_nested_frames_share_one_bound(self) -> None:
+    def test_nested_frames_share_one_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         inner = compressed(event(1, b'{"a":"' + b" " * 900 + b'"}'))
         data = window(1) + compressed(inner)
-        assert not any(frame.wrong for frame in frames(data, max_inflated=2000))
-        assert "not opened" in "".join(frame.wrong for frame in frames(data, max_inflated=930))
+        for bound, too_small in ((2000, False), (930, True)):
+            monkeypatch.setattr(lumberjack, "MAX_INFLATED", bound)
+            assert ("not opened" in "".join(frame.wrong for frame in frames(data))) == too_small
+        monkeypatch.undo()
         for _ in range(50):
             inner = compressed(inner)
         found = list(frames(window(1) + inner))

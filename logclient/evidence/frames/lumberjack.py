@@ -19,27 +19,26 @@ _PIECE = 1 << 16
 _PAIRS_KEPT = 1000
 
 
-def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
+def frames(data: Bytes) -> Iterator[Frame]:
     """Yield the frames of one direction of a connection in order, with the contents of compressed frames.
 
     This shows all frames; `Reader` decides which are allowed. After a fault the walk goes on as long as
     frames can be separated, and frames are judged again from the next window on. Bytes that begin with an ack
     are taken for a reader's, all others for a writer's, and bytes that begin with an event's frame of version
-    1 for the literal form, as it is captured. `max_inflated` bounds the bytes of a compressed frame.
+    1 for the literal form, as it is captured.
     """
     view = memoryview(data)
     head = bytes(view[:2])
-    judge = _Judge(head[1:] == b"A", head in (b"1J", b"1D", b"1C"), max_inflated)
-    for frame, whole, content in _walk(view, 0, max_inflated):
-        wrong = judge.look(frame, view) if whole else ""
-        if wrong:
-            frame = frame.marked(f"{wrong}; {frame.wrong}" if frame.wrong else wrong, view)
+    judge = _Judge(head[1:] == b"A", head in (b"1J", b"1D", b"1C"))
+    whole = True
+    for frame, is_whole in _walk(view, 0, MAX_INFLATED):
+        if frame.depth == 0:
+            whole = is_whole
+            wrong = judge.look(frame, view) if whole else ""
+            if wrong:
+                frame = frame.marked(f"{wrong}; {frame.wrong}" if frame.wrong else wrong, view)
         yield frame
-        if content is not None:
-            yield from _inside(content, 1, max_inflated - len(content))
-        if not whole:
-            return
-    wrong = judge.end()
+    wrong = judge.end() if whole else ""
     if wrong:
         yield Frame(len(view), 0, 0, "", {}).marked(wrong, view)
 
@@ -47,11 +46,10 @@ def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
 class _Judge:
     """Finds the fault of a frame that is whole."""
 
-    def __init__(self, acks: bool, literal: bool, max_inflated: int) -> None:
+    def __init__(self, acks: bool, literal: bool) -> None:
         self.acks = acks
-        self.max_inflated = max_inflated
         # A unit of the literal form has no window frame.
-        self.reader: Reader | None = None if acks else Reader(max_inflated=max_inflated, strict_spec=literal)
+        self.reader = None if acks else Reader(max_inflated=MAX_INFLATED, strict_spec=literal)
 
     def look(self, frame: Frame, view: memoryview) -> str:
         kind = frame.fields["type"]
@@ -60,22 +58,16 @@ class _Judge:
         if self.reader is None:
             if kind != "W":
                 return ""  # the window is already at fault
-            self.reader = Reader(max_inflated=self.max_inflated)
+            self.reader = Reader(max_inflated=MAX_INFLATED)
         chunk = view[frame.offset : frame.offset + frame.size]
-        wrong = self._read(chunk)
+        self.reader.receive_data(chunk)
+        wrong = self.reader.error or ""
         if wrong and kind == "W":
             # Most likely it came too early, and begins the next window anyway.
-            self.reader = Reader(max_inflated=self.max_inflated)
-            self._read(chunk)
-        return wrong
-
-    def _read(self, chunk: memoryview) -> str:
-        assert self.reader is not None
-        self.reader.receive_data(chunk)
-        wrong = self.reader.error
-        if wrong is None:
-            return ""
-        self.reader = None
+            self.reader = Reader(max_inflated=MAX_INFLATED)
+            self.reader.receive_data(chunk)
+        if self.reader.error:
+            self.reader = None
         return wrong
 
     def end(self) -> str:
@@ -85,15 +77,8 @@ class _Judge:
         return self.reader.error or ""
 
 
-def _inside(content: Bytes, depth: int, budget: int) -> Iterator[Frame]:
-    for frame, _, inner in _walk(memoryview(content), depth, budget):
-        yield frame
-        if inner is not None:
-            yield from _inside(inner, depth + 1, budget - len(inner))
-
-
-def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bool, Bytes | None]]:
-    """Yield each frame, whether the next one can be found after it, and the content of a compressed frame.
+def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bool]]:
+    """Yield each frame, and whether the next one can be found after it; compressed frames with their content.
 
     `depth` is the number of compressed frames around, `budget` the bound on the content in bytes.
     """
@@ -101,7 +86,9 @@ def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bo
     whole = True
     while whole and at < len(view):
         frame, whole, content = _frame(view, at, depth, budget)
-        yield frame.marked(frame.wrong, view), whole, content
+        yield frame.marked(frame.wrong, view), whole
+        if content is not None:
+            yield from _walk(memoryview(content), depth + 1, budget - len(content))
         at += frame.size
 
 
