@@ -29,7 +29,6 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "logclient"
 
     def _source(self) -> LogSource:
@@ -38,9 +37,7 @@ class DefaultSource(DataSource):
         return LogSource(self.options)
 
     def schema(self) -> StructType:
-        """Return the columns of the rows."""
         return self._source().schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader."""
         return self._source().reader(schema)

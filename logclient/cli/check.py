@@ -20,7 +20,6 @@ from logclient.readable import escape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add = parser.add_argument
     add("--no-event", action="store_true", help="send no test event: for a check that runs every minute")
     add("--timeout", type=duration, default=5.0, metavar="TIME", help="of each step (default: 5s)")

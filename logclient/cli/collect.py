@@ -39,7 +39,6 @@ _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add = parser.add_argument
     add(
         "urls",

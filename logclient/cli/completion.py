@@ -13,12 +13,10 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="%(choices)s")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script of a shell."""
     print(_argcomplete().shellcode(["logclient"], shell=arguments.shell))
     return ExitCode.OK
 

@@ -52,7 +52,6 @@ def check(name: str) -> int | None:
 
 
 def display_name(name: str) -> str:
-    """Return the name of a file for messages."""
     return "standard input" if name == STDIN else name
 
 
@@ -109,7 +108,6 @@ class LogFile:
                 raw = self._file.readline(longest)
 
     def close(self) -> None:
-        """Close the file."""
         self._raw.close()
 
     def __enter__(self) -> LogFile:

@@ -69,16 +69,13 @@ class LumberjackProbe(Probe):
         self._data = b""
 
     def ask(self) -> list[bytes]:
-        """Return an empty window."""
         self._data = b""
         return [self._version + b"W\0\0\0\0"]
 
     def insist(self) -> list[bytes]:
-        """Return the head of another one."""
         return [self._version + b"W\0\0\n\n"]
 
     def receive_data(self, data: bytes) -> bool | None:
-        """Read an acknowledgement."""
         self._data = (self._data + data)[:6]
         if self._data[:1] not in (b"", b"1", b"2") or self._data[1:2] not in (b"", b"A"):
             return False
@@ -97,14 +94,12 @@ class LogjamProbe(Probe):
         self._data = b""
 
     def ask(self) -> list[bytes]:
-        """Return a ping; nothing for a PUSH socket."""
         self._data = b""
         if self._push:
             return []
         return [unit([b"", b"ping", self._app_env, b"{}", Meta().pack()])]
 
     def receive_data(self, data: bytes) -> bool | None:
-        """Read the answer to a ping."""
         self._data += data
         expected = unit([b"ping", b"200 OK", b""])[:-4]
         if self._data[: len(expected)] != expected[: len(self._data)]:
@@ -141,7 +136,6 @@ class PlogProbe(Probe):
         return [_RUN.pack(len(ping), len(ping)) + ping]
 
     def receive_data(self, data: bytes) -> bool | None:
-        """Read the answer to the last ping."""
         for datagram in datagrams(data):
             if not datagram.startswith(b"PONG"):
                 return False
@@ -170,7 +164,6 @@ class LoguxProbe(Probe):
         self._asked = 0
 
     def ask(self) -> list[bytes]:
-        """Return `connect`, afterwards a ping."""
         self._asked += 1
         return [messages.pack(self._connect if self._asked == 1 else messages.Ping(0))]
 
@@ -186,7 +179,6 @@ class LoguxProbe(Probe):
         return True
 
     def receive_data(self, data: bytes) -> bool | None:
-        """Read the answer to `connect` or to a ping."""
         try:
             message = messages.parse(data)
         except messages.Refused:

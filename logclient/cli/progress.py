@@ -81,7 +81,6 @@ class ClientMessages(logging.Handler):
         logging.getLogger("logclient").removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the message."""
         self.kept.append(record.getMessage().removeprefix(self.prefix))
 
     def print(self, skip: str = "") -> None:

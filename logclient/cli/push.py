@@ -12,7 +12,6 @@ from logclient.readable import escape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("folder", metavar="DIR", help="folder with ledgers and captures, and its subfolders")
     parser.add_argument("target", metavar="TARGET", help="URL that gets the copies, as s3://bucket/run/host")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -9,7 +9,6 @@ from logclient.errors import ExitCode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "table", metavar="TABLE", help="folder or URL of the table that verify keeps of hours"
     )

@@ -8,7 +8,6 @@ from logclient.run.command import execute
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="the program and its arguments"
     )

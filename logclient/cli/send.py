@@ -28,7 +28,6 @@ _SHOWN_REFUSALS = 10  # the number of refused lines that are named on stderr; fu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add = parser.add_argument
     add("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
     # Without a default, argparse would require the argument.

@@ -24,7 +24,6 @@ _OLDEST = "365d"  # the age of events that ``drain`` sends, unless the URL has `
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, act, text in (
         ("ls", _list, "list what each process has"),

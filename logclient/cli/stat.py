@@ -24,7 +24,6 @@ class _Answer(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add = parser.add_argument
     add("url", metavar="URL", help="the servers; each endpoint is asked separately")
     add("--settings", action="store_true", help="print the settings of plog servers, which include secrets")
@@ -97,7 +96,6 @@ def _shown(value: Any) -> str:
 
 
 def describe_uptime(milliseconds: int) -> str:
-    """Describe an uptime in its two largest units."""
     seconds = milliseconds // 1000
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     if days:

@@ -30,7 +30,6 @@ class Workspace:
         return found[:n]
 
     def filled(self, name: str, n: int, dtype: Any, value: Any) -> npt.NDArray[Any]:
-        """Return an array as `take` does, filled with a value."""
         found = self.take(name, n, dtype)
         found.fill(value)
         return found

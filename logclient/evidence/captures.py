@@ -197,7 +197,6 @@ def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[C
 
 
 def survey(places: str | Sequence[str]) -> Survey:
-    """Read the folders of captures, for a plan."""
     chosen, left_out = choose(places)
     names = sorted({one.segment.listener for one in chosen})
     if len(names) > MOST_LISTENERS:
@@ -230,7 +229,6 @@ def survey(places: str | Sequence[str]) -> Survey:
 
 
 def decodable(protocol: str) -> bool:
-    """Return whether there is a decoder for a protocol."""
     return protocol_of(protocol) in WIRES
 
 

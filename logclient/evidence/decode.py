@@ -111,7 +111,6 @@ def decoder(protocol: str, producers: bytes = b"") -> Callable[[Batch], Events]:
 
 
 def _columns(batch: Batch, carried: bool) -> tuple[Any, ...]:
-    """Return what a compiled decoder takes."""
     columns = batch.data, batch.offset, batch.length
     return (*columns, batch.stream, batch.received_us) if carried else columns
 

@@ -71,7 +71,6 @@ class Parts(Sequence[Part]):
 
     @property
     def sizes(self) -> list[int]:
-        """The size of each file, in bytes."""
         sizes: list[int] = self.rows["size"].tolist()
         return sizes
 
@@ -85,7 +84,6 @@ class Ledgers(NamedTuple):
     twice: frozenset[str] = frozenset()  # producers with two files of one part that differ
 
     def plus(self, parts: Parts) -> Ledgers:
-        """Return these with more ledger files."""
         more = parts.rows.copy()
         more["folder"] += len(self.parts.folders)
         rows = np.concatenate((self.parts.rows, more))

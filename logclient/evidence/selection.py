@@ -31,7 +31,6 @@ class Selection(NamedTuple):
 
     @property
     def timed(self) -> bool:
-        """Whether there is a bound of time."""
         return self.since_us is not None or self.until_us is not None
 
     def place(self, times: Any) -> Any:

@@ -47,7 +47,6 @@ class Found(NamedTuple):
 
 
 def is_url(place: str) -> bool:
-    """Return whether a place is a URL."""
     return _URL.match(place) is not None
 
 
@@ -113,7 +112,6 @@ def join(place: str, *names: str) -> str:
 
 
 def folder_of(place: str) -> str:
-    """Return the folder of a file."""
     if not is_url(place):
         return os.path.dirname(place)
     head, mark, query = place.partition("?")
@@ -121,7 +119,6 @@ def folder_of(place: str) -> str:
 
 
 def base_name(place: str) -> str:
-    """Return the last part of a place."""
     if not is_url(place):
         return os.path.basename(place)
     return unquote(place.partition("?")[0].rpartition("/")[2])
@@ -416,7 +413,6 @@ def list_names(place: str, what: str) -> list[str]:
 
 
 def size_of(place: str, what: str) -> int:
-    """Return the size of an object."""
     system, path = _open(place, what)
     with _errors_named(place, what):
         info = system.get_file_info(path)
@@ -519,7 +515,6 @@ def create(place: str, what: str) -> Iterator[IO[bytes]]:
 
 
 def open_new(place: str, what: str) -> IO[bytes]:
-    """Open a file for `create`."""
     if not is_url(place):
         return open(place, "xb", opener=lambda path, flags: os.open(path, flags, 0o600))
     system, path = _open(place, what)
@@ -529,7 +524,6 @@ def open_new(place: str, what: str) -> IO[bytes]:
 
 
 def remove(place: str, what: str) -> None:
-    """Delete a file, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         if not is_url(place):
             os.unlink(place)

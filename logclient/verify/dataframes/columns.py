@@ -182,16 +182,13 @@ class Columns(NamedTuple):
 
     @property
     def schema(self) -> pa.Schema:
-        """Their Arrow schema."""
         return pa.schema([(name, COLUMNS[name][0]) for name in self.names])
 
     @property
     def of_units(self) -> bool:
-        """Whether a row is a unit."""
         return self.any_of(_OF_UNITS)
 
     def any_of(self, some: set[str]) -> bool:
-        """Return whether one of these is asked for."""
         return not some.isdisjoint(self.names)
 
     def possible(self) -> pa.Schema:
@@ -212,7 +209,6 @@ class Columns(NamedTuple):
 
 
 def select(asked: StructType, possible: pa.Schema) -> tuple[str, ...]:
-    """Return the names of the columns that a user's schema asks for."""
     types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(possible)}
     for field in asked:
         if field.name not in types:

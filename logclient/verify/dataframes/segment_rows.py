@@ -177,7 +177,6 @@ class SegmentRowReader(DataSourceReader):
             decode.wire(self.protocol)
 
     def partitions(self) -> list[InputPartition]:
-        """Find the segments, and share them out."""
         series, left_out = find_series(self.folders, self.protocol)
         if left_out and self.strict:
             raise LedgerError(f"capture: {left_out[0].segment}: {left_out[0].reason}")
@@ -185,7 +184,6 @@ class SegmentRowReader(DataSourceReader):
         return [*parts, _Part([], left_out)] if left_out and not self.columns.of_units else [*parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a task."""
         if not isinstance(partition, _Part):  # Spark makes one when there are none
             return
         worker.prepare_in_task()

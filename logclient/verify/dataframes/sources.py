@@ -149,7 +149,6 @@ class _Table(DataSource):
         return cls._name
 
     def check_options(self) -> None:
-        """Refuse options that there are not."""
         names = {name.lower() for name in (*self._known, "path", PATHS)}
         if wrong := sorted(name for name in self.options if name.lower() not in names):
             raise ConfigError(f"{wrong[0]}: there is no such option: there are {', '.join(self._known)}")
@@ -187,11 +186,9 @@ class LogSource(_Table):
         return Columns((names or default.names) if schema is None else select(schema, possible))
 
     def schema(self) -> StructType:
-        """Return the columns of the rows."""
         return from_arrow_schema(self.columns().schema)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
-        """Return the reader."""
         return SegmentRowReader(self, schema)
 
 
@@ -225,11 +222,9 @@ class LedgerSource(_Table):
     _schema = LEDGER
 
     def schema(self) -> StructType:
-        """Return the columns of the rows."""
         return from_arrow_schema(self._schema)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
-        """Return the reader."""
         return _LedgerReader(self, schema)
 
 

@@ -82,7 +82,6 @@ def _stacked(timeline: Timeline, heading: str, words: Sequence[str]) -> Chart:
 
 
 def latency(timeline: Timeline) -> Chart:
-    """Return the chart of the latency."""
     rows = {word: timeline.latency[word] for word in LATENCIES}
     values = [value for row in rows.values() for value in row if value is not None]
     low = math.floor(math.log10(max(min(values), 1.0)))

@@ -56,12 +56,10 @@ class Interval(NamedTuple):
 
     @property
     def counts(self) -> Counts:
-        """The counts of all services."""
         return _sum(self.places.values())
 
     @property
     def tone(self) -> str:
-        """Its colour."""
         return _TONES.get(self.code, "maybe")
 
     @property

@@ -45,7 +45,6 @@ def index(title: str, reports: Sequence[tuple[str, int, str, str]]) -> str:
 
 
 def hours(tone: str, **shown: Any) -> str:
-    """Return the page of `report.hours`."""
     return _environment().get_template("hours.html.j2").render(tone=tone, icon=ICONS[tone], **shown)
 
 

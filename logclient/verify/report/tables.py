@@ -18,7 +18,6 @@ class Shown(float):
     text: str
 
     def __new__(cls, n: float, text: str) -> Self:
-        """Return the number."""
         self = super().__new__(cls, n)
         self.text = text
         return self
@@ -59,7 +58,6 @@ def _more(found: Sequence[Any], what: str) -> str:
 
 
 def producers(verdict: Verdict) -> Table:
-    """Return the table of producers."""
     ranked = sorted(verdict.producers, key=lambda x: (-x.breaking, -x.counts.events, x.producer))
     rows = ranked[:MAX_PRODUCERS]
     left, sums = verdict.producers_left_out or (0, Counts())
@@ -148,7 +146,6 @@ def listeners(verdict: Verdict) -> Table:
 
 
 def gaps(verdict: Verdict) -> Table:
-    """Return the table of the longest gaps."""
     rows = verdict.longest_gaps
     ends = [x.first + x.events - 1 for x in rows]
     columns = _counts(("producer", "first"), rows) | {"last": ends} | _counts(("events",), rows)

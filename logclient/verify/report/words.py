@@ -72,7 +72,6 @@ def clock(us: int, finest_us: int = 1, date: bool = True) -> str:
 
 
 def numbers(first: int, last: int) -> str:
-    """Format a range of numbers."""
     return f"{first:,} to {last:,}" if last > first else f"{first:,}"
 
 
@@ -156,7 +155,6 @@ def reasons(verdict: Verdict) -> list[str]:
 
 
 def undecodable_line(verdict: Verdict) -> str:
-    """Return the numbers of rows that were not decoded, by reason."""
     return ", ".join(f"{n:,} {reason}" for reason, n in sorted(verdict.undecodable.items()))
 
 
