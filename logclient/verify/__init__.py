@@ -14,8 +14,7 @@ from logclient.evidence import require
 from logclient.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from logclient.verify.dataframes.bodies import decoded
-    from logclient.verify.dataframes.sources import arrivals, events, ledger, register
+    from logclient.verify.dataframes.sources import arrivals, decoded, events, ledger, register
     from logclient.verify.hourly import append
     from logclient.verify.job import run
     from logclient.verify.violation_files import violation_ids, violations
@@ -35,7 +34,7 @@ __all__ = [
 _MODULES = {
     "append": "hourly",
     "arrivals": "dataframes.sources",
-    "decoded": "dataframes.bodies",
+    "decoded": "dataframes.sources",
     "events": "dataframes.sources",
     "ledger": "dataframes.sources",
     "register": "dataframes.sources",

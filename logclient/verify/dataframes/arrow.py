@@ -11,7 +11,7 @@ import pyarrow as pa
 from logclient.evidence.arrays import I64, U64
 
 TIME = pa.timestamp("us", tz="UTC")
-_FIRST_US, _LAST_US = -62135596800000000, 253402300799999999  # the years 1 to 9999, as Spark has them
+_FIRST_US, LAST_US = -62135596800000000, 253402300799999999  # the years 1 to 9999, as Spark has them
 
 
 def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
@@ -27,13 +27,8 @@ def variable(kind: pa.DataType, data: Any, edges: npt.NDArray[Any], valid: npt.N
 
 def times(us: I64, valid: npt.NDArray[np.bool_] | bool = True) -> pa.Array:
     """Return times in microseconds since 1970. Those outside the years 1 to 9999 become null."""
-    inside = (us >= _FIRST_US) & (us <= _LAST_US)
+    inside = (us >= _FIRST_US) & (us <= LAST_US)
     return pa.Array.from_buffers(TIME, len(us), [_bitmap(valid & inside), pa.py_buffer(us)])
-
-
-def is_time_ms(ms: U64) -> npt.NDArray[np.bool_]:
-    """Return where a number of milliseconds since 1970 is a time; 0 is none."""
-    return (ms > 0) & (ms <= np.uint64(_LAST_US // 1000))
 
 
 def hex_text(valid: npt.NDArray[np.bool_], *words: npt.NDArray[Any]) -> pa.Array:

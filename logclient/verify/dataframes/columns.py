@@ -104,7 +104,8 @@ def _logjam(name: str, rows: Rows) -> pa.Array:
     lacks |= np.isin(events.status, [events.names.index(word) for word in _NO_META])
     if name == "created":
         created = own["created_ms"]
-        return arrow.times(created.view(np.int64) * 1000, ~lacks & arrow.is_time_ms(created))
+        known = (created > 0) & (created <= arrow.LAST_US // 1000)
+        return arrow.times(created.view(np.int64) * 1000, ~lacks & known)
     values = own["number"].view(np.int64) if name == "device_seq" else own["device"].astype(np.int64)
     return pa.array(values, LOGJAM[name], mask=lacks)
 

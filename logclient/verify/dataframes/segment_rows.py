@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -31,7 +32,6 @@ PATHS = "paths"  # the option in which Spark, too, passes several paths, as JSON
 class Series(NamedTuple):
     """Segments of one listener, in order."""
 
-    listener: str
     protocol: str  # empty: not known
     segments: list[Segment]
 
@@ -59,19 +59,17 @@ def find_series(
     folders: Sequence[str], protocol: str = ""
 ) -> tuple[list[Series], list[captures.LeftOutFile]]:
     """Find the segments that the verifier would compare, and unreadable files whose rows no other one has."""
-    found: dict[str, Series] = {}
+    series: list[Series] = []
     chosen, left_out = captures.choose(storage.expand(folders, "capture"))
-    for segment, header in chosen:
-        one = found.get(segment.listener, Series(segment.listener, "", []))
-        if header is not None and not one.protocol and captures.decodable(header.protocol):
-            one = one._replace(protocol=header.protocol)
-        one.segments.append(segment)
-        found[segment.listener] = one
+    for _, group in itertools.groupby(chosen, lambda one: one.segment.listener):
+        segments, headers = zip(*group, strict=True)
+        known = (header.protocol for header in headers if header and captures.decodable(header.protocol))
+        series.append(Series(next(known, ""), [*segments]))
     unread = [one for one in left_out if one.doubt]
     if not protocol:
-        return [*found.values()], unread
+        return series, unread
     wanted = decode.protocol_of(protocol)
-    series = [one for one in found.values() if decode.protocol_of(one.protocol) == wanted]
+    series = [one for one in series if decode.protocol_of(one.protocol) == wanted]
     return series, [one for one in unread if decode.protocol_of(one.protocol) in (wanted, "")]
 
 
