@@ -10,13 +10,13 @@ from logclient.verify.report import words
 
 if TYPE_CHECKING:
     from logclient.verify.report.hours import hours_page
-    from logclient.verify.report.pages import index, page
+    from logclient.verify.report.pages import page
     from logclient.verify.verdict import Verdict
 
-__all__ = ["hours_page", "index", "page", "text"]
+__all__ = ["hours_page", "page", "text"]
 
 # Only pages need Jinja.
-__getattr__, __dir__ = lazy_names(__name__, {"hours_page": "hours", "index": "pages", "page": "pages"})
+__getattr__, __dir__ = lazy_names(__name__, {"hours_page": "hours", "page": "pages"})
 
 
 def text(verdict: Verdict) -> str:

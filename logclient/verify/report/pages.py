@@ -1,4 +1,4 @@
-"""The HTML pages: the report of a verdict, that of many hours, and a list of several reports.
+"""The HTML pages: the report of a verdict, and that of many hours.
 
 All data on a page is text, never markup: Jinja escapes it, and unprintable characters are shown as escapes.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 from logclient.errors import ExitCode, MissingExtra
@@ -37,11 +36,6 @@ def page(verdict: Verdict) -> str:
     tone = {ExitCode.OK: "good", ExitCode.BROKEN: "bad"}.get(verdict.exit_code, "maybe")
     template = _environment().get_template("report.html.j2")
     return template.render(v=verdict, tone=tone, icon=ICONS[tone], headline=_HEADLINES[tone])
-
-
-def index(title: str, reports: Sequence[tuple[str, int, str, str]]) -> str:
-    """Return a page that lists reports: the name, exit code, verdict and URL of each."""
-    return _environment().get_template("index.html.j2").render(title=title, reports=reports)
 
 
 def hours(tone: str, **shown: Any) -> str:
