@@ -12,11 +12,11 @@ import fcntl
 import json
 import os
 import time
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from logclient._ext.capture import END, walk
 from logclient.errors import ConfigError
 from logclient.evidence import storage
 
@@ -71,20 +71,28 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
             there[file.name] = size
             copied.append(file.name)
 
+    def look(find: Callable[[_File], int], files: Iterable[_File]) -> dict[_File, int]:
+        """Return what is found in each file; one that cannot be read has failed."""
+        found = {}
+        for file in files:
+            try:
+                found[file] = find(file)
+            except OSError as error:
+                failed.append(f"{file.name}: {error.strerror or error}")
+        return found
+
     note_ends(source)
-    ledgers = {file: _whole_lines(file) for file in _find(source, ".ledger")}
-    known = {file.name for file in ledgers} | set(there)
-    segments = _find(source, ".cap")
-    closed = {file: file.size for file in segments if _is_closed(file)}
-    for file in _find(source, ".ledger"):
-        if file.name not in known:
-            put(file, file.read(0, _COPY_BYTES).find(b"\n") + 1)
-    for file, size in (closed | ledgers).items():
+    listed = _find(source, ".ledger")
+    ledgers = look(_whole_lines, listed)
+    known = {file.name for file in listed} | set(there)
+    segments = look(_is_closed, _find(source, ".cap"))
+    begun = look(_first_line, (file for file in _find(source, ".ledger") if file.name not in known))
+    closed = {file: file.size for file, ended in segments.items() if ended}
+    for file, size in (begun | closed | ledgers).items():
         put(file, size)
-    waiting = [file.name for file in segments if file not in closed]
-    for file, size in ledgers.items():
-        if not _last_line(file.read(max(size - _COPY_BYTES, 0), size)).startswith(b'{"t":"close"'):
-            waiting.append(file.name)
+    waiting = [file.name for file, ended in segments.items() if not ended]
+    ended = look(lambda file: _has_close(file, ledgers[file]), ledgers)
+    waiting += [file.name for file in ledgers if not ended.get(file, True)]
     return Pushed(copied, unchanged, waiting, failed)
 
 
@@ -182,6 +190,14 @@ def _whole_lines(file: _File) -> int:
     return 0
 
 
+def _first_line(file: _File) -> int:
+    return file.read(0, _COPY_BYTES).find(b"\n") + 1
+
+
+def _has_close(file: _File, size: int) -> bool:
+    return _last_line(file.read(max(size - _COPY_BYTES, 0), size)).startswith(b'{"t":"close"')
+
+
 def _last_line(data: bytes) -> bytes:
     return data.rstrip(b"\n").rpartition(b"\n")[2]
 
@@ -190,8 +206,7 @@ def _is_closed(file: _File) -> bool:
     """Return whether a segment ends with an end record, see ``docs/formats.md``."""
     tail = file.read(max(file.size - 64, 0), file.size)
     for reason in _ENDS:
-        length = 9 + len(reason)
-        head, payload = tail[-length - 8 : -length], tail[-length:]
-        if payload[:1] == b"\x04" and payload[9:] == reason:
-            return head == length.to_bytes(4, "little") + zlib.crc32(payload).to_bytes(4, "little")
+        length = 9 + len(reason)  # with the type and the next arrival
+        if tail.endswith(reason) and walk(tail[-8 - length :]).others == [(END, 0, length)]:
+            return True
     return False

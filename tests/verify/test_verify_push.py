@@ -182,6 +182,34 @@ def test_shorter_ledger_does_not_replace_its_copy(host: Scene, bucket: Bucket) -
     assert bucket.get(f"run/{LEDGER}") == whole
 
 
+def test_files_that_cannot_be_read_hold_up_no_others(
+    host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are removed while they are examined."""
+    removed = [f"ledger/{Q}-0001.ledger", SEGMENT.format(3)]
+    (host.ledger.parent / removed[0]).write_bytes(b"{}\n")
+    noted = evidence.note_ends
+
+    def remove(*given: Any) -> None:
+        noted(*given)
+        find = evidence._find
+
+        def find_and_remove(folder: str, suffix: str) -> Any:
+            found = find(folder, suffix)
+            for name in removed:
+                if name.endswith(suffix):
+                    (host.ledger.parent / name).unlink(missing_ok=True)
+            return found
+
+        monkeypatch.setattr(evidence, "_find", find_and_remove)
+
+    monkeypatch.setattr(evidence, "note_ends", remove)
+    done = push(host, bucket)
+    assert done.copied == [SEGMENT.format(1), SEGMENT.format(2), LEDGER]
+    assert done.failed == [f"{name}: No such file or directory" for name in removed]
+    assert done.open == []
+
+
 def test_command_says_what_it_did(host: Scene, bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["push", str(host.ledger.parent), bucket.url("run")]
     assert cli.main(command) == ExitCode.OK
