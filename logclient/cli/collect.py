@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "subscribes to a Logjam device",
     )
     add("--capture", metavar="DIR", help="keep everything in this directory, for decode and verify")
-    add("--rotate", type=duration, metavar="TIME",
+    add("--rotate", type=duration, metavar="TIME", default=argparse.SUPPRESS,
         help="begin a new segment of the capture after this time, for push")  # fmt: skip
     add("--print", dest="show", action="store_true", help="print each event as a line of JSON as it comes")
     add("--faults", metavar="SPEC", help="misbehave, as in cut-before-ack=every:5,seed=3")
@@ -61,15 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Listen until SIGINT, SIGTERM or the end of the time."""
     if arguments.capture is None and not arguments.show:
         raise UsageError("--capture, --print: at least one of them is required")
+    options = {name: value for name, value in vars(arguments).items() if name not in ("debug", "run")}
     if arguments.capture is None:
         end_with_reader()
-    names = ("capture", "show", "faults", "fault_log", "seconds", "as_json")
-    options = {name: getattr(arguments, name) for name in names}
-    if arguments.rotate is not None:
-        if arguments.capture is None:
+        if "rotate" in options:
             raise UsageError("--rotate: needs --capture")
-        options["rotate"] = arguments.rotate
-    return collect(arguments.urls, **options)
+    return collect(**options)
 
 
 def _warn_if_open(path: str) -> None:

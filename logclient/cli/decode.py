@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from logclient.cli.exits import check_input, end_with_reader
 from logclient.cli.parser import UsageError, positive
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence.frames import BODY_KEPT, BODY_SHOWN, Bytes, Frame, counted, fields, lines
+from logclient.evidence.selection import time_text
 from logclient.evidence.wires import WIRES
 from logclient.files.capture import CaptureReader
 from logclient.readable import escape
@@ -130,15 +130,8 @@ def _units(capture: Any, only: str | None) -> Iterator[_Part]:
             continue
         direction = "to" if unit.direction else "from"
         heading = f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {direction} "
-        heading += f"{escape(unit.peer) or 'unknown'}, arrival {unit.arrival}, {_time(unit.received_us)}"
+        heading += f"{escape(unit.peer) or 'unknown'}, arrival {unit.arrival}, {time_text(unit.received_us)}"
         found = {"segment": unit.segment, "unit_at": unit.offset}
         for field in ("listener", "stream", "peer", "direction", "arrival", "received_us"):
             found[field] = direction if field == "direction" else getattr(unit, field)
         yield _Part(protocol, unit.raw, heading, found)
-
-
-def _time(us: int) -> str:
-    try:
-        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(us // 1_000_000)) + f".{us % 1_000_000:06d}Z"
-    except (ValueError, OverflowError, OSError):
-        return f"{us} us"  # out of range, although the CRC of the record is right
