@@ -243,7 +243,6 @@ def collect(
     seconds: Any = None,
     show: bool = False,
     as_json: bool = False,
-    out: Any = None,
     **options: Any,
 ) -> int:
     """Listen on each URL until SIGTERM or SIGINT, or for some seconds; then close the captures.
@@ -253,7 +252,6 @@ def collect(
     (`as_json`), or a summary on stderr. The options are those of collectors. UNREACHABLE: units were not
     captured, which is also printed on stderr at once, or a consumer never reached a device.
     """
-    out = sys.stdout if out is None else out
     collectors = _collectors(urls, keep=show, **options)
     shown = collectors if show else []
     stopped: SimpleQueue[int] = SimpleQueue()  # its put is reentrant: a signal comes while this thread waits
@@ -261,8 +259,8 @@ def collect(
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:
-            print(json.dumps(collector.listens), file=out)
-        out.flush()
+            print(json.dumps(collector.listens))
+        sys.stdout.flush()
         end = float("inf") if seconds is None else time.monotonic() + seconds
         reported: set[str] = set()
         while all(collector.error is None for collector in collectors):
@@ -273,15 +271,15 @@ def collect(
                 break
             if time.monotonic() >= end:
                 break
-            _print_events(shown, out)
-    _print_events(shown, out)
+            _print_events(shown)
+    _print_events(shown)
     _report_troubles(collectors, reported)
     for collector in collectors:
         if as_json:
-            print(json.dumps({**collector.listens, **collector.report}), file=out)
+            print(json.dumps({**collector.listens, **collector.report}))
         else:
             print(f"{collector.url}: {collector.summary}{_why(collector.report)}", file=sys.stderr)
-    out.flush()
+    sys.stdout.flush()
     unreached = [where for collector in collectors for where in collector.unreached]
     for where in unreached:
         print(f"{where}: no device answered", file=sys.stderr)
@@ -316,9 +314,9 @@ def _why(report: Mapping[str, Any]) -> str:
     return f"; refused: {escape(', '.join(shown))}" if shown else ""
 
 
-def _print_events(collectors: Sequence[Server], out: Any) -> None:
+def _print_events(collectors: Sequence[Server]) -> None:
     for collector in collectors:
         for event in collector.take():
             text = json.dumps(event, ensure_ascii=False)
-            print(text if text.isprintable() else json.dumps(event), file=out)
-    out.flush()
+            print(text if text.isprintable() else json.dumps(event))
+    sys.stdout.flush()

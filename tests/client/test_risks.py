@@ -6,7 +6,6 @@ import copy
 import os
 import pickle
 import shutil
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -109,9 +108,7 @@ class TestFiles:
         both = rig.Authority(tmp_path / "ca").issue("server")
         for mode, said in ((0o600, 0), (0o644, 1)):
             os.chmod(both, mode)
-            collectors.collect(
-                [f"lumberjack+tls://127.0.0.1:0?cert={both}"], capture=None, seconds=0, out=StringIO()
-            )
+            collectors.collect([f"lumberjack+tls://127.0.0.1:0?cert={both}"], capture=None, seconds=0)
             text = f"{both}: every user of this machine may read or change it; chmod 600 it"
             assert capsys.readouterr().err.count(text) == said
 

@@ -1,7 +1,6 @@
 """The Lumberjack collector over real sockets: acknowledgements, captures, refusals and faults."""
 
 import importlib
-import io
 import json
 import os
 import random
@@ -1098,31 +1097,26 @@ class TestCommand:
         assert command.end()[0] == 0
 
     def test_several_collectors_run_for_a_time(self, tmp_path, capsys):
-        out = io.StringIO()
         urls = ["lumberjack://127.0.0.1:0", "lumberjack://127.0.0.1:0,127.0.0.1:0"]
-        code = collect(urls, capture=str(tmp_path), faults="discard=every:2", seconds=0.01, out=out)
-        lines = [json.loads(line) for line in out.getvalue().splitlines()]
+        code = collect(urls, capture=str(tmp_path), faults="discard=every:2", seconds=0.01)
+        said = capsys.readouterr()
+        lines = [json.loads(line) for line in said.out.splitlines()]
         assert code == 0
         assert len({line["port"] for line in lines}) == 3
         assert len(CaptureReader(tmp_path).listeners) == 3
-        assert capsys.readouterr().err.count("0 events in 0 windows over 0 connections\n") == 3
+        assert said.err.count("0 events in 0 windows over 0 connections\n") == 3
 
-    def test_json_reports_faults_and_reasons(self, tmp_path):
-        out = io.StringIO()
-        collect(["lumberjack://127.0.0.1:0"], capture=None, seconds=0.01, as_json=True, out=out)
-        report = json.loads(out.getvalue().splitlines()[1])
+    def test_json_reports_faults_and_reasons(self, capsys):
+        collect(["lumberjack://127.0.0.1:0"], capture=None, seconds=0.01, as_json=True)
+        report = json.loads(capsys.readouterr().out.splitlines()[1])
         assert report["faults"] == report["reasons"] == {}
 
-    def test_collect_runs_in_another_thread(self):
-        out = io.StringIO()
-        thread = threading.Thread(
-            target=collect,
-            args=(["lumberjack://127.0.0.1:0"],),
-            kwargs={"capture": None, "seconds": 0, "out": out},
-        )
+    def test_collect_runs_in_another_thread(self, capsys):
+        options = {"capture": None, "seconds": 0}
+        thread = threading.Thread(target=collect, args=(["lumberjack://127.0.0.1:0"],), kwargs=options)
         thread.start()
         thread.join(PATIENCE)
-        assert json.loads(out.getvalue())["port"]
+        assert json.loads(capsys.readouterr().out)["port"]
 
     def test_a_dead_server_ends_the_command(self, monkeypatch):
         def die(self):
@@ -1131,7 +1125,7 @@ class TestCommand:
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
         monkeypatch.setattr(Collector, "_due_at", die)
         with pytest.raises(RuntimeError, match="boom"):
-            collect(["lumberjack://127.0.0.1:0"], capture=None, out=io.StringIO())
+            collect(["lumberjack://127.0.0.1:0"], capture=None)
 
     @pytest.mark.parametrize(
         ("url", "words"),
@@ -1143,12 +1137,12 @@ class TestCommand:
     )
     def test_invalid_collector_urls_are_refused(self, tmp_path, url, words):
         with pytest.raises(ConfigError, match=words):
-            collect([url], capture=str(tmp_path / "c"), seconds=0, out=io.StringIO())
+            collect([url], capture=str(tmp_path / "c"), seconds=0)
         assert not (tmp_path / "c").exists()
 
     def test_an_address_in_use_ends_the_command(self, collector):
         with pytest.raises(ConnectFailed):
-            collect(["lumberjack://127.0.0.1:0", collector.url], capture=None, out=io.StringIO())
+            collect(["lumberjack://127.0.0.1:0", collector.url], capture=None)
 
 
 # --- kill -9 -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 # ruff: noqa: SIM117 - nested blocks show the device around its producers
 
-import io
 import json
 import os
 import re
@@ -754,11 +753,11 @@ class TestCurve:
         (tmp_path / "secret").write_text(secret)
         (tmp_path / "secret").chmod(0o644)
         (tmp_path / "clients").write_text(f"{ours}\n\n")
-        out = io.StringIO()
         url = f"logjam://127.0.0.1:0?curve_secret=file:{tmp_path}/secret&curve_clients={tmp_path}/clients"
-        collect([url], capture=None, seconds=0, out=out)
-        assert json.loads(out.getvalue())["curve_server"] == public
-        assert f"{tmp_path}/secret: every user of this machine may read" in capsys.readouterr().err
+        collect([url], capture=None, seconds=0)
+        said = capsys.readouterr()
+        assert json.loads(said.out)["curve_server"] == public
+        assert f"{tmp_path}/secret: every user of this machine may read" in said.err
         for text, words in (
             (f"curve_secret={quote(secret, safe='')}", "curve_secret: must not be written in a URL"),
             (
@@ -768,7 +767,7 @@ class TestCurve:
             (f"curve_secret=file:{tmp_path}/secret&curve_clients={__file__}", "curve_clients: each line of "),
         ):
             with pytest.raises(ConfigError, match=words):
-                collect([f"logjam://127.0.0.1:0?{text}"], capture=None, seconds=0, out=out)
+                collect([f"logjam://127.0.0.1:0?{text}"], capture=None, seconds=0)
 
 
 class TestMessages:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Self
 
@@ -808,7 +809,8 @@ def peak(pid: int) -> int:
 class TestCommand:
     def run(self, url: str, **options: Any) -> list[dict[str, Any]]:
         out = io.StringIO()
-        collect([url], capture=None, seconds=0.01, as_json=True, out=out, **options)
+        with redirect_stdout(out):
+            collect([url], capture=None, seconds=0.01, as_json=True, **options)
         return [json.loads(line) for line in out.getvalue().splitlines()]
 
     def test_command_prints_url_and_counts(self) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -116,10 +115,10 @@ def read(
                     batch = batch.take(inbound)
                 for events, kept in find(batch):
                     rows = Rows(batch, events.unit, opened, one.protocol, events, kept)
-                    keep = np.ones(len(events.unit), bool) if quiet else ~_is_quiet(events)
                     if strict:
-                        _check(rows, keep)
-                    yield columns.batch(rows, keep)
+                        _check(rows)
+                    words = [i for i, name in enumerate(events.names) if name in decode.QUIET and not quiet]
+                    yield columns.batch(rows, ~np.isin(events.status, words))
             for problem in _problems(opened, one.protocol):
                 if strict:
                     raise LedgerError(f"capture: {problem.place}: {problem.kind}: {problem.reason}")
@@ -127,16 +126,11 @@ def read(
                     yield columns.problem(segment, one.protocol, problem)
 
 
-def _is_quiet(events: decode.Events) -> npt.NDArray[np.bool_]:
-    words = [i for i, name in enumerate(events.names) if name in decode.QUIET]
-    return np.isin(events.status, words)
-
-
-def _check(rows: Rows, keep: npt.NDArray[np.bool_]) -> None:
+def _check(rows: Rows) -> None:
     """Raise an error that names the first of the rows that is no event and should be one."""
     names = rows.events.names
     wrong = [i for i, name in enumerate(names) if i >= decode.NOT_JSON and name not in decode.QUIET]
-    for row in np.flatnonzero(np.isin(rows.events.status, wrong) & keep)[:1]:
+    for row in np.flatnonzero(np.isin(rows.events.status, wrong))[:1]:
         at, word = int(rows.batch.offset[rows.unit[row]]), names[rows.events.status[row]]
         raise LedgerError(f"capture: {rows.source.segment.name} at byte {rows.batch.base + at}: {word}")
 
