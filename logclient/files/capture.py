@@ -215,9 +215,10 @@ class CaptureWriter:
         self._announced: set[int] = set()  # streams with a record in this segment
         private_directory(self.directory, "capture")
         self._closed_at = -1  # offset of the end record of a segment that was closed before
-        previous = self._take_over()
-        self._written_next = self._next
+        previous = -1
         try:
+            previous = self._take_over()
+            self._written_next = self._next
             self._begin()
             if self._closed_at >= 0:
                 os.lseek(previous, self._closed_at, os.SEEK_SET)

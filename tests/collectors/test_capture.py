@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -481,6 +482,15 @@ class TestFullDisk:
         units = list(CaptureReader(tmp_path))
         assert [(u.raw, u.peer) for u in units] == [(b"a", "peer:1"), (b"b", "q")]
         assert read(tmp_path)[1:] == ([1, 2], [])
+
+    def test_a_full_disk_at_the_start_is_named(self, tmp_path, limit):
+        kill_writer(write(tmp_path, b"a", close=False))
+        limit(1)
+        with pytest.raises(LedgerError, match=f"capture: {re.escape(str(tmp_path))}: File too large"):
+            write(tmp_path)
+        limit(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        write(tmp_path, b"b")
+        assert read(tmp_path) == ([b"a", b"b"], [1, 2], [])
 
     def test_a_failed_rotation_is_tried_again(self, tmp_path, limit):
         writer = CaptureWriter(tmp_path, "here", "x", segment_bytes=1)

@@ -270,6 +270,7 @@ def test_missing_columns_are_named(table: Path, name: str) -> None:
         ("lost", ["many"], "column lost must be int64, and is string"),
         ("hour", ["noon"], r"column hour must be timestamp\[us, tz=UTC\], and is string"),
         ("hour", pa.nulls(1, pa.timestamp("us", "UTC")), "column hour has no value"),
+        ("exit_code", pa.nulls(1, pa.int64()), "column exit_code has no value"),
         ("service", pa.array([b"\xff"]), "column service must be string, and is binary"),
         ("breaks", [1], "column breaks must be list.*, and is int64"),
     ],

@@ -200,8 +200,8 @@ def _column(place: str, rows: pa.Table, name: str) -> Any:
             ) from None
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.int64())
-    if name == "hour" and column.null_count:
-        raise LedgerError(f"report: {place}: column hour has no value in some rows")
+    if name in ("hour", "exit_code") and column.null_count:
+        raise LedgerError(f"report: {place}: column {name} has no value in some rows")
     return column.fill_null("" if kind == pa.string() else 0) if kind in (pa.string(), pa.int64()) else column
 
 
