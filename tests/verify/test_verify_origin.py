@@ -311,6 +311,17 @@ def test_other_run_in_the_folder_is_named(scene: Scene, run: Run) -> None:
     assert_contains(verdict.sentence, "1 lost", "the capture is incomplete")
 
 
+def test_other_run_without_times_has_none(scene: Scene, run: Run) -> None:
+    scene.write_ledger(created=created, **WEB)
+    scene.write_capture(received=received, run="may-1", host="log-1")
+    theirs = list(bodies("0c" * 10, 8).values())
+    scene.write_capture(theirs, listener="old", received=lambda unit: -1, run="april-30", host="log-2")
+    run()
+    page = read_page(scene)
+    assert_contains(page.text, "april-30 of host log-2, listener old: 8 events")
+    assert "1970" not in page.text and "1969" not in page.text
+
+
 def test_repeated_ids_are_distinguished_by_bodies(scene: Scene, run: Run) -> None:
     """An application used the ids of two events of another producer."""
     theirs = {seq: files.body(None, f"forged {seq}", user=files.event_id(P, seq)) for seq in (1, 2)}

@@ -237,8 +237,8 @@ def explain_unknown(verdict: Verdict) -> dict[str, str]:
     for run in verdict.capture.get("runs", ()):
         if not run["ours"]:
             host = f" of host {run['host']}" * bool(run["host"])
-            events = f"{run['events']:,} events, received {span(run['first_us'], run['last_us'])}"
-            runs.append(f"{run['run']}{host}, listener {run['listener']}: {events}")
+            when = f", received {span(run['first_us'], run['last_us'])}" * bool(run["last_us"])
+            runs.append(f"{run['run']}{host}, listener {run['listener']}: {run['events']:,} events{when}")
     known = {x.producer for x in verdict.producers if x.producer}
     places = {
         (f"listener {row['listener']}" if row["listener"] else listener_name(""))
