@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def make(folder: Path, protocol: str, events: int) -> int:
         The bytes of all bodies.
     """
     body, unit = PROTOCOLS[protocol](files.event_id(PRODUCER, 0))
-    with CaptureWriter(folder, protocol, protocol) as capture:
+    with closing(CaptureWriter(folder, protocol, protocol)) as capture:
         stream = capture.stream("127.0.0.1:9")
         for n, raw in enumerate(_numbered(unit, events), 1):
             capture.unit(stream, raw, received_us=START_US + n)

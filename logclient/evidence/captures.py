@@ -14,7 +14,7 @@ from logclient.evidence.decode import protocol_of
 from logclient.evidence.libraries import np
 from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import MIN_UNIT, YEAR_2255, Segment
-from logclient.evidence.selection import CLOCKS_US, Selection
+from logclient.evidence.selection import CLOCKS_US, EVERYTHING, Selection
 from logclient.evidence.wires import WIRES
 from logclient.files.capture import SOURCES, Header, Problem
 
@@ -64,7 +64,7 @@ class Survey(NamedTuple):
         low = since - CLOCKS_US if since is not None else 0
         high = until + _AGAIN_US if until is not None else YEAR_2255
         found: list[SegmentReport] = []
-        if not selection.timed:
+        if selection == EVERYTHING:
             return found
         for _, group in groupby(zip(self.entries, self.headers, strict=True), lambda one: one[0][1]):
             some = list(group)

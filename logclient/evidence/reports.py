@@ -9,7 +9,7 @@ from logclient.evidence import decode
 from logclient.evidence.arrays import I64
 from logclient.evidence.libraries import np
 from logclient.evidence.segments import YEAR_2255
-from logclient.evidence.selection import Selection
+from logclient.evidence.selection import EVERYTHING, Selection
 
 
 @dataclass
@@ -55,7 +55,7 @@ class SegmentReport:
         bad = events.status >= decode.NOT_JSON
         self.events += int((events.status <= decode.NOT_JSON).sum())
         known = (received >= 0) & (received < YEAR_2255)
-        if selection.timed:
+        if selection != EVERYTHING:
             out = (selection.place(received) != 0) & known
             self.outside += int((out[events.unit] & (events.status <= decode.NOT_JSON)).sum())
         timed = received[known]

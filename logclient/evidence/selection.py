@@ -29,10 +29,6 @@ class Selection(NamedTuple):
             raise ConfigError("since: it must be before until")
         return cls(since_us, until_us)
 
-    @property
-    def timed(self) -> bool:
-        return self.since_us is not None or self.until_us is not None
-
     def place(self, times: Any) -> Any:
         """Return for each time of an array, as int8, -1: before the selection, 0: in it, 1: after it."""
         after = times >= (MAX_TIME_US if self.until_us is None else self.until_us)

@@ -55,7 +55,6 @@ class Unit(NamedTuple):
 
     listener: str
     protocol: str
-    run: str
     segment: str  # file name
     offset: int  # byte offset of its record in the segment
     direction: int
@@ -453,12 +452,6 @@ class CaptureWriter:
             if self._file.is_ours:
                 self._finish(reason)
 
-    def __enter__(self) -> CaptureWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _write(fd: int, parts: list[bytes | memoryview]) -> int:
     """Write all parts, in as many calls as the kernel needs; return the number of bytes."""
@@ -552,7 +545,7 @@ class CaptureReader:
 
     def _segment(self, listener: str, name: str, expected: int) -> Generator[Unit, None, int]:
         """Yield the units of a segment; return the next expected arrival."""
-        run = protocol = ""
+        protocol = ""
         peers: dict[int, str] = {}
         closed = False
         offset = 0
@@ -575,7 +568,7 @@ class CaptureReader:
                     if isinstance(header, str):
                         self.problems.append(Problem("damage", name, offset, header))
                         continue
-                    run, protocol = header.run, header.protocol
+                    protocol = header.protocol
                     self._expect(name, offset, expected, header.first_arrival)
                     expected = header.first_arrival
                 elif kind == STREAM:
@@ -586,9 +579,7 @@ class CaptureReader:
                     self._expect(name, offset, expected, arrival)
                     expected = arrival + 1
                     peer, raw = peers.get(stream, ""), payload[_UNIT.size :]
-                    yield Unit(
-                        listener, protocol, run, name, offset, direction, stream, peer, arrival, at, raw
-                    )
+                    yield Unit(listener, protocol, name, offset, direction, stream, peer, arrival, at, raw)
                 else:
                     closed = True
                     arrival = _END.unpack_from(payload)[1]

@@ -194,7 +194,7 @@ class LedgerReader:
         due = reader.position
         while lines.find():
             yield
-            if self.selection.timed and reader.position >= due:
+            if self.selection != EVERYTHING and reader.position >= due:
                 self.steps.append((self.index, lines.at, reader.position))
                 due = reader.position + STEP
             if facts["opened"]:
@@ -337,7 +337,7 @@ class LedgerReader:
             lines.spans.append(self.index, first, last, lines.position)
             lines.position += last - first + 1
         lines.begin_us = min(lines.begin_us, int(created.min()))
-        if self.selection.timed:
+        if self.selection != EVERYTHING:
             when = self.selection.place(created)
             rows = [(first, last, int(when[0])) for first, last in seqs]
             if (when != when[0]).any():

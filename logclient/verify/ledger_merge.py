@@ -167,7 +167,7 @@ class _Merger:
             )
         outside = None
         left_out = np.empty((0, 3), np.int64)
-        if self.selection.timed:
+        if self.selection != EVERYTHING:
             most = np.iinfo(np.int64).max
             started = np.array([(x[0]["part"] == 1 and x[0]["started_us"]) or -most for x in groups])
             closed = ((_close_of(x) or {}).get("at_us") for x in groups)

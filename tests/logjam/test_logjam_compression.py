@@ -13,6 +13,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -417,7 +418,7 @@ def test_readers_of_captures_refuse_each_attack(
     """Each is refused with its reason, in less than 160 MiB (twice the bound, as a buffer may move)."""
     if reader == "verify":
         support.need("numpy")
-    with CaptureWriter(tmp_path / "run", "logjam-bombs", "logjam") as writer:
+    with closing(CaptureWriter(tmp_path / "run", "logjam-bombs", "logjam")) as writer:
         stream = writer.stream("127.0.0.1:9")
         for method, body, _ in attacks.values():
             writer.unit(stream, unit_of(method, body))
