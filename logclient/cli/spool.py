@@ -182,8 +182,9 @@ def _purge(arguments: argparse.Namespace) -> int:
     if dead and not arguments.yes:
         if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("purge: needs --yes where nobody can be asked")
-        answer = input(f"remove {_events(dead)} of {counted(len(dead), 'owner')}? [y/N] ")
-        if answer.strip().lower() not in ("y", "yes"):
+        question = f"remove {_events(dead)} of {counted(len(dead), 'owner')}? [y/N] "
+        print(question, end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return ExitCode.BROKEN
     code = ExitCode.OK
     for owner in dead:

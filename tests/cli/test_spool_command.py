@@ -176,12 +176,12 @@ class TestPurge:
 
         scene.run(events=10)
         environment = support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
-        for answer, left in (("n", 1), ("", 1), ("y", 0)):
+        for answer, left in (("n\r", 1), ("\r", 1), ("\x04", 1), ("y\r", 0)):  # \x04: the end of the input
             words = [sys.executable, "-m", "logclient", "spool", "purge", str(scene.spool)]
             with Terminal(*words, environment=environment, folder=scene.folder) as terminal:
                 terminal.until(r"remove 10 events of 1 owner\? \[y/N\] ")
-                terminal.type(answer + "\r")
-                terminal.process.wait(support.patience.PATIENCE)
+                terminal.type(answer)
+                assert terminal.process.wait(support.patience.PATIENCE) == left  # the exit code, too
             assert len(scene.owners()) == left
 
     def test_one_owner_goes_and_others_stay(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
