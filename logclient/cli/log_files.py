@@ -16,6 +16,7 @@ from logclient.errors import MissingExtra
 STDIN = "-"
 _BUFFER = 1 << 16
 _HEAD = 8192  # bytes that are examined at the beginning of a file
+_MAGIC = 10  # of them, those that tell a compression
 
 
 _COMPRESSED = (
@@ -55,13 +56,26 @@ def display_name(name: str) -> str:
     return "standard input" if name == STDIN else name
 
 
+class _Stored(io.FileIO):
+    """A file whose first bytes come together: a pipe may bring them one by one."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        n = super().readinto(buffer)
+        while n and n < _MAGIC and b"\n" not in buffer[:n].tobytes():
+            more = super().readinto(buffer[n:])
+            if not more:
+                break
+            n += more
+        return n
+
+
 class LogFile:
     """An open file with lines of text, decompressed while it is read. A context manager."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         # Not sys.stdin: a thread that waits in it at exit would abort the interpreter.
-        self._raw = io.FileIO(0, closefd=False) if name == STDIN else io.FileIO(name)
+        self._raw = _Stored(0, closefd=False) if name == STDIN else _Stored(name)
         try:
             self._stored: io.BufferedReader[io.FileIO] = io.BufferedReader(self._raw, _BUFFER)
             self._file: io.BufferedReader[Any] = self._stored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import fcntl
 import gzip
 import io
 import json
@@ -11,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ from logclient.cli.progress import ProgressLine, RateEstimate
 from logclient.errors import EncodeError
 from logclient.testing.lumberjack import Collector
 from tests.support import need
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.processes import end_reader
 from tests.support.wrong_servers import dead
 
@@ -228,6 +230,22 @@ class TestFiles:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, b"")
+        assert messages(server, 2) == ["one", "two"]
+
+    def test_compressed_standard_input_may_come_byte_by_byte(self, server: Collector) -> None:
+        data = gzip.compress(b"one\ntwo\n")
+        command = [sys.executable, "-m", "logclient", "send", server.url, "-"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+            assert process.stdin is not None
+            process.stdin.write(data[:1])
+            process.stdin.flush()
+            pipe = process.stdin.fileno()
+            wait_until(
+                lambda: not any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))), "the first byte is read"
+            )
+            process.stdin.write(data[1:])
+            process.stdin.close()
+            assert process.wait(2 * PATIENCE) == 0
         assert messages(server, 2) == ["one", "two"]
 
     @pytest.mark.slow
