@@ -232,9 +232,9 @@ def decoded(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     from logclient.evidence.segments import list_segments
 
     def once() -> dict[str, Any]:
-        parts = ledger_files.find_ledgers(str(folder / "ledger")).parts
+        parts = ledger_files.find_ledgers([str(folder / "ledger")]).parts
         prefixes = b"".join(bytes.fromhex(part.producer) for part in parts)
-        segments = [(0, tuple(segment)) for segment in list_segments(str(folder / "capture"))[0]]
+        segments = [(0, tuple(segment)) for segment in list_segments([str(folder / "capture")])[0]]
         plain = folder / "plain"
         plain.mkdir(exist_ok=True)
         for old in plain.iterdir():

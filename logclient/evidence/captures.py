@@ -87,12 +87,11 @@ class Survey(NamedTuple):
         return found
 
 
-def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOutFile]]:
+def choose(places: Sequence[str]) -> tuple[list[Chosen], list[LeftOutFile]]:
     """Choose the segments below some folders to compare, by listener and number; and all that is left out.
 
     The listeners of several folders have different names, see `_name_listeners`.
     """
-    places = [places] if isinstance(places, str) else places
     listed, unread = segments.list_segments(places)
     left_out = [LeftOutFile("unread", one.segment, one.reason, "", True) for one in unread]
 
@@ -196,7 +195,7 @@ def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[C
     return kept, left_out
 
 
-def survey(places: str | Sequence[str]) -> Survey:
+def survey(places: Sequence[str]) -> Survey:
     chosen, left_out = choose(places)
     names = sorted({one.segment.listener for one in chosen})
     if len(names) > MOST_LISTENERS:

@@ -97,9 +97,9 @@ def prefix_words(prefixes: npt.NDArray[Any]) -> tuple[U64, npt.NDArray[np.uint16
     return high, whole[:, 8:].copy().view(">u2").reshape(-1).astype(np.uint16)
 
 
-def find_ledgers(places: str | Sequence[str]) -> Ledgers:
+def find_ledgers(places: Sequence[str]) -> Ledgers:
     """Find the ledger files below some folders, each file once."""
-    parts, unread = _list_parts([places] if isinstance(places, str) else places)
+    parts, unread = _list_parts(places)
     _ask_sizes_again(parts)
     parts, copies, differing, twice = _without_copies(parts)
     return Ledgers(parts, [*unread, *differing][:_MAX_NAMED], copies, frozenset(twice))

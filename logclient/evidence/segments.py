@@ -72,13 +72,12 @@ def binary(column: Any) -> tuple[memoryview, I64, I64]:
     return memoryview(b"" if data is None else data), at[:-1], at[1:] - at[:-1]
 
 
-def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Problem]]:
+def list_segments(places: Sequence[str]) -> tuple[list[Segment], list[Problem]]:
     """List what may be a segment below some folders, and the folders that may have more and are not read.
 
     Entries with another name than a segment's, such as ``main-000001.cap.gz``, have their whole name as
     listener, and number 0. Entries that are no regular files are listed too.
     """
-    places = [places] if isinstance(places, str) else places
     kind = "segment", "<listener>-<nnnnnn>.cap"
     found, unread = storage.find_files(
         places, "capture", kind, fits=lambda name: name.endswith(".cap"), alike=_ALIKE.search

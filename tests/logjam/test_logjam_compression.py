@@ -373,7 +373,7 @@ READERS = {
     run = decode.decoder("logjam")
     say("ready"), wait()
     said = []
-    for segment in segments.list_segments(argument)[0]:
+    for segment in segments.list_segments([argument])[0]:
         for batch in segments.SegmentReader(segment):
             events = run(batch)
             said += [events.names[n] for n in events.status]

@@ -45,7 +45,7 @@ class Ledgers:
         cls, folder: Path, bits: int, group: int = 1 << 20, selection: Selection = EVERYTHING
     ) -> Ledgers:
         """Read all files of a folder, `group` of them in each task."""
-        parts = ledger_files.find_ledgers(str(folder)).parts
+        parts = ledger_files.find_ledgers([str(folder)]).parts
         groups = [parts[low : low + group] for low in range(0, len(parts), group)]
         surveys = [ledger_lines.survey(some, selection) for some in groups]
         return cls(groups, ledger_merge.merge(surveys, bits, selection=selection))

@@ -349,7 +349,7 @@ def read(tmp_path: Path, data: bytes, **selected: Any) -> dict[str, Any]:
     folder = tmp_path / "ledger"
     folder.mkdir(exist_ok=True)
     (folder / f"{P}-0001.ledger").write_bytes(data)
-    parts = ledger_files.find_ledgers(str(folder)).parts
+    parts = ledger_files.find_ledgers([str(folder)]).parts
     found = ledger_lines.survey(parts, selection.Selection(**selected))
     said = found.pop("facts")
     [stated] = said.pop("files")
@@ -413,7 +413,7 @@ def test_reasons_of_several_tasks_are_merged(tmp_path: Path) -> None:
         lines = [files.open_line(name), files.batch_line(events(1, 2))]
         lines += [files.outcome_line("failed", [seq], reason) for seq, reason in enumerate(order, 1)]
         files.write_part(folder, name, 1, lines)
-    parts = ledger_files.find_ledgers(str(folder)).parts
+    parts = ledger_files.find_ledgers([str(folder)]).parts
     merged = ledger_merge.merge([ledger_lines.survey(some) for some in (parts[:1], parts[1:])], 18)
     found = [[merged.reason(p, 1), merged.reason(p, 2)] for p in range(3)]
     assert found == [["a", "b"], ["b", "a"], ["b", ""]]
@@ -463,7 +463,7 @@ def test_too_long_line_is_damage_and_the_next_one_counts(
 def test_file_that_became_shorter_ends_torn(tmp_path: Path) -> None:
     folder = tmp_path / "ledger"
     path = files.write_part(folder, P, 1, [files.open_line(P), files.batch_line(events(1))])
-    parts = ledger_files.find_ledgers(str(folder)).parts
+    parts = ledger_files.find_ledgers([str(folder)]).parts
     size = path.stat().st_size
     os.truncate(path, size - 10)
     found = ledger_lines.survey(parts)

@@ -192,7 +192,7 @@ def test_too_many_bytes_of_a_listener_are_an_error(tmp_path: Path) -> None:
             file.truncate(10 * 10**12)  # sparse
     captures = pytest.importorskip("logclient.evidence.captures")
     with pytest.raises(LedgerError, match=r"main has too many bytes: .* may have 38 TB"):
-        captures.survey(str(tmp_path))
+        captures.survey([str(tmp_path)])
 
 
 @pytest.mark.long

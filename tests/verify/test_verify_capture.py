@@ -152,7 +152,7 @@ def test_length_beyond_the_data_is_not_read() -> None:
 
 
 def read(path: Path, **options: int) -> tuple[segments.SegmentReader, list[bytes]]:
-    [segment] = [s for s in segments.list_segments(str(path.parent))[0] if s.path == str(path)]
+    [segment] = [s for s in segments.list_segments([str(path.parent)])[0] if s.path == str(path)]
     reader = segments.SegmentReader(segment, **options)
     raws = []
     ordinal = 0
@@ -286,7 +286,7 @@ def test_listed_problems_are_bounded_and_all_counted(tmp_path: Path) -> None:
 
 def test_segment_truncated_during_reading_is_unclosed(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", [(b"x" * 500, 0, i) for i in range(10)])
-    [segment] = segments.list_segments(str(tmp_path))[0]
+    [segment] = segments.list_segments([str(tmp_path)])[0]
     reader = segments.SegmentReader(segment, chunk=600)
     batches = iter(reader)
     next(batches)
@@ -299,7 +299,7 @@ def test_segment_truncated_during_reading_is_unclosed(tmp_path: Path) -> None:
 def test_segment_of_another_version_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "main-000001.cap"
     path.write_bytes(files.record(b"\x01" + struct.pack("<I", 2) + b"{}"))
-    [segment] = segments.list_segments(str(tmp_path))[0]
+    [segment] = segments.list_segments([str(tmp_path)])[0]
     assert segments.read_header(segment) is None
     reader, _ = read(path)
     assert [problem.reason for problem in reader.problems] == ["version 2: only 1 is known", "no end record"]
@@ -310,7 +310,7 @@ def test_segment_of_another_version_is_not_read(tmp_path: Path) -> None:
 )
 def test_segment_without_header_has_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "main-000001.cap").write_bytes(data)
-    [segment] = segments.list_segments(str(tmp_path))[0]
+    [segment] = segments.list_segments([str(tmp_path)])[0]
     assert segments.read_header(segment) is None
 
 
@@ -325,16 +325,16 @@ def test_segments_are_sorted_by_listener_and_number(tmp_path: Path) -> None:
         "x.txt",
     ):
         (tmp_path / name).write_bytes(b"")
-    found = [(s.listener, s.number, s.name) for s in segments.list_segments(str(tmp_path))[0]]
+    found = [(s.listener, s.number, s.name) for s in segments.list_segments([str(tmp_path)])[0]]
     assert found == [
         ("a-b", 1, "a-b-000001.cap"), ("a.cap", 0, "a.cap"), ("b", 1, "b-000001.cap"),
         ("b", 2, "b-000002.cap"), ("b", 10, "b-0000010.cap"), ("b-1.cap", 0, "b-1.cap"),
     ]  # fmt: skip
     with pytest.raises(LedgerError, match="no segment"):
         (tmp_path / "empty").mkdir()
-        segments.list_segments(str(tmp_path / "empty"))
+        segments.list_segments([str(tmp_path / "empty")])
     with pytest.raises(LedgerError, match="No such file"):
-        segments.list_segments(str(tmp_path / "nowhere"))
+        segments.list_segments([str(tmp_path / "nowhere")])
 
 
 def continuity_problems(*facts: tuple[int, int, int, str]) -> list[str]:

@@ -645,7 +645,7 @@ def test_hostile_segment_is_named_damage(scene: Scene, run: Run, evil: bytes) ->
 def test_folder_without_segments_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.txt").touch()
     with pytest.raises(LedgerError, match="no segment"):
-        captures.survey(str(tmp_path))
+        captures.survey([str(tmp_path)])
 
 
 # -- captures that go on

@@ -283,7 +283,7 @@ def test_part_that_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
 
 def test_lines_written_after_the_listing_are_not_read(tmp_path: Path) -> None:
     path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
-    found = ledger_files.find_ledgers(str(tmp_path / "l")).parts
+    found = ledger_files.find_ledgers([str(tmp_path / "l")]).parts
     path.write_bytes(path.read_bytes() + files.encode_line(files.batch_line(events(4))))
     found = ledgers.ledger_merge.merge([ledgers.ledger_lines.survey(found)], BITS)
     assert found.last.tolist() == [3]
@@ -291,7 +291,7 @@ def test_lines_written_after_the_listing_are_not_read(tmp_path: Path) -> None:
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
-    found = ledger_files.find_ledgers(str(tmp_path / "l")).parts
+    found = ledger_files.find_ledgers([str(tmp_path / "l")]).parts
     path.unlink()
     with pytest.raises(LedgerError, match=rf"^ledger: {path}: No such file or directory$"):
         ledgers.ledger_lines.survey(found)
@@ -365,9 +365,9 @@ def test_ledger_parts_are_found_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "l"
     folder.mkdir()
     with pytest.raises(LedgerError, match="has no ledger"):
-        ledger_files.find_ledgers(str(folder))
+        ledger_files.find_ledgers([str(folder)])
     with pytest.raises(LedgerError, match="No such file"):
-        ledger_files.find_ledgers(str(tmp_path / "nowhere"))
+        ledger_files.find_ledgers([str(tmp_path / "nowhere")])
     odd = tuple(
         f"{name}.ledger"
         for name in (f"{P}-1", f"{P}-00003", f"{P.upper()}-0001", "x-0001", f"x.LEDGER-{P}-0001")
@@ -378,10 +378,10 @@ def test_ledger_parts_are_found_by_name(tmp_path: Path) -> None:
     (folder / "host" / "deep" / f"{P}-0003.ledger").write_bytes(b"")
     (folder / f"{P}-0004.ledger").symlink_to("nowhere")
     os.mkfifo(folder / f"{P}-0005.ledger")
-    found = ledger_files.find_ledgers(str(folder)).parts
+    found = ledger_files.find_ledgers([str(folder)]).parts
     assert [(p.producer, p.number) for p in found] == [(P, 1), (P, 2), (P, 3), (Q, 10000)]
     assert found[2].path == str(folder / "host" / "deep" / f"{P}-0003.ledger")
-    unread = ledger_files.find_ledgers(str(folder)).unread
+    unread = ledger_files.find_ledgers([str(folder)]).unread
     assert set(unread) == {*odd, f"{P}-0004.ledger", f"{P}-0005.ledger"}
 
 

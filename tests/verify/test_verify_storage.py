@@ -296,7 +296,7 @@ def test_headers_are_read_at_the_same_time(
     """They wait for each other. Their order stays, and one that is gone is named."""
     scene.write_capture(per_segment=1)
     capture = bucket.upload(scene.capture, "c")
-    here, _ = captures.choose(str(scene.capture))
+    here, _ = captures.choose([str(scene.capture)])
     together = threading.Barrier(len(here))
     gone: list[str] = []
 
@@ -310,7 +310,7 @@ def test_headers_are_read_at_the_same_time(
 
     with gateway(bucket.endpoint, meet) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        there, left_out = captures.choose(capture)
+        there, left_out = captures.choose([capture])
         assert gone
         assert [(one.segment.name, one.header) for one in there] == [
             (one.segment.name, one.header) for one in here if one.segment.number != 3
