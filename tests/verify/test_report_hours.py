@@ -211,6 +211,15 @@ def test_intervals_of_two_lengths_show_the_worst(table: Path) -> None:
     assert column(page, "exit code") == ["✗ 1 red", "0 green"]
 
 
+@pytest.mark.parametrize("codes", [(0, 1), (1, 0)])
+def test_an_interval_in_two_files_has_the_worst_verdict(table: Path, codes: tuple[int, int]) -> None:
+    for name, code in zip("ab", codes, strict=True):
+        write(table, row(code=code, events=1, ok=1 - code, lost=code), name=f"{name}.parquet")
+    page = read(table)
+    assert page.rows == {"all, by exit code": ["bad"], "shop": ["bad"]}
+    assert "The promise is broken in 1 of 1 interval" in page.words
+
+
 def test_no_text_becomes_markup(table: Path) -> None:
     texts = [text.encode("utf-8", "replace").decode() for text in EVIL]
     rows = [row(service=text, host=text, lost=1, breaks=[text]) for text in texts]

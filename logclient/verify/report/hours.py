@@ -28,6 +28,7 @@ _MINUTE_US, _HOUR_US, _DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
 _BAD, _DOUBTFUL = ("lost", "corrupted", "unexpected"), ("missing", "dropped", "unknown", "pending")
 _TONES: dict[int, str] = {ExitCode.BROKEN: "bad", ExitCode.OK: "good"}
 _COLOURS = {"bad": "red", "maybe": "unproven", "good": "green"}  # the worst first
+_severity = [*_COLOURS].index
 _MARKS = {"bad": "✗", "maybe": "!", "good": "", "": ""}
 
 _LATENCIES = [f"latency_{name}" for name in charts.LATENCIES]
@@ -65,7 +66,7 @@ class Interval(NamedTuple):
     @property
     def rank(self) -> tuple[Any, ...]:
         """Its place in a list with the worst first."""
-        return [*_COLOURS].index(self.tone), *_badness(self.counts), -self.hour
+        return _severity(self.tone), *_badness(self.counts), -self.hour
 
     def tone_of(self, place: Place) -> str:
         """Return the colour of a service; empty: it has no events."""
@@ -95,7 +96,7 @@ def hours_page(table: storage.Folder) -> str:
     columns: list[Interval | None] = [None] * -(-(end - start) // step)
     for x in reversed(recent):
         columns[(x.hour - start) // step] = x
-    tone = min((x.tone for x in every), key=[*_COLOURS].index)
+    tone = min((x.tone for x in every), key=_severity)
     older = [x for x in every if x.hour < start]
     latency = [[x.latency[i] if x else None for x in columns] for i in range(len(_LATENCIES))]
     no_events = [[0] * len(columns)] * len(Timeline._fields[2:-1])
@@ -148,7 +149,12 @@ def _add(found: dict[tuple[int, int], Interval], row: dict[str, Any]) -> None:
     hour, until = row["hour"], row["until"] or row["hour"] + _HOUR_US
     latency = [x if x is not None and 0 <= x < math.inf else None for x in map(row.get, _LATENCIES)]
     sentence = _cut(row["sentence"], _MAX_SENTENCE)
-    x = found.setdefault((hour, until), Interval(hour, until, row["exit_code"], sentence, latency, {}, set()))
+    new = Interval(hour, until, row["exit_code"], sentence, latency, {}, set())
+    x = found.get((hour, until), new)
+    # Several files may have the interval: the worst verdict counts.
+    if _severity(new.tone) < _severity(x.tone):
+        x = x._replace(code=new.code, sentence=new.sentence)
+    found[hour, until] = x
     place = row["known"], _cut(row["service"]), _cut(row["host"])
     counts = Counts(*(row[f"{word}_sum"] for word in Counts._fields))
     x.places[place] = x.places.get(place, Counts()).plus(counts)
