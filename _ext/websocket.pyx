@@ -9,7 +9,7 @@ without the GIL, so that one can go on where the other stopped.
 - A close frame is answered once, and ends everything. So does a frame that breaks the protocol: a close frame
   with the reason is sent. The limit of a message is checked with the head of each frame, and while it is
   unpacked, before there is memory for it.
-- Compression (RFC 7692) uses the linked zlib. A build without it calls Python's, with the GIL.
+- Compression (RFC 7692) needs a build that is linked to zlib.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -83,14 +83,12 @@ ctypedef struct lc_frames:
     uint16_t code                # the peer's, or ours for what it broke
     uint8_t reason[CONTROL]
     uint32_t reason_size
-    # Compression; NULL: not negotiated, or by Python's zlib (then `python`).
-    bint deflates
+    # Compression; NULL: not negotiated.
     bint keeps_sent              # of the context of earlier messages (RFC 7692, section 7.1.1)
     bint keeps_received
     lc_zstream *packer
     lc_zstream *unpacker
     lc_wire squeezed
-    void *python                 # borrowed: the ClientFrames that has Python's objects
 
 
 include "websocket/deflate.pyx"
@@ -112,10 +110,6 @@ cdef class ClientFrames:
     cdef const uint8_t *input_data
     cdef size_t input_size
     cdef size_t input_at
-    cdef object zlib
-    cdef object python_packer
-    cdef object python_unpacker
-    cdef int window_sent
 
     def __cinit__(self, uint64_t max_message, *, deflate: tuple[bool, int, bool, int] | None = None):
         self.f.max_message = max_message
@@ -128,15 +122,8 @@ cdef class ClientFrames:
     def _begin_deflate(self, bint keeps_sent, int window_sent, bint keeps_received, int window_received):
         if not 9 <= window_sent <= 15 or not 8 <= window_received <= 15:
             raise ValueError("deflate: a window has 9 to 15 bits, the server's 8 to 15")
-        self.f.deflates = True
         self.f.keeps_sent = keeps_sent
         self.f.keeps_received = keeps_received
-        self.window_sent = window_sent
-        if not LC_HAS_ZLIB:
-            import zlib
-            self.zlib = zlib
-            self.f.python = <void *> self
-            return
         self.f.packer = zstream_new()
         cdef int done = lc_deflate_init_raw(self.f.packer, window_sent)
         if done == Z_OK:

@@ -23,8 +23,6 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     f.squeezed.size = 0
     if size == 0:                    # zlib writes nothing for nothing; an empty block stands for it
         return append_bytes(&f.squeezed, <const uint8_t *> b"\0", 1)
-    if f.python != NULL:
-        return python_pack(f, data, size)
     if size >= MOST or not f.keeps_sent and lc_deflate_reset(f.packer) != Z_OK:
         return -1
     trim(&f.squeezed, ROOM_KEPT)
@@ -48,8 +46,6 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
 cdef int unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     cdef lc_zstream *s = f.unpacker
     cdef int done = 0
-    if f.python != NULL:
-        return python_unpack(f, data, size)
     if size >= MOST:
         return INFLATE_MEMORY
     s.next_in = data
@@ -67,41 +63,4 @@ cdef int unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
 cdef int begin_unpack(lc_frames *f) noexcept nogil:
     if f.keeps_received:
         return 0
-    if f.python != NULL:
-        with gil:
-            (<ClientFrames> f.python).python_unpacker = None
-        return 0
     return 0 if lc_inflate_reset(f.unpacker) == Z_OK else INFLATE_MEMORY
-
-
-cdef int python_pack(lc_frames *f, const uint8_t *data, size_t size) noexcept with gil:
-    cdef ClientFrames self = <ClientFrames> f.python
-    cdef bytes small
-    try:
-        zlib = self.zlib
-        if self.python_packer is None or not f.keeps_sent:
-            self.python_packer = zlib.compressobj(wbits=-self.window_sent, memLevel=5)
-        small = self.python_packer.compress(<bytes> data[:size]) + self.python_packer.flush(zlib.Z_SYNC_FLUSH)
-    except BaseException:            # out of memory, or an interrupt: either way no frame
-        return -1
-    trim(&f.squeezed, ROOM_KEPT)
-    return append_bytes(&f.squeezed, small, <size_t> len(small) - TAIL)
-
-
-cdef int python_unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept with gil:
-    cdef ClientFrames self = <ClientFrames> f.python
-    cdef size_t rest = size
-    cdef int done = INFLATE_END
-    while done == INFLATE_END and rest:
-        data += size - rest
-        size = rest
-        try:
-            if self.python_unpacker is None:
-                self.python_unpacker = self.zlib.decompressobj(wbits=-UNPACK_BITS)
-        except BaseException:
-            return INFLATE_MEMORY
-        done = python_inflate_all(self.zlib, self.python_unpacker, data, size, &f.message, f.max_message,
-                                  &rest)
-        if done == INFLATE_END:
-            self.python_unpacker = None
-    return min(done, 0)

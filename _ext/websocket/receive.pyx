@@ -68,7 +68,7 @@ cdef int begin_payload(lc_frames *f) noexcept nogil:
         f.control_size = 0
     else:
         room = f.max_message - f.message.size
-        packed = f.deflates and first & PACKED != 0
+        packed = f.packer != NULL and first & PACKED != 0
         if opcode == CONTINUATION:
             packed = f.unfinished and f.packed
         if packed:
@@ -83,7 +83,7 @@ cdef int begin_payload(lc_frames *f) noexcept nogil:
             if not f.unfinished:
                 return violated(f, b"unexpected continuation frame")
         else:
-            if first & (RESERVED & ~PACKED if f.deflates else RESERVED):
+            if first & (RESERVED & ~PACKED if f.packer != NULL else RESERVED):
                 return violated(f, b"reserved bits must be 0")
             if f.unfinished:
                 return violated(f, b"expected a continuation frame")

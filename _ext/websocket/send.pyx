@@ -74,7 +74,7 @@ cdef int add_close(lc_frames *f, uint16_t code, const uint8_t *reason, size_t si
 cdef int frames_add(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     if f.close_sent or f.over != OVER_NOT:
         return 0
-    if not f.deflates:
+    if f.packer == NULL:
         return add_frame(f, FIN | TEXT, data, size)
     if pack(f, data, size) < 0:
         return -1

@@ -46,14 +46,8 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("frames_add", "frames_output", "frames_taken", "frames_next")
-_PYTHON = "Python's zlib: only builds without zlib call it, and tests/project/test_fallbacks.py makes one"
 APART = {
-    "python_pack()": _PYTHON,
-    "python_unpack()": _PYTHON,
-    "python_forget()": _PYTHON,
     "zstream_refused()": "another zlib than at the build",
-    **dict.fromkeys(("import zlib", "self.zlib = ", "f.python = ", "f.python != NULL", "with gil:"), _PYTHON),
-    "(<ClientFrames> f.python).": _PYTHON,
     "a window has 9 to 15": "a caller's mistake, no input's: tests/transports/test_websocket_frames.py",
     "python_random_bytes()": "the system has no generator",
     "if key == NULL:": "the system has no generator",

@@ -195,14 +195,13 @@ class WebSocket(Transport):
 
             self._carrier = Tls(config)
         self._path = quote(config.path or "/", safe="/:@!$&'()*+,;=-._~")
-        self._extensions = enable_client_permessage_deflate(None) if config.deflate == "on" else None
+        offers = config.deflate == "on" and LINKED
+        self._extensions = enable_client_permessage_deflate(None) if offers else None
         self._max_message = config.max_message
         self._headers: Sequence[tuple[str, Secret]] = config.http_headers or ()
         self._token: Secret | None = config.token
 
     def load_pump(self) -> Callable[..., Any]:
-        if self._extensions and not LINKED:
-            raise ImportError("deflate=on needs a build that is linked to zlib")
         carrier = self._carrier.load_pump()
         return partial(WebSocketPump.over, carrier)
 

@@ -30,7 +30,7 @@ SHORT = {
     # Without SIMD; compression by Python's packages in the compiled pumps.
     "macos": [
         "capture", "engine_contract", "engine_lifecycle", "engine_tcp", "logjam_compression", "logjam_core",
-        "lumberjack_check", "lumberjack_core", "lumberjack_zlib", "queue", "websocket_frames",
+        "lumberjack_check", "lumberjack_core", "lumberjack_zlib", "queue",
     ],
 }  # fmt: skip
 """The rooms that differ most: these in every run, the long form has all that a system would run."""

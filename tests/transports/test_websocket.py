@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from logclient._ext.websocket import ClientFrames
+from logclient._ext.websocket import LINKED, ClientFrames
 from logclient.config.secrets import Secret
 from logclient.errors import ConfigError, CredentialError
 from tests.support import clean_environment, need, transports
@@ -60,6 +60,8 @@ from tests.support.websocket import (  # noqa: E402
     server_frame,
     transport_by_url,
 )
+
+compresses = pytest.mark.skipif(not LINKED, reason="this build is not linked to zlib")
 
 
 def plain_link(port: int, **options: Any) -> WebSocketLink:
@@ -359,6 +361,7 @@ class TestMessages:
         pongs: list[Any] = reader.events_received()
         assert [bytes(pong.data) for pong in pongs][-1:] == pings[-1:]
 
+    @compresses
     def test_deflate_is_offered_on_request(self) -> None:
         heads: list[str | None] = []
 
@@ -381,6 +384,7 @@ class TestMessages:
         assert heads[:2] == [None, None]
         assert heads[2] is not None and heads[2].startswith("permessage-deflate") and heads[3]
 
+    @compresses
     def test_agreements_about_compression_are_kept(self) -> None:
         """The server keeps its context between messages; ours each stand alone."""
         agreed = "Sec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover"
@@ -399,11 +403,17 @@ class TestMessages:
             for _, data, _ in found:
                 assert zlib.decompressobj(wbits=-15).decompress(data + b"\0\0\xff\xff") == message
 
+    @compresses
     def test_a_server_may_decline_compression(self) -> None:
         with RawServer(deflate=True) as raw:
             assert b"permessage-deflate" in raw.head
             raw.far.sendall(server_frame(TEXT, b"[]"))
             assert read_message(raw.link) == b"[]"
+
+    def test_compression_without_zlib_is_not_offered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("logclient.transports.websocket.LINKED", False)
+        with RawServer(deflate=True) as raw:
+            assert b"permessage-deflate" not in raw.head
 
     def test_messages_are_never_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.DEBUG), RawServer() as raw:
@@ -714,6 +724,7 @@ class TestHostile:
         assert link.receive() == bytes(limit)
         assert read_error(link) == f"the server sent a message of more than {limit} bytes"
 
+    @compresses
     def test_a_decompression_bomb_is_refused(self) -> None:
         """A short compressed message that is a long one."""
         packer = zlib.compressobj(9, wbits=-15)
@@ -723,6 +734,7 @@ class TestHostile:
             raw.far.sendall(server_frame(TEXT, packed[:-4], bits=0x40))
             assert "a message of more than" in read_error(raw.link)
 
+    @compresses
     def test_broken_compression_ends_the_connection(self) -> None:
         with RawServer("Sec-WebSocket-Extensions: permessage-deflate", deflate=True) as raw:
             raw.far.sendall(server_frame(TEXT, b"\xff\xff\xff", bits=0x40))

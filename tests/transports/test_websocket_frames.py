@@ -12,14 +12,14 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as some
 
-from logclient._ext.websocket import ClientFrames
+from logclient._ext.websocket import LINKED, ClientFrames
 from tests.oracle import websocket as reference
 from tests.oracle.websocket import PACKED, frames_of
 from tests.support import need
 from tests.support.websocket import BINARY, CLOSE, PING, PONG, TEXT
 from tests.support.websocket import server_frame as frame
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.skipif(not LINKED, reason="this build is not linked to zlib")]
 
 MIB = 1 << 20
 LENGTHS = [0, 1, 7, 8, 9, 125, 126, 127, 65535, 65536, 65537, 200_000]

@@ -226,12 +226,6 @@ class TestMessages:
                 rig.put(b'{"n":%d,"text":"' % n + b"again and " * 50 + b'"}')
             assert rig.settle().acked == 200
 
-    def test_compression_without_zlib_keeps_the_pump(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("logclient.transports.websocket.LINKED", False)
-        with pytest.raises(ImportError, match="linked to zlib"):
-            transports.websocket(transports.tcp(1), deflate=True).load_pump()
-        transports.websocket(transports.tcp(1)).load_pump()
-
 
 class TestTheEnd:
     def test_close_exchanges_close_frames(self, kind: str) -> None:
