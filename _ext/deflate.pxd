@@ -47,7 +47,7 @@ cdef extern from "libraries.h":
 
 
 cdef enum:
-    PYTHON_PIECE = 1 << 16           # bytes that Python's zlib gets and gives at once
+    PYTHON_PIECE = 1 << 20           # bytes that Python's zlib gives at once
     INFLATE_ALL = 1                  # the input is used up
     INFLATE_END = 2                  # the stream is over
     INFLATE_BAD = -1
@@ -59,7 +59,7 @@ cdef enum:
 ctypedef struct lc_deflater:
     int level
     bint isal                        # ISA-L compresses, else zlib
-    void *python                     # borrowed: the package isal.isal_zlib or zlib; NULL: the linked library
+    void *python                     # borrowed: isal's or zlib's `compress`; NULL: the linked library
     lc_zstream *zstream
     lc_istream *istream
     uint8_t *level_room
@@ -82,7 +82,7 @@ cdef inline void deflater_close(lc_deflater *d) noexcept:
 
 # Open the fastest compressor for a level of zlib's, 0..9. ISA-L's level 1 stands for 1..3: it is
 # several times faster than any of them and its output between those of 1 and 2.
-# The owner must keep the returned package, or None.
+# The owner must keep the returned function, or None.
 cdef inline object deflater_open(lc_deflater *d, int level):
     cdef int done
     memset(d, 0, sizeof(lc_deflater))
@@ -112,8 +112,11 @@ cdef inline object deflater_open(lc_deflater *d, int level):
     else:
         if package is None:
             import zlib as package
-        d.python = <void *> package
-    return package
+        from functools import partial
+        compress = partial(package.compress, level=d.level)
+        d.python = <void *> compress
+        return compress
+    return None
 
 
 cdef inline lc_zstream *zstream_new() except NULL:
@@ -186,11 +189,11 @@ cdef inline int libz_deflate(lc_deflater *d, const uint8_t *data, size_t size, l
         room = 65536
 
 
-cdef inline int python_deflate(lc_deflater *d, const uint8_t *data, size_t size,
-                               lc_wire *out) noexcept with gil:
+# Append what a function of Python makes of these bytes.
+cdef inline int python_pack(void *compress, const uint8_t *data, size_t size, lc_wire *out) noexcept with gil:
     cdef bytes small
     try:
-        small = (<object> d.python).compress(<bytes> data[:size], d.level)
+        small = (<object> compress)(<bytes> data[:size])
     except BaseException:            # out of memory, or an interrupt: either way no stream
         return -1
     return append_bytes(out, small, len(small))
@@ -199,7 +202,7 @@ cdef inline int python_deflate(lc_deflater *d, const uint8_t *data, size_t size,
 # Append data as one whole stream to out; -1 when memory is out (out.size is then anything).
 cdef inline int deflate_window(lc_deflater *d, const uint8_t *data, size_t size, lc_wire *out) noexcept nogil:
     if d.python != NULL:
-        return python_deflate(d, data, size, out)
+        return python_pack(d.python, data, size, out)
     if LC_HAS_ISAL and d.isal:
         return isal_deflate_window(d, data, size, out)
     return libz_deflate(d, data, size, out)
@@ -249,33 +252,27 @@ cdef inline int inflate_more(lc_zstream *s, lc_wire *out, size_t most) noexcept 
     return INFLATE_ALL if s.avail_out else 0
 
 
-# The same, of all input, with an object of Python's zlib; None: a new one. `rest` is set to the bytes behind
-# the stream's end. The input is given in pieces, because that object copies what it does not use yet.
-cdef inline int python_inflate_all(object zlib, object inflater, const uint8_t *data, size_t size,
-                                   lc_wire *out, size_t most, size_t *rest) noexcept:
-    cdef bytes piece, tail = b""
-    cdef size_t at = 0, end, room
+# The same, of all input, by Python's zlib.
+cdef inline int python_inflate(void *zlib, const uint8_t *data, size_t size, lc_wire *out,
+                               size_t most) noexcept with gil:
+    cdef bytes piece, rest
+    cdef size_t room
     try:
-        if inflater is None:
-            inflater = zlib.decompressobj()
+        inflater = (<object> zlib).decompressobj()
+        rest = <bytes> data[:size]
         while True:
-            if not tail:
-                end = min(size, at + PYTHON_PIECE)
-                tail = <bytes> data[at:end]
-                at = end
             room = min(most - out.size, <size_t> PYTHON_PIECE - 1) + 1
-            piece = inflater.decompress(tail, room)
+            piece = inflater.decompress(rest, room)
             if append_bytes(out, piece, len(piece)) < 0:
                 return INFLATE_MEMORY
             if out.size > most:
                 return INFLATE_TOO_LARGE
             if inflater.eof:
-                rest[0] = size - at + <size_t> len(inflater.unused_data)
                 return INFLATE_END
-            tail = inflater.unconsumed_tail
-            if at == size and not tail and <size_t> len(piece) < room:
+            rest = inflater.unconsumed_tail
+            if not rest and <size_t> len(piece) < room:
                 return INFLATE_ALL
-    except zlib.error:
+    except (<object> zlib).error:
         return INFLATE_BAD
     except BaseException:            # out of memory, or an interrupt
         return INFLATE_MEMORY
@@ -286,11 +283,10 @@ cdef inline int python_inflate_all(object zlib, object inflater, const uint8_t *
 cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
                               size_t limit) noexcept nogil:
     cdef lc_zstream *s = d.zstream
-    cdef size_t most = out.size + min(limit, <size_t> -1 - out.size), rest = 0
+    cdef size_t most = out.size + min(limit, <size_t> -1 - out.size)
     cdef int done = 0
     if d.python != NULL:
-        with gil:
-            done = python_inflate_all(<object> d.python, None, data, size, out, most, &rest)
+        done = python_inflate(d.python, data, size, out, most)
     elif lc_inflate_reset(s) != Z_OK:
         return INFLATE_MEMORY
     else:

@@ -9,6 +9,8 @@ here: an empty first frame, other numbers of frames, bodies that unpack to more 
 a compression, topics that are dropped silently.
 """
 
+from functools import partial
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t

@@ -34,7 +34,7 @@ cdef extern from "libraries.h" nogil:
 ctypedef struct lc_packer:
     int method
     lc_deflater deflater
-    void *python                 # borrowed: snappy or lz4.block; NULL: the linked library
+    void *python                 # borrowed: a function of snappy or lz4.block; NULL: the linked library
 
 
 ctypedef struct lc_unpacker:
@@ -57,7 +57,7 @@ cdef bint is_linked(int method) noexcept nogil:
     return LC_HAS_SNAPPY if method == SNAPPY else LC_HAS_LZ4
 
 
-# The owner must keep the returned package, or None.
+# The owner must keep the returned function, or None.
 cdef object packer_open(lc_packer *k, int method, int level):
     memset(k, 0, sizeof(lc_packer))
     k.method = method
@@ -68,8 +68,9 @@ cdef object packer_open(lc_packer *k, int method, int level):
     module = block_module(method)
     if module is None:
         raise ValueError(f"compression: {'python-snappy' if method == SNAPPY else 'lz4'} is not installed")
-    k.python = <void *> module
-    return module
+    compress = module.compress if method == SNAPPY else partial(module.compress, store_size=False)
+    k.python = <void *> compress
+    return compress
 
 
 cdef void packer_close(lc_packer *k) noexcept:
@@ -79,16 +80,6 @@ cdef void packer_close(lc_packer *k) noexcept:
 
 cdef bint packer_needs_gil(lc_packer *k) noexcept nogil:
     return k.python != NULL or k.deflater.python != NULL
-
-
-cdef int python_pack(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept with gil:
-    cdef bytes small
-    cdef dict options = {} if k.method == SNAPPY else {"store_size": False}
-    try:
-        small = (<object> k.python).compress(<bytes> data[:size], **options)
-    except BaseException:            # out of memory, or an interrupt
-        return -1
-    return append_bytes(out, small, len(small))
 
 
 # Append a packed body. -1: out of memory; out.size is then undefined.
@@ -120,7 +111,7 @@ cdef int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out)
             return -1
         out.size += room
         return 0
-    return python_pack(k, data, size, out)
+    return python_pack(k.python, data, size, out)
 
 
 # The owner must keep the returned packages.
