@@ -41,7 +41,7 @@ cdef class Events:
     cdef readonly memoryview sequence  # int64: the last 48 bits of the id; 0 without an id
     cdef readonly memoryview hash  # uint64: XXH64 of the body as carried, seed 42; 0: a fault, or unasked
     cdef readonly memoryview unit  # int32: index of the unit
-    cdef readonly memoryview offset  # int64: where it begins in the unit as `expand` returns it
+    cdef readonly memoryview offset  # int64: where it begins in the unit, unpacked in place
     cdef readonly memoryview length  # int32: bytes of the body
     cdef readonly memoryview id_hash  # uint64, two a row: XXH64 of a FOREIGN id, seeds 42 and 43; else 0
     cdef readonly memoryview bodies  # uint8: the bodies of all events, joined; not those over 256 MiB

@@ -11,7 +11,6 @@ Sequences run over the whole connection, from 1 to 4,294,967,295, and an ``A`` a
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset

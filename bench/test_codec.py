@@ -19,7 +19,7 @@ from logclient._ext.hash import murmur3
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.logjam import Codec as LogjamHot
 from logclient._ext.logjam import Decoder as LogjamDecoder
-from logclient._ext.logjam import expand, pack, unpack
+from logclient._ext.logjam import pack, unpack
 from logclient._ext.logux import Codec as LoguxCodec
 from logclient._ext.logux import Decoder as LoguxDecoder
 from logclient._ext.lumberjack import Codec, Decoder, check_json
@@ -228,15 +228,6 @@ def test_logjam_unpack(benchmark: Any, function: Any, compression: int) -> None:
     packed = reference.pack(compression, BODY)
     got = benchmark.pedantic(lambda: [function(compression, packed) for _ in range(FEW)], **REFERENCES)
     assert set(got) == {BODY}
-
-
-@pytest.mark.benchmark(group="Logjam, open 128 bodies")
-@pytest.mark.parametrize("compression", range(4), ids=METHODS)
-def test_logjam_expand(benchmark: Any, compression: int) -> None:
-    """Decompress the body of each whole message."""
-    data, offsets, lengths = messages(compression)
-    units = [data[at : at + size] for at, size in zip(offsets[:FEW], lengths[:FEW], strict=True)]
-    benchmark.pedantic(lambda: [expand(unit) for unit in units], **REFERENCES)
 
 
 @pytest.mark.benchmark(group="Logjam, 2048 replies")

@@ -59,7 +59,7 @@ ctypedef struct lc_logjam_message:
 cdef class Decoded(Events):
     """Decoded messages, a row each; rows from `TORN` on are faults.
 
-    `offset` and `length` are those of the unpacked body in the unit as `expand` returns it.
+    `offset` and `length` are those of the body in the unit with its body unpacked in place.
     """
 
     cdef readonly memoryview request  # uint8: 1 when the first frame is empty
@@ -259,23 +259,3 @@ cdef int open_body(Decoder d, lc_logjam_message *m, const uint8_t **p, size_t *s
     p[0] = d.unpacked.data
     size[0] = d.unpacked.size
     return OK
-
-
-def expand(unit: ReadableBuffer, size_t max_unpacked=BODY_LIMIT) -> bytes:
-    """Return the unit with its body unpacked in place, which `Decoded.offset` refers to.
-
-    A unit whose body cannot be unpacked is returned as it is.
-    """
-    cdef bytes raw = bytes(unit)
-    cdef lc_logjam_message m
-    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(raw)
-    cdef int status = read_message(p, len(raw), &m)
-    cdef Py_ssize_t at
-    if status != OK or m.compression == NO_COMPRESSION:
-        return raw
-    at = m.body.at - p
-    try:
-        body = unpack(m.compression, raw[at:at + m.body.size], max_unpacked)
-    except ValueError:
-        return raw
-    return raw[:at - 4] + frame_of(body, True) + raw[at + m.body.size:]

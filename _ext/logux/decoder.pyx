@@ -408,8 +408,3 @@ cdef int scan_message(Decoder d, lc_logux_message *m, const uint8_t *p, const ui
                 at = e.at
             elif depth == base + 1:
                 at = member_at
-
-
-def expand(unit: ReadableBuffer) -> bytes:
-    """Return the unit as bytes: nothing in it is compressed."""
-    return bytes(unit)

@@ -57,7 +57,7 @@ cdef class Decoder(BatchDecoder):
         self.at = 0
         self.got = 0
         self.inflated_size = 0
-        self.literal = size > 1 and is_literal(p)
+        self.literal = size > 1 and p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
         if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W' and not self.literal:
             return add_fault(self, BAD_FRAME, size)
         if size < 6:
@@ -198,54 +198,3 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
         p += frame
         left -= frame
     return 0
-
-
-# Return whether these two bytes begin a unit of the literal form.
-cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
-    return p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
-
-
-def expand(unit: ReadableBuffer, Py_ssize_t max_inflated=67108864) -> bytes:
-    """Return the unit with its compressed frames inflated in place, which `Events.offset` refers to.
-
-    A frame that does not inflate, or inflates beyond `max_inflated` bytes, stays as it is, and so does the
-    rest.
-    """
-    cdef bytes raw = bytes(unit)
-    cdef bint literal = len(raw) > 1 and is_literal(<const uint8_t *> PyBytes_AS_STRING(raw))
-    cdef Py_ssize_t head = 0 if literal else 6
-    parts = [raw[:head]]
-    expand_region(raw[head:], 0, min(max_inflated, <Py_ssize_t> 1 << 62), parts, literal)
-    return b"".join(parts)
-
-
-# Append the expanded frames to `parts`. Returns the rest of max_inflated, or -1 after a fault, from which
-# on everything is appended as it is.
-cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, list parts,
-                              bint literal) except? -2:
-    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(region)
-    cdef size_t left = len(region), at = 0, size
-    cdef bytes content
-    import zlib
-    while left:
-        size = frame_size(p + at, left)
-        if size == 0 or p[at + 1] == c'C' and depth == 2 or p[at + 1] == c'W' and not literal:
-            break
-        if p[at + 1] == c'C':
-            try:
-                content = zlib.decompressobj().decompress(region[at + 6:at + size], max_inflated + 1)
-            except zlib.error:
-                break
-            if len(content) > max_inflated:
-                break
-            max_inflated = expand_region(content, depth + 1, max_inflated - len(content), parts, literal)
-            if max_inflated < 0:
-                return -1
-        else:
-            parts.append(region[at:at + size])
-        at += size
-        left -= size
-    if left:
-        parts.append(region[at:])
-        return -1
-    return max_inflated

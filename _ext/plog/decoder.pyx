@@ -89,8 +89,3 @@ cdef int decode_body(Decoder d, const uint8_t *p, size_t size, lc_id *id_) noexc
     if d.kept.most_bytes and keep_own_id(&d.kept, p, 0) < 0:
         return -1
     return -1 if keep_foreign(&d.rows, &own) < 0 else FOREIGN
-
-
-def expand(unit: ReadableBuffer) -> bytes:
-    """Return the unit as bytes: nothing in it is compressed."""
-    return bytes(unit)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, exact, use_compiled_hashes
 from logclient._ext.hash import xxh64
-from logclient._ext.logux import STATUS_NAMES, Decoder, expand
+from logclient._ext.logux import STATUS_NAMES, Decoder
 from tests.oracle import logux_decoder as oracle
 from tests.support import recordings
 
@@ -37,7 +37,7 @@ DICTIONARY = [
     b"17976931348623158", b'"error"', b"[" * 60, b'{"":' * 40, b" \r\n\t",
 ]  # fmt: skip
 
-ROOTS = ("Decoder", "expand")
+ROOTS = ("Decoder",)
 MISTAKE = "a caller's mistake, no input's: tests/logux/test_logux_decoder.py"
 APART = dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE)
 
@@ -150,7 +150,6 @@ def run(data: memoryview) -> None:
     finally:
         memory.fail_at(0)
     check(not options & OUTSIDE, "a unit that leaves the data")
-    check(expand(unit) == bytes(unit), "expanded")
     got = [
         (
             rows.unit[i],

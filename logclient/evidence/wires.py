@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from logclient._ext import logjam, logux, lumberjack, plog
 from logclient.evidence.frames import Bytes, Frame
+from logclient.evidence.frames.logjam import expand as logjam_expand
 from logclient.evidence.frames.logjam import frames as logjam_frames
 from logclient.evidence.frames.logux import frames as logux_frames
+from logclient.evidence.frames.lumberjack import expand as lumberjack_expand
 from logclient.evidence.frames.lumberjack import frames as lumberjack_frames
 from logclient.evidence.frames.plog import frames as plog_frames
 from logclient.logjam.messages import Meta, unit
@@ -24,9 +26,10 @@ _PENDING_BYTES = 64 << 20  # of incomplete plog messages, the same as the decode
 class Wire(NamedTuple):
     """How the units of one protocol are read."""
 
-    codec: ModuleType  # the compiled module, with ``Decoder``, ``STATUS_NAMES`` and ``expand``
+    codec: ModuleType  # the compiled module, with ``Decoder`` and ``STATUS_NAMES``
     frames: Callable[[Bytes], Iterator[Frame]]
     """Describes the bytes of one direction for people."""
+    expand: Callable[[bytes], bytes] = bytes  # unpacks what is compressed in a unit, in its place
     columns: Mapping[str, str] = {}  # that only this decoder has: name -> NumPy type
     options: Mapping[str, int] = {}  # arguments of the decoder
     reassembler: Callable[[], Any] | None = None
@@ -66,6 +69,7 @@ WIRES = {
     "logjam": Wire(
         logjam,
         logjam_frames,
+        expand=logjam_expand,
         columns={
             "request": "u1",
             "app_env_offset": "i4",
@@ -80,7 +84,7 @@ WIRES = {
         frame_head=4,  # the length before a frame
     ),
     "logux": Wire(logux, logux_frames, body_option="messages", frame_head=0),
-    "lumberjack": Wire(lumberjack, lumberjack_frames, body_option="windows"),
+    "lumberjack": Wire(lumberjack, lumberjack_frames, expand=lumberjack_expand, body_option="windows"),
     "plog": Wire(
         plog,
         plog_frames,

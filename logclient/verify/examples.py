@@ -119,7 +119,7 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, mes
                 events = find(batch.take(np.array([i])))
                 if within >= len(events.unit):
                     continue
-                data = bytes(spec.codec.expand(raw))
+                data = spec.expand(raw)
                 offset = int(events.offset[within])
                 body = data[offset : offset + int(events.length[within])]
                 head = spec.frame_head

@@ -26,7 +26,6 @@ from logclient._ext.logjam import (
     STATUS_NAMES,
     Codec,
     Decoder,
-    expand,
     pack,
     unpack,
 )
@@ -37,7 +36,7 @@ from logclient.delivery.contract import Fatal, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.evidence import frames as readable
 from logclient.evidence.frames import logjam as logjam_frames
-from logclient.evidence.frames.logjam import frames
+from logclient.evidence.frames.logjam import expand, frames
 from logclient.logjam.core import Logjam, split_app_env
 from logclient.logjam.messages import COMPRESSIONS
 from tests import support

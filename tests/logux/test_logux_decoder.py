@@ -28,7 +28,6 @@ from logclient._ext.logux import (
     STATUS_NAMES,
     UNKNOWN_MESSAGE,
     Decoder,
-    expand,
 )
 from tests.oracle import logux_decoder as oracle
 from tests.support import recordings
@@ -446,4 +445,3 @@ def test_decoder_can_be_used_again() -> None:
 def test_statuses_have_the_names_of_the_reference() -> None:
     assert len(STATUS_NAMES) == CONTROL + 1
     assert [getattr(logux, name.upper()) for name in STATUS_NAMES] == list(range(CONTROL + 1))
-    assert expand(b'["ping",1]') == b'["ping",1]'

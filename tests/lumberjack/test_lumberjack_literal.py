@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import logclient
 from logclient import cli
 from logclient._ext.hash import xxh64
-from logclient._ext.lumberjack import TORN, Codec, Decoder, expand
+from logclient._ext.lumberjack import TORN, Codec, Decoder
 from logclient.config.parsing import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.evidence.frames.lumberjack import frames
+from logclient.evidence.frames.lumberjack import expand, frames
 from logclient.files.capture import CaptureReader
 from logclient.lumberjack.reader import Reader, Window, encode_ack
 from logclient.testing.lumberjack import Collector, decode

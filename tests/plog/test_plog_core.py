@@ -37,7 +37,6 @@ from logclient._ext.plog import (
     Judged,
     Reassembler,
     datagrams,
-    expand,
     fragments,
 )
 from logclient.cli.probes import PlogProbe
@@ -1061,7 +1060,7 @@ class TestDecoder:
         assert rows.offset.tolist() == [0, 24 + 4, 24 + 3]
         assert rows.length.tolist() == [4, len(body), 5]
         assert rows.sequence.tolist() == [0, 1, 0]
-        assert expand(found[3])[rows.offset[1] :] == body[2 * 76 :]
+        assert found[3][rows.offset[1] :] == body[2 * 76 :]
 
     def test_messages_continue_in_the_next_call_by_stream(self) -> None:
         first, second = fragments(bytes(100), 5, datagram=100)

@@ -120,14 +120,7 @@ REACHED = [
     ("logjam_replies", {"client_receive", "next_reply", "take_reply", "outcome_add", "frames_shown"}),
     ("logux_decoder", {"scan_message", "take_element", "add_action", "number_end", "read_id", "xxh64_of"}),
     ("logux_replies", {"receive_message", "skip_meta", "take_id", "find", "settle", "take_undone"}),
-    (
-        "lumberjack_frames",
-        {
-            "decode_region",
-            "scan_pairs",
-            "expand_region",
-        },
-    ),
+    ("lumberjack_frames", {"decode_region", "scan_pairs"}),
     ("lumberjack_acks", {"writer_receive", "take_ack", "give_acked", "outcome_add"}),
     ("websocket_frames", {"take_payload", "take_close", "check_reason", "unpack", "pack", "add_close"}),
     ("tls_records", {"read", "write", "flush", "_fill", "_explain"}),

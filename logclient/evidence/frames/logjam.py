@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from logclient._ext.logjam import STATUS_NAMES, Decoder, expand
-from logclient.delivery.contract import find_frames
+from logclient._ext.logjam import STATUS_NAMES, TORN, Decoder, unpack
+from logclient.delivery.contract import find_frames, join_frames
 from logclient.evidence.frames import BODY_KEPT, Bytes, Frame, counted, text_of
 from logclient.logjam.messages import COMPRESSIONS
 
@@ -84,6 +84,17 @@ def _message(view: memoryview, at: int, spans: list[tuple[int, int]], decoder: D
         if known and place == body_at and name == "not_json":
             inner = inner.marked("not one JSON object in UTF-8", view)
         yield inner
+
+
+def expand(unit: bytes) -> bytes:
+    """Return a captured message with its body unpacked in place, if it carries an event."""
+    row = Decoder().decode(unit, array("q", [0]), array("q", [len(unit)]))
+    if row.status[0] >= TORN or not row.compression[0]:
+        return unit
+    parts = [unit[begin:end] for begin, end in find_frames(unit)]
+    place = 2 + row.request[0]
+    parts[place] = unpack(row.compression[0], parts[place])
+    return join_frames(parts)
 
 
 def _is_reply(parts: list[bytes]) -> bool:

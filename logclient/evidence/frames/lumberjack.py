@@ -152,6 +152,26 @@ def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, b
     return frame, size <= left, content
 
 
+def expand(unit: bytes, max_inflated: int = MAX_INFLATED) -> bytes:
+    """Return a captured unit with its compressed frames inflated in place, as far as they can be."""
+    parts: list[Bytes] = []
+    _expand(memoryview(unit), 0, max_inflated, parts)
+    return b"".join(parts)
+
+
+def _expand(view: memoryview, depth: int, budget: int, parts: list[Bytes]) -> int:
+    """Add the frames to `parts`; return what is left of the bound on inflated bytes."""
+    at = 0
+    while at < len(view):
+        frame, _, content = _frame(view, at, depth, budget)
+        if content is None or frame.wrong:
+            parts.append(view[at : at + frame.size])
+        else:
+            budget = _expand(memoryview(content), depth + 1, budget - len(content), parts)
+        at += frame.size
+    return budget
+
+
 def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes, bytes]]]:
     """Return the size of the 'data' frame at `at`, more than there is when it is cut, and its first pairs."""
     kept: list[tuple[bytes, bytes]] = []
