@@ -22,11 +22,11 @@ cdef extern from "libraries.h":
         unsigned int avail_out
     int lc_deflate_init "deflateInit"(lc_zstream *s, int level) noexcept nogil
     int lc_deflate(lc_zstream *s) noexcept nogil
-    int lc_deflate_reset "deflateReset"(lc_zstream *s) noexcept nogil
+    void lc_deflate_reset "deflateReset"(lc_zstream *s) noexcept nogil   # of an open stream: it cannot fail
     int lc_deflate_end "deflateEnd"(lc_zstream *s) noexcept nogil
     int lc_inflate_init "inflateInit"(lc_zstream *s) noexcept nogil
     int lc_inflate(lc_zstream *s) noexcept nogil
-    int lc_inflate_reset "inflateReset"(lc_zstream *s) noexcept nogil
+    void lc_inflate_reset "inflateReset"(lc_zstream *s) noexcept nogil   # likewise
     int lc_inflate_end "inflateEnd"(lc_zstream *s) noexcept nogil
 
     int COMP_OK, IGZIP_ZLIB, NO_FLUSH, ISAL_DEF_LVL1_DEFAULT
@@ -170,8 +170,7 @@ cdef inline int libz_deflate(lc_deflater *d, const uint8_t *data, size_t size, l
     cdef uint8_t *to
     cdef size_t room = size + (size >> 8) + 128
     cdef int done
-    if lc_deflate_reset(s) != Z_OK:
-        return -1
+    lc_deflate_reset(s)
     s.next_in = data
     s.avail_in = <unsigned int> size
     while True:
@@ -287,9 +286,8 @@ cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, 
     cdef int done = 0
     if d.python != NULL:
         done = python_inflate(d.python, data, size, out, most)
-    elif lc_inflate_reset(s) != Z_OK:
-        return INFLATE_MEMORY
     else:
+        lc_inflate_reset(s)
         s.next_in = data
         s.avail_in = <unsigned int> size
         while done == 0:

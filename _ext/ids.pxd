@@ -48,24 +48,14 @@ cdef inline void name_user_id(const lc_span *own, uint64_t *words) noexcept nogi
     words[1] = xxh64_of(own.at, own.size, SEED + 1)
 
 
-# An id of the user's own for event i of n, among `names`.
-cdef inline int _keep(uint64_t **names, uint32_t n, uint32_t i, const lc_span *own) noexcept nogil:
+# An id of the user's own for event i of n, among `names`: `id_hash` or `id_second` of a batch.
+cdef inline int keep_id(uint64_t **names, uint32_t n, uint32_t i, const lc_span *own) noexcept nogil:
     if names[0] == NULL:
         names[0] = <uint64_t *> calloc(n, 2 * sizeof(uint64_t))
         if names[0] == NULL:
             return STOP_MEMORY
     name_user_id(own, names[0] + 2 * i)
     return 0
-
-
-# The user's own id, where it is the only one that travels.
-cdef inline int keep_user_id(lc_batch *batch, uint32_t i, const lc_span *own) noexcept nogil:
-    return _keep(&batch.id_hash, batch.n, i, own)
-
-
-# The id in an event's second carrier, where that differs from the first one's.
-cdef inline int keep_second_id(lc_batch *batch, uint32_t i, const lc_span *own) noexcept nogil:
-    return _keep(&batch.id_second, batch.n, i, own)
 
 
 # Hash the body of event i, if the batch wants that.

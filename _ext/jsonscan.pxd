@@ -23,5 +23,5 @@ ctypedef struct lc_object:
 
 cdef int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) noexcept nogil
 cdef int copy_object(uint8_t *to, const uint8_t *source, size_t n, lc_object *o) noexcept nogil
-cdef int find_braces(uint8_t *p, size_t size, lc_object *o) noexcept nogil
+cdef int open_object(uint8_t *to, const uint8_t *source, size_t n, bint scanned, lc_object *o) noexcept nogil
 cdef const uint8_t *scalar_end(const uint8_t *p) noexcept nogil

@@ -109,17 +109,14 @@ cdef inline int64_t finish_body(lc_logjam *w, lc_batch *batch, uint32_t i, lc_to
     cdef uint8_t kind = batch.kind[i]
     cdef lc_object o
     cdef lc_span *own = &o.uuid if topic.uuid else &o.request_id
-    cdef bint taken
+    cdef bint taken, scanned = w.check or kind & K_MASK == K_DOCUMENT
     cdef uint8_t *start
     cdef uint8_t *close
-    if w.check or kind & K_MASK == K_DOCUMENT:
-        if copy_object(p, batch.body[i], size, &o) < 0:
-            return 0
+    if open_object(p, batch.body[i], size, scanned, &o) < 0:
+        return 0
+    if scanned:
         taken = own.at != NULL
     else:
-        memcpy(p, batch.body[i], size)
-        if find_braces(p, size, &o) < 0:
-            return 0
         taken = kind & K_ID1_TAKEN != 0
         if taken and w.identity and scan_object(p, p + size, &o) < 0:
             return 0
@@ -127,7 +124,7 @@ cdef inline int64_t finish_body(lc_logjam *w, lc_batch *batch, uint32_t i, lc_to
     close = <uint8_t *> o.close
     if w.identity:
         if taken:
-            if keep_user_id(batch, i, own) < 0:
+            if keep_id(&batch.id_hash, batch.n, i, own) < 0:
                 return STOP_MEMORY
         else:
             # no comma in an empty object
@@ -458,11 +455,6 @@ cdef class Codec(CodecBase):
         return packer_needs_gil(&self.w.packer)
 
     @property
-    def requests(self) -> int:
-        """The number of requests and pings without a reply."""
-        return self.w.count
-
-    @property
     def error(self) -> str | None:
         """The server's violation of the protocol, or None; kept until the next `connected`."""
         cdef lc_logjam *w = &self.w
@@ -487,19 +479,17 @@ cdef class Codec(CodecBase):
         limit_reset(&self.w.limit)
         piece_begin(&self.w.piece)
 
-    def connection_lost(self) -> int:
-        """Forget everything in flight; return the number of requests."""
+    def connection_lost(self):
+        """Forget everything in flight."""
         cdef lc_logjam *w = &self.w
         self.begin_use()
-        cdef uint32_t requests = w.count
-        if requests > w.pings and w.wrong == WRONG_NONE:
-            piece_lost(&w.piece, requests - w.pings, w.bytes)
+        if w.count > w.pings and w.wrong == WRONG_NONE:
+            piece_lost(&w.piece, w.count - w.pings, w.bytes)
         w.head = w.count = w.pings = 0
         w.bytes = 0
         handing_forget(&w.handing)
         w.partial.size = w.asked.size = w.pongs.size = 0
         self.end_use()
-        return requests
 
     def ping(self, double now):
         """Have a ping sent; a ValueError: too many of them wait for a reply."""

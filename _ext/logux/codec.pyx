@@ -429,11 +429,6 @@ cdef class Codec(CodecBase):
         return self.w.runs.count
 
     @property
-    def awaited(self) -> int:
-        """Actions and pings without an outcome, and suspects."""
-        return self.w.open + self.w.pings.size // TOKEN + self.w.runs.count
-
-    @property
     def added(self) -> int:
         """Actions sent so far: the last ``added``."""
         return self.w.added

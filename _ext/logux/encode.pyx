@@ -70,25 +70,16 @@ cdef int64_t put_action(lc_logux *w, lc_batch *batch, uint32_t i, uint8_t *p, in
     elif nibble == 0:
         memcpy(p, w.head, w.head_size)
         to += w.head_size
-    if checked:
-        if copy_object(to, body, size, &o) < 0:
-            batch.reason[i] = R_NOT_JSON
-            return 0
-    else:
-        memcpy(to, body, size)
-        if find_braces(to, size, &o) < 0:
-            batch.reason[i] = R_NOT_JSON
-            return 0
+    if open_object(to, body, size, checked, &o) < 0 or nibble and look_through(o.start, o.close, &look) < 0:
+        batch.reason[i] = R_NOT_JSON
+        return 0
     cdef size_t tail = TAIL_SIZE if w.identity else 1
     if nibble:
-        if look_through(o.start, o.close, &look) < 0:
-            batch.reason[i] = R_NOT_JSON
-            return 0
         if not look.typed or look.has_length:
             batch.reason[i] = R_UNENCODABLE
             return 0
         if look.id.at != NULL and w.identity:
-            if keep_user_id(batch, i, &look.id) < 0:
+            if keep_id(&batch.id_hash, batch.n, i, &look.id) < 0:
                 return STOP_MEMORY
             tail = 1
     size = o.close - o.start

@@ -133,31 +133,29 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     cdef uint8_t *place
     cdef uint8_t kept
     cdef lc_object o
-    cdef bint scanned = True, empty, first, second, alone
+    cdef bint scanned = w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES)
+    cdef bint empty, first, second, alone
     cdef lc_digits digits
-    if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
-        if copy_object(p, batch.body[i], size, &o) < 0:
-            return 0
+    if open_object(p, batch.body[i], size, scanned, &o) < 0:
+        return 0
+    if scanned:
         kind |= carriers_taken(&o)
     else:
-        memcpy(p, batch.body[i], size)
-        if find_braces(p, size, &o) < 0:
-            return 0
         scanned = kind & w.scanned_kinds != 0
         if scanned and scan_object(p, end, &o) < 0:
             return 0
         if w.identity and scanned and kind & K_ID1_TAKEN == 0 and user_id(&o).at != NULL:
             # for readers that no longer see "@metadata"
-            if keep_user_id(batch, i, user_id(&o)) < 0:
+            if keep_id(&batch.id_hash, batch.n, i, user_id(&o)) < 0:
                 return STOP_MEMORY
     first = w.identity and kind & K_ID1_TAKEN == 0
     second = w.identity and kind & K_ID2_TAKEN == 0
     # The application's own "@metadata" stays as it is.
     alone = w.constants_size and not first and not (scanned and o.has_metadata)
     if w.identity and not first and not second:      # it is scanned
-        if keep_user_id(batch, i, user_id(&o)) < 0:
+        if keep_id(&batch.id_hash, batch.n, i, user_id(&o)) < 0:
             return STOP_MEMORY
-        if second_id(&o) != NULL and keep_second_id(batch, i, second_id(&o)) < 0:
+        if second_id(&o) != NULL and keep_id(&batch.id_second, batch.n, i, second_id(&o)) < 0:
             return STOP_MEMORY
     start = <uint8_t *> o.start
     close = <uint8_t *> o.close
@@ -209,7 +207,7 @@ cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint
         return size + PAIR_SIZE
     if lc_get32(p) == 0:
         return 0                 # Logstash drops the connection over an empty map
-    if w.identity and keep_user_id(batch, i, &own) < 0:
+    if w.identity and keep_id(&batch.id_hash, batch.n, i, &own) < 0:
         return STOP_MEMORY
     return size
 
@@ -547,11 +545,6 @@ cdef class Codec(CodecBase):
         return 1 if self.w.careful else self.w.limit.now
 
     @property
-    def careful(self) -> int:
-        """How many more windows are sent one at a time, after a break with several in flight."""
-        return self.w.careful
-
-    @property
     def error(self) -> str | None:
         """The reader's violation of the protocol, or None; kept until the next `connected`."""
         cdef lc_writer *w = &self.w
@@ -583,17 +576,15 @@ cdef class Codec(CodecBase):
         piece_begin(&self.w.piece)
         self.end_use()
 
-    def connection_lost(self) -> int:
-        """Forget the windows in flight; return their number."""
+    def connection_lost(self):
+        """Forget the windows in flight."""
         self.begin_use()
-        cdef uint32_t windows = self.w.count
         cdef lc_window *window = &self.w.windows[self.w.head]
         # With several windows out, the break may have come from Logstash's idle timer for the second one. The
         # same windows, sent the same way, would break the connection again.
-        if windows > 1:
+        if self.w.count > 1:
             self.w.careful = CAREFUL_WINDOWS
-        if windows:
+        if self.w.count:
             piece_lost(&self.w.piece, window.n, window.size)
         forget_windows(&self.w)
         self.end_use()
-        return windows

@@ -57,12 +57,8 @@ cdef inline int64_t finish_body(lc_plog *w, lc_batch *batch, uint32_t i, const u
     if not w.identity:
         memcpy(p, body, size)
         return size
-    if w.check or kind == K_DOCUMENT or kind == K_BYTES:
-        object_ = copy_object(p, body, size, &o) == 0
-    else:
-        memcpy(p, body, size)
-        object_ = size > 1 and find_braces(p, size, &o) == 0
-        o.uuid.at = NULL
+    o.uuid.at = NULL
+    object_ = open_object(p, body, size, w.check or kind == K_DOCUMENT or kind == K_BYTES, &o) == 0
     own.at = p
     own.size = size
     if object_ and o.uuid.at != NULL:
@@ -78,7 +74,7 @@ cdef inline int64_t finish_body(lc_plog *w, lc_batch *batch, uint32_t i, const u
         if start != p:
             memmove(p, start, size)
         return size
-    return STOP_MEMORY if keep_user_id(batch, i, &own) < 0 else <int64_t> size
+    return STOP_MEMORY if keep_id(&batch.id_hash, batch.n, i, &own) < 0 else <int64_t> size
 
 
 # Messages with headers, whose hash these get several at a time: while one waits for its multiplications the
@@ -356,11 +352,6 @@ cdef class Codec(CodecBase):
         free(self.w.commands.data)
         free(self.w.replies.data)
         free(self.w.handing.items)
-
-    @property
-    def unsent(self) -> int:
-        """Events in flight: the transport has not taken all of their datagrams."""
-        return self.w.handing.count
 
     @property
     def datagram(self) -> int:

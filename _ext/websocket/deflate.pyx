@@ -23,8 +23,10 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     f.squeezed.size = 0
     if size == 0:                    # zlib writes nothing for nothing; an empty block stands for it
         return append_bytes(&f.squeezed, <const uint8_t *> b"\0", 1)
-    if size >= MOST or not f.keeps_sent and lc_deflate_reset(f.packer) != Z_OK:
+    if size >= MOST:
         return -1
+    if not f.keeps_sent:
+        lc_deflate_reset(f.packer)
     trim(&f.squeezed, ROOM_KEPT)
     f.packer.next_in = data
     f.packer.avail_in = <unsigned int> size
@@ -54,13 +56,6 @@ cdef int unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
         done = inflate_more(s, &f.message, f.max_message)
         if done < 0:
             return done
-        if done == INFLATE_END and lc_inflate_reset(s) != Z_OK:
-            return INFLATE_MEMORY
+        if done == INFLATE_END:
+            lc_inflate_reset(s)
     return 0
-
-
-# Begin a compressed message: with the context of those before, if that was agreed.
-cdef int begin_unpack(lc_frames *f) noexcept nogil:
-    if f.keeps_received:
-        return 0
-    return 0 if lc_inflate_reset(f.unpacker) == Z_OK else INFLATE_MEMORY

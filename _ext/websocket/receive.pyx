@@ -53,7 +53,6 @@ cdef int begin_payload(lc_frames *f) noexcept nogil:
     cdef uint64_t room
     cdef bint packed
     cdef uint32_t i
-    cdef int done
     if length > 125:
         length = 0
         for i in range(2, f.head_size):
@@ -89,10 +88,8 @@ cdef int begin_payload(lc_frames *f) noexcept nogil:
                 return violated(f, b"expected a continuation frame")
             f.packed = packed
             f.unfinished = True
-            if f.packed:
-                done = begin_unpack(f)
-                if done < 0:
-                    return not_unpacked(f, done)
+            if f.packed and not f.keeps_received:
+                lc_inflate_reset(f.unpacker)
     f.left = length
     f.in_payload = True
     return 0

@@ -217,7 +217,7 @@ class _Side:
             enough_memory(stop)
             found.append(stop)
         found.append(self.seen())
-        return [*found, said, core.state, codec.deadline(), core.received, codec.awaited]
+        return [*found, said, core.state, codec.deadline(), core.received, codec.open, codec.suspects]
 
     def sample(self) -> None:
         self.core.sample_clocks(self.now)

@@ -34,7 +34,7 @@ DICTIONARY = [b"2A\0\0\0" + bytes([n]) for n in range(9)] + [
 
 ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Codec.error", "Codec.connected",
 "Codec.connection_lost",
-         "Codec.windows", "Codec.careful")  # fmt: skip
+         "Codec.windows", "Codec.limit")  # fmt: skip
 _TIMES = "times of round trips, which no input has: tests/lumberjack/test_lumberjack_limit.py"
 APART = dict.fromkeys(("limit_decide()", "limit_start()"), _TIMES)
 _NUMBER = "        if number > window.n:\n            w.wrong_window"
@@ -123,7 +123,7 @@ def run(data: memoryview) -> None:
     out = core.codec.windows
     core.connection_lost()
     check(not core.codec.windows and not core.codec.deadline(), "forgotten")
-    check(core.codec.careful == (10 if out > 1 else 0), "careful", core.codec.careful, out)
+    check(core.codec.limit == (1 if out > 1 else 4), "careful", core.codec.limit, out)
     core.connected(100.0)
     _feed(core, literal, windows, events, data[3:], step, failing)
 

@@ -361,14 +361,13 @@ class TestCredit:
         assert connection.encode(batch, 5, 100.0) == 0
         connection.receive(OK_REPLY, 100.1)
         assert connection.credit(100.1)[0] == 1
-        assert connection.codec.requests == 2
+        assert connection.in_flight.inflight == 2
 
     def test_pings_use_no_credit(self) -> None:
         connection = connected(inflight=2)
         send(connection, 2)
         for _ in range(3):
             connection.core.call("ping")
-        assert connection.codec.requests == 5
         assert connection.credit(100.0) == (0, 0)
         assert connection.encode(load(connection, [(b"{}", RAW)]), 1, 100.0) == 0
 
@@ -398,8 +397,8 @@ class TestCredit:
         flying = []
         for _ in range(4):
             fill(connection, batch, 200.0)
-            flying.append(connection.codec.requests)
-            connection.receive(OK_REPLY * connection.codec.requests, 200.0)
+            flying.append(connection.in_flight.inflight)
+            connection.receive(OK_REPLY * connection.in_flight.inflight, 200.0)
         assert flying == [1, 2, 3, 2]
 
     def test_large_requests_go_one_at_a_time_after_a_break(self) -> None:
@@ -407,7 +406,7 @@ class TestCredit:
         batch = load(connection, [(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)] * 3 + [(b"{}", RAW)] * 5)
         for flying in (8, 2, 1, 1):
             fill(connection, batch, 100.0)
-            assert connection.codec.requests == flying
+            assert connection.in_flight.inflight == flying
             connection.lost()
             connection.connected(101.0)
 
@@ -416,12 +415,13 @@ class TestCredit:
         connection = connected()
         now, seen = 100.0, 0
         for _ in range(40):
+            flying = 0
             while events := connection.credit(now)[0]:
                 batch = load(connection, [(b"{}", RAW)] * events)
-                connection.encode(batch, events, now)
-            seen = max(seen, connection.codec.requests)
+                flying += connection.encode(batch, events, now)
+            seen = max(seen, flying)
             now += trip
-            connection.receive(OK_REPLY * connection.codec.requests, now)
+            connection.receive(OK_REPLY * flying, now)
         assert seen == most
 
     def test_given_number_does_not_follow_it(self) -> None:
@@ -436,7 +436,6 @@ class TestCredit:
         connection = connected(mode="async", inflight=1)
         batch = load(connection, [(b"{}", RAW)] * 5000)
         assert connection.encode(batch, 5000, 100.0) == 2048
-        assert connection.codec.requests == 0
         assert connection.deadline(100.0) is None
         assert connection.credit(100.0)[0] == 0, "what is encoded is not sent yet"
         assert connection.events() == []
@@ -573,7 +572,8 @@ class TestReplies:
                 fatal = True
         assert (acked, rejected, fatal) == (reference.acked, reference.rejected, reference.wrong)
         assert pongs == reference.pongs
-        assert fatal or connection.codec.requests == len(reference.waiting)
+        assert fatal or connection.in_flight.inflight == sum(map(bool, reference.waiting))
+        assert fatal or (connection.deadline(101.0) is None) == (not reference.waiting)
 
 
 class TestPing:

@@ -86,8 +86,8 @@ class Side:
         assert connection.codec.answers() == 0
         return [
             events, split(connection.codec.take_bytes()), core.state, connection.deadline(self.now),
-            core.received, connection.codec.awaited, core.node_id, connection.progress,
-            self.in_flight.to_send,
+            core.received, connection.codec.open, connection.codec.suspects, core.node_id,
+            connection.progress, self.in_flight.to_send,
         ]  # fmt: skip
 
 

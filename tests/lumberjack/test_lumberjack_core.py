@@ -132,7 +132,7 @@ class TestStates:
         connection.receive(ack(1)[:4], 100.0)
         connection.lost()
         assert connection.codec.windows == 0
-        assert connection.codec.careful == 10
+        assert connection.codec.limit == 1
         assert connection.codec.take_bytes() == b""
         connection.connected(101.0)
         send(connection, 1)

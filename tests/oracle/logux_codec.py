@@ -195,10 +195,6 @@ class Target:
     def suspects(self) -> int:
         return len(self.runs.suspects)
 
-    @property
-    def awaited(self) -> int:
-        return self.open + len(self.tokens) + self.suspects
-
     def room(self) -> int:
         runs = self.runs
         if runs.limit and self.processed - runs.limit_processed >= runs.limit:

@@ -74,7 +74,7 @@ def awaited(connection: Connection) -> int:
     """Return the number of questions without an answer, and of events in flight."""
     core = connection.core
     assert isinstance(core, Plog)
-    return len(core._asked) + int(connection.codec.unsent)
+    return len(core._asked) + connection.in_flight.inflight
 
 
 def on_wire(connection: Connection) -> bytes:

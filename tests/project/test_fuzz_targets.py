@@ -137,7 +137,7 @@ REACHED = [
         },
     ),
     ("ledger_lines", {"_batch", "_decided", "_read_ranges", "_append", "read_integer"}),
-    ("plog_lines", {"lines_encode", "finish_body", "handing_took", "keep_hash", "keep_user_id"}),
+    ("plog_lines", {"lines_encode", "finish_body", "handing_took", "keep_hash", "keep_id"}),
     ("plog_datagrams", {"judge_part", "add_open", "make_room", "murmur3_of", "decode_body", "open"}),
 ]
 
