@@ -7,7 +7,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from logclient._ext.constants cimport *
 
@@ -164,12 +164,15 @@ cdef inline int append_bytes(lc_wire *wire, const uint8_t *p, size_t size) noexc
     return 0
 
 
+cdef inline void wire_free(lc_wire *wire) noexcept nogil:
+    free(wire.data)
+    memset(wire, 0, sizeof(lc_wire))
+
+
 # Free the memory of an unusually large unit.
 cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
     if wire.size == 0 and wire.capacity > kept:
-        free(wire.data)
-        wire.data = NULL
-        wire.capacity = 0
+        wire_free(wire)
 
 
 # Move `i` behind its place to the next event to encode, after `n` of at most `events`, and `taken` of at most

@@ -82,12 +82,6 @@ cdef class BatchDecoder:
     cdef Events decode_buffers(self, BorrowedBuffer data, BorrowedBuffer at, BorrowedBuffer size)
 
 
-# The id of a row that has none.
-cdef inline void clear_id(lc_id *id_) noexcept nogil:
-    memset(id_, 0, sizeof(lc_id))
-    id_.producer = -1
-
-
 # Decide whose id `own` is. A producer's: STATUS_OK. The user's: STATUS_FOREIGN, and its hash is kept for the
 # next row. -1: out of memory.
 cdef inline int identify(BatchDecoder d, const lc_span *own, lc_id *id_) noexcept nogil:

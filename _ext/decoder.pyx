@@ -4,9 +4,8 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 
-from logclient._ext.codec cimport lc_begin_use, lc_end_use
+from logclient._ext.codec cimport lc_begin_use, lc_end_use, wire_free
 from logclient._ext.ids cimport *
 
 
@@ -100,12 +99,9 @@ cdef Py_ssize_t count_units(BorrowedBuffer offsets, BorrowedBuffer lengths, Borr
 
 # Forget what was kept.
 cdef void clear_kept(lc_kept *k) noexcept nogil:
-    free(k.bodies.data)
-    free(k.own_ids.data)
-    free(k.own_ends.data)
-    memset(&k.bodies, 0, sizeof(lc_wire))
-    memset(&k.own_ids, 0, sizeof(lc_wire))
-    memset(&k.own_ends, 0, sizeof(lc_wire))
+    wire_free(&k.bodies)
+    wire_free(&k.own_ids)
+    wire_free(&k.own_ends)
 
 
 cdef class BatchDecoder:

@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset, strlen
 
 from logclient._ext.hash cimport SEED, xxh64_of
-from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_span, lc_wire
+from logclient._ext.codec cimport STOP_MEMORY, append_bytes, lc_batch, lc_span, lc_wire, wire_free
 
 
 cdef enum:
@@ -34,6 +34,13 @@ cdef extern from "ids.h":
 
 
 # -- writers ---------------------------------------------------------------------------------------
+
+# An id of a producer as text, with zeros for the sequence.
+cdef inline bytes blank_id(bytes producer):
+    if len(producer) != 10:
+        raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+    return producer.hex().encode() + b"0" * (ID_SIZE - PRODUCER_SIZE)
+
 
 # Name a user's own id, for the ledger and the verifier. An id with the form of ours (32 lower-case hex
 # digits, not all of them 0) is named by its number, which shows whose id it could be; any other by its hash.
@@ -128,6 +135,12 @@ cdef inline int32_t find_producer(lc_names *d, uint64_t high, uint64_t low) noex
     return -1
 
 
+# The id of a row that has none.
+cdef inline void clear_id(lc_id *id_) noexcept nogil:
+    memset(id_, 0, sizeof(lc_id))
+    id_.producer = -1
+
+
 # Read 32 characters as an id.
 cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nogil:
     cdef uint64_t bad = 0
@@ -145,8 +158,7 @@ cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nog
     id_.sequence = <int64_t> lc_read_hex12(p + PRODUCER_SIZE, &bad)
     id_.good = bad == 0
     if bad:
-        memset(id_, 0, sizeof(lc_id))
-        id_.producer = -1
+        clear_id(id_)
 
 
 cdef inline bint is_ours(lc_names *d, lc_id *id_) noexcept nogil:
@@ -207,8 +219,7 @@ cdef inline void free_rows(lc_rows *r) noexcept nogil:
     for i in range(r.columns):
         free(r.at[i])
         r.at[i] = NULL
-    free(r.foreign.data)
-    memset(&r.foreign, 0, sizeof(lc_wire))
+    wire_free(&r.foreign)
     r.n = r.capacity = 0
 
 

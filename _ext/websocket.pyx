@@ -25,8 +25,6 @@ from logclient._ext.pump cimport *
 cdef extern from "platform.h" nogil:
     int lc_random(void *to, size_t size)
 
-__all__ = ["LINKED", "ClientFrames", "WebSocketPump"]
-
 LINKED = bool(LC_HAS_ZLIB)
 
 cdef enum:

@@ -378,9 +378,8 @@ cdef class Codec(CodecBase):
         cdef lc_logjam *w = &self.w
         cdef lc_topic *topic
         cdef int i
+        cdef bytes id_ = blank_id(producer)
         topics = [bytes(name) for name in topics]
-        if len(producer) != 10:
-            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
         # An empty first frame would make a message a request, and "ping" a request a ping.
         assert 1 <= len(app_env) <= 255 and app_env != b"ping"
         assert len(topics) == TOPICS and all(0 < len(name) < 1024 for name in topics)
@@ -414,8 +413,7 @@ cdef class Codec(CodecBase):
             topic = &w.topics[i]
             topic.uuid = not name.startswith(b"logs")
             head = (frame_of(b"", True) if request else b"") + frame_of(app_env, True) + frame_of(name, True)
-            tail = (b',"uuid":"' if topic.uuid else b',"request_id":"') + producer.hex().encode() + (
-                b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}')
+            tail = (b',"uuid":"' if topic.uuid else b',"request_id":"') + id_ + b'"}'
             self.kept += [head, tail]
             topic.head = <const uint8_t *> PyBytes_AS_STRING(head)
             topic.head_size = len(head)

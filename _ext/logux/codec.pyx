@@ -110,9 +110,7 @@ cdef class Codec(CodecBase):
                   bint adaptive=False):
         cdef lc_logux *w = &self.w
         cdef size_t buckets = 1
-        cdef bytes tail
-        if len(producer) != 10:
-            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        cdef bytes tail = b',"id":"' + blank_id(producer) + b'"}'
         assert 1 <= window <= 10_000 and 1 <= window_bytes <= BODY_LIMIT and 1 <= inflight <= 64
         assert 3 <= len(action_type) <= 4096
         assert silence > 0 and ping > 0 and processing_timeout > 0
@@ -134,7 +132,6 @@ cdef class Codec(CodecBase):
         self.head = b'{"type":' + action_type + b',"data":'
         w.head = <const uint8_t *> PyBytes_AS_STRING(self.head)
         w.head_size = len(self.head)
-        tail = b',"id":"' + producer.hex().encode() + b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}'
         memcpy(w.tail, PyBytes_AS_STRING(tail), TAIL_SIZE)
         while buckets < 2 * <size_t> (window * inflight):
             buckets *= 2

@@ -466,9 +466,7 @@ cdef class Codec(CodecBase):
                   bint adaptive=False, int64_t inflight_bytes=1 << 25, bytes metadata=b""):
         cdef lc_writer *w = &self.w
         cdef int i, most = <int> MOST_WINDOWS if adaptive else inflight
-        cdef bytes name = producer.hex().encode()
-        if len(producer) != 10:
-            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        cdef bytes id_ = blank_id(producer)
         assert 1 <= window <= WINDOW_LIMIT and 0 < window_bytes <= BODY_LIMIT // 4 and 0 < inflight <= 1024
         assert 0 <= compression <= 9 and silence > 0 and first > 0
         assert version == 1 or version == 2 and not strict_spec
@@ -497,7 +495,6 @@ cdef class Codec(CodecBase):
         w.compress = version == 1 and not strict_spec or compression > 0
         if w.compress:
             self.package = deflater_open(&w.deflater, compression)
-        id_ = name + b"0" * 12
         assert w.json or not metadata
         begin = b',"@metadata":{'
         if metadata:

@@ -316,8 +316,6 @@ cdef class Codec(CodecBase):
                   bint check=True, double packets=10000.0, double burst=64.0, double size=67108864.0,
                   double size_burst=131072.0, int64_t number=1, bint lines=False):
         cdef lc_plog *w = &self.w
-        if len(producer) != 10:
-            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
         assert 0 <= max_message <= MESSAGE_MOST and 1 <= batch_bytes <= 1 << 30 and 1 <= number <= ID_MOST
         assert 1 <= burst <= 1e9 and 1 <= size_burst <= 1e12
         if handing_open(&w.handing, ROUND) < 0:
@@ -325,7 +323,7 @@ cdef class Codec(CodecBase):
         self.kept_tags = tags
         self.datagram = datagram
         self.pace(0.0, packets, size, burst=burst, size_burst=size_burst)
-        self.tail = b',"uuid":"' + producer.hex().encode() + b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}'
+        self.tail = b',"uuid":"' + blank_id(producer) + b'"}'
         w.tail = <const uint8_t *> PyBytes_AS_STRING(self.tail)
         w.tags = <const uint8_t *> PyBytes_AS_STRING(tags)
         w.tags_size = <uint32_t> len(tags)

@@ -541,20 +541,8 @@ cdef class Reassembler(Defragmenter):
 
     def counters(self) -> dict[str, int | list[int] | list[list[int]] | dict[str, int]]:
         """Return the counters under the names of the real server's STAT, and those of empty datagrams."""
-        cdef lc_stat *s = &self.defrag.stat
-        cdef int i, k
-        return {
-            "udp_simple_messages": s.udp_simple_messages,
-            "udp_invalid_version": s.udp_invalid_version,
-            "v0_invalid_type": s.v0_invalid_type,
-            "v0_invalid_multipart_header": s.v0_invalid_multipart_header,
-            "v0_commands": s.v0_commands,
-            "exceptions": s.exceptions,
-            "empty": s.empty,
-            "v0_fragments": [s.v0_fragments[i] for i in range(BUCKETS)],
-            "v0_invalid_checksum": [s.v0_invalid_checksum[i] for i in range(BUCKETS)],
-            "v0_invalid_fragments": [
-                [s.v0_invalid_fragments[i][k] for k in range(i + 1)] for i in range(BUCKETS)],
-            "dropped_fragments": [[s.dropped_fragments[i][k] for k in range(i + 1)] for i in range(BUCKETS)],
-            "defragmenter": {"evictions": s.evictions, "hits": s.hits, "misses": s.misses},
-        }
+        cdef dict found = self.defrag.stat
+        for name in ("v0_invalid_fragments", "dropped_fragments"):     # no index is beyond its count
+            found[name] = [row[:i + 1] for i, row in enumerate(found[name])]
+        found["defragmenter"] = {name: found.pop(name) for name in ("evictions", "hits", "misses")}
+        return found
