@@ -301,15 +301,11 @@ cdef int copy_object(uint8_t *to, const uint8_t *source, size_t n, lc_object *o)
     return scan_object(to, to + n, o)
 
 
-# Copy a body to `to`, and scan it or only find its braces; then the spans of `o` stay as they are. 0, or -1:
-# it is not one object, as far as was looked.
-cdef int open_object(uint8_t *to, const uint8_t *source, size_t n, bint scanned, lc_object *o) noexcept nogil:
-    cdef const uint8_t *close = to + n - 1
-    if scanned:
-        return copy_object(to, source, n, o)
-    memcpy(to, source, n)
-    to[n] = 0
-    o.start = skip_space(to)
+# Find the outer braces of p[0:size], which has room for one more byte. 0, or -1: there are none.
+cdef int find_braces(uint8_t *p, size_t size, lc_object *o) noexcept nogil:
+    cdef const uint8_t *close = p + size - 1
+    p[size] = 0
+    o.start = skip_space(p)
     while close > o.start and is_space(close[0]):
         close -= 1
     o.close = close
