@@ -88,9 +88,12 @@ cdef class Batch:
 
         Raises:
             LookupError: the event is not pending in this batch.
+            ValueError: there is no such status or reason.
         """
         cdef lc_batch *b = self.find()
         cdef uint32_t i
+        if status != INFLIGHT and status != HANDED and status != FAILED or reason >= R_COUNT:
+            raise ValueError("status: must be INFLIGHT, HANDED or FAILED, with a reason of R_*")
         for i in range(b.cursor, b.n):
             if b.seq[i] == seq and b.status[i] == PENDING:
                 b.status[i] = status

@@ -24,6 +24,7 @@ from logclient.errors import (
     MissingExtra,
     ProtocolError,
     VerifyError,
+    described,
 )
 from logclient.readable import escape
 
@@ -67,8 +68,8 @@ def run_command(work: Callable[[], int], *, debug: bool = False) -> int:
         except LogclientError as error:
             return _report(ExitCode.BROKEN, str(error), debug)
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            words = f"an error in logclient, please report it with the traceback that --debug shows: {what}"
+            words = "an error in logclient, please report it with the traceback that --debug shows"
+            words = f"{words}: {described(error)}"
             return _report(ExitCode.INTERNAL, words, debug)
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from logclient import Handler, Logger
-from logclient.errors import ConfigError, ExitCode
+from logclient.errors import ConfigError, ExitCode, described
 from logclient.readable import escape
 
 _FORM = "--logging: must be MODULE:NAME, as in shop.settings:LOGGING"
@@ -66,7 +66,7 @@ def _configure(target: str) -> None:
 
 def _explain(error: BaseException) -> str:
     """Return the error with its causes, as those of ``dictConfig`` say the reason."""
-    text = f"{type(error).__name__}: {error}"
+    text = described(error)
     return text if error.__cause__ is None else f"{text}: {_explain(error.__cause__)}"
 
 

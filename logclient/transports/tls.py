@@ -113,7 +113,7 @@ class Tls(Tcp):
         )
         # As bytes: see encode_hostname.
         self._server_name = None if config.server_name is None else dns_name(config.server_name)
-        self._verify = config.verify == "full"
+        self._verify = config.verify != "none"
         self._library: OpenSsl | None = None
         self._why = ""  # there is none
         try:

@@ -53,7 +53,7 @@ def append(
             table has intervals of one length.
         out: as for `run`; only with a single hour.
         each: called with the verdict of each hour, after its file was written.
-        **options: all others of `run`.
+        **options: all others of `run` but `producers`.
 
     Returns:
         The worst exit code of the hours: 1 before 3 before 0.

@@ -503,6 +503,9 @@ def test_an_outcome_is_final() -> None:
     assert batch.statuses() == {1: "acked", 2: "inflight"}
     with pytest.raises(LookupError):
         batch.mark(1, INFLIGHT)
+    for wrong in ((ACKED, 0), (PENDING, 0), (0x80 | FAILED, REJECTED), (FAILED, 99)):
+        with pytest.raises(ValueError, match="status: must be"):
+            batch.mark(2, *wrong)
     in_flight.apply([(1, 1_000_000)], ACKED)  # what was never sent, too
     in_flight.commit()
     assert in_flight.queue.counters()["acked"] == 2

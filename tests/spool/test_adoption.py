@@ -133,6 +133,14 @@ def test_a_shortage_of_descriptors_delays_an_adoption(
         assert (counts.ok, counts.unknown, counts.lost) == (700, 0, 0)
 
 
+def test_what_cannot_be_removed_is_found_again(tmp_path: Path) -> None:
+    files = owner_files.OwnerFiles(str(tmp_path), "0" * 20)
+    files.create()
+    os.mkdir(files.log_path(1))  # no unlink removes it
+    files.remove()
+    assert [found.producer for found in owner_files.owners(str(tmp_path))] == ["0" * 20]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [0, 1])
 def test_a_part_without_a_line_is_written_anew(whole: int, tmp_path: Path) -> None:

@@ -173,13 +173,10 @@ class OwnerFiles:
 
     def remove(self) -> None:
         """Remove all files, the lock last."""
-        with suppress(OSError):
-            for number in self.segments():
-                self.remove_segment(number)
-            for number in self.logs():
-                os.unlink(self.log_path(number))
-        with suppress(OSError):
-            os.unlink(self.lock_path)
+        segments, logs = map(self.segment_path, self.segments()), map(self.log_path, self.logs())
+        with suppress(OSError):  # the lock stays beside what cannot be removed: it is found by it
+            for path in (*segments, *logs, self.lock_path):
+                os.unlink(path)
         self.unlock()
 
 
