@@ -59,9 +59,12 @@ def display_name(name: str) -> str:
 class _Stored(io.FileIO):
     """A file whose first bytes come together: a pipe may bring them one by one."""
 
+    begun = False
+
     def readinto(self, buffer: Any) -> int | None:
         n = super().readinto(buffer)
-        while n and n < _MAGIC and b"\n" not in buffer[:n].tobytes():
+        begun, self.begun = self.begun, True
+        while n and not begun and n < _MAGIC and b"\n" not in buffer[:n].tobytes():
             more = super().readinto(buffer[n:])
             if not more:
                 break

@@ -280,12 +280,15 @@ class _FileSender:
             text = self._decode(raw)
             why = "not a JSON object"
             try:
-                # int() refuses NaN and Infinity, which Python accepts and JSON does not have.
-                event = json.loads(text, parse_constant=int, parse_float=_finite)
+                # int() refuses NaN and Infinity, which Python accepts and JSON does not have, and
+                # overflows for 1e999, which float() makes infinite.
+                event = json.loads(text, parse_constant=int, parse_float=lambda digits: int(float(digits)))
                 if isinstance(event, dict):
                     if self.arguments.format == "ndjson":
                         return text.strip().encode()
                     why = "no event, only what became of it"
+                    if "event" in event:  # behind all else, as it was sent
+                        return text.partition(',"event":')[2].rstrip()[:-1].encode()
                     if (lost := _lost_event(event)) is not None:
                         return lost
             except OverflowError:
@@ -323,16 +326,8 @@ class _FileSender:
         print(f"sent {self.sent} in {seconds:.1f}s: {', '.join(parts)}")
 
 
-def _finite(digits: str) -> float:
-    number = float(digits)
-    int(number)  # it overflows for 1e999, of which float() makes infinity
-    return number
-
-
 def _lost_event(line: dict[str, Any]) -> bytes | None:
-    """Return the event that a line of a fallback keeps; see `delivery.fallback`."""
-    if "event" in line:
-        return json.dumps(line["event"], separators=(",", ":")).encode()
+    """Return the event of a line of a fallback (see `delivery.fallback`) that is no JSON."""
     if isinstance(text := line.get("text"), str):
         return text.encode()
     return b64decode(line["base64"], validate=True) if isinstance(line.get("base64"), str) else None

@@ -3,7 +3,8 @@
 A reader of the copies must never conclude more than the files say. An event that a copied ledger has as
 acknowledged must not lack its segment: the sizes of ledgers are taken first, then captures are copied, then
 ledgers up to these sizes. Events must not be those of an unknown producer: each new one gets its first line
-before the captures. A half copy of a segment has another size and no end record, and is copied again.
+before the captures, or they wait. A half copy of a segment has another size and no end record, and is copied
+again.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
         raise ConfigError("evidence: the copies need a URL such as s3://bucket/run")
     there = {file.name: file.size for file in _find(target, "")}
     copied: list[str] = []
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     unchanged = 0
 
     def put(file: _File, size: int) -> None:
@@ -64,9 +65,9 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
         if before == size or not size:
             unchanged += before == size
         elif before is not None and before > size and file.name.endswith(".ledger"):
-            failed.append(f"{file.name}: the copy has {before:,} bytes, the ledger only {size:,}")
+            failed[file.name] = f"the copy has {before:,} bytes, the ledger only {size:,}"
         elif why := _copy(file, size, target):
-            failed.append(f"{file.name}: {why}")
+            failed[file.name] = why
         else:
             there[file.name] = size
             copied.append(file.name)
@@ -78,7 +79,7 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
             try:
                 found[file] = find(file)
             except OSError as error:
-                failed.append(f"{file.name}: {error.strerror or error}")
+                failed[file.name] = error.strerror or str(error)
         return found
 
     note_ends(source)
@@ -87,13 +88,19 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
     known = {file.name for file in listed} | set(there)
     segments = look(_is_closed, _find(source, ".cap"))
     begun = look(_first_line, (file for file in _find(source, ".ledger") if file.name not in known))
-    closed = {file: file.size for file, ended in segments.items() if ended}
-    for file, size in (begun | closed | ledgers).items():
+    for file, size in begun.items():
         put(file, size)
-    waiting = [file.name for file, ended in segments.items() if not ended]
+    # Without its ledger a producer would be unknown, and its events unexpected: the captures wait for it.
+    complete = all(name in there for name in failed if name.endswith(".ledger"))
+    waiting = [file.name for file, ended in segments.items() if not (ended and complete)]
+    for file in segments:
+        if file.name not in waiting:
+            put(file, file.size)
+    for file, size in ledgers.items():
+        put(file, size)
     ended = look(lambda file: _has_close(file, ledgers[file]), ledgers)
     waiting += [file.name for file in ledgers if not ended.get(file, True)]
-    return Pushed(copied, unchanged, waiting, failed)
+    return Pushed(copied, unchanged, waiting, [f"{name}: {why}" for name, why in failed.items()])
 
 
 def note_ends(folder: str, host: str = "") -> None:

@@ -125,7 +125,7 @@ def text(value: object) -> str:
 
 
 def add_fields(document: dict[str, Any], fields: Mapping[Any, Any]) -> None:
-    """Add the application's fields. They replace ours of the same name, but for those of `_OURS`."""
+    """Add the application's fields. They replace ours of the same name, but not `_OURS` and a text."""
     for name, value in fields.items():
         name = text(name)
         if name in _OURS or (name == "message" and document.get("message")):

@@ -71,9 +71,9 @@ def append(
     if os.fspath(folder).startswith("delta:"):
         raise ConfigError("append: it writes a folder of Parquet files: for Delta, use `producers` of run")
     times = Selection.read(since, until)
-    step = round(every * 1_000_000) if 0 < every <= 3600 else 0
+    step = round(every * 1_000_000) if hasattr(every, "__float__") and 0 < every <= 3600 else 0
     if not step or step % _MINUTE_US or _HOUR_US % step:
-        raise ConfigError(f"every: {every:g} s are not minutes that divide an hour")
+        raise ConfigError(f"every: {every} s are not minutes that divide an hour")
     what = "a full hour" if step == _HOUR_US else f"a multiple of {step // _MINUTE_US} minutes"
     for name, us in (("since", times.since_us), ("until", times.until_us)):
         if us is None or us % step:

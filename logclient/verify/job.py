@@ -177,7 +177,7 @@ def run(
     )  # fmt: skip
     if others not in OTHERS:
         raise ConfigError(f"others: {str(others)[:40]!r} is none of {', '.join(OTHERS)}")
-    if not isinstance(examples, int) or not 0 <= examples <= MOST_EXAMPLES:
+    if not hasattr(examples, "__index__") or not 0 <= examples <= MOST_EXAMPLES:
         raise ConfigError(f"examples: {str(examples)[:40]} is no whole number from 0 to {MOST_EXAMPLES:,}")
     session = source = None
     folders: dict[str, list[str]] = {}

@@ -405,7 +405,7 @@ class TestFallback:
         self, server: Collector, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "lost.jsonl"
-        lost = {"message": "☃", "big": 2**60 + 1, "share": 1e-7, "deep": [{"a": None}]}
+        lost = {"message": "☃" * 300, "big": 2**60 + 1, "share": 1e-7, "deep": [{"a": None}]}
         with connect(f"{dead_url}&fallback={file}&max_event_bytes=1k") as client:
             client.send(lost)
             with pytest.raises(EncodeError):
@@ -418,6 +418,20 @@ class TestFallback:
         assert "no event, only what became of it" in err
         (event,) = server.events(1)
         assert {name: event[name] for name in lost} == lost
+
+    def test_bytes_of_json_keep_each_digit(
+        self, server: Collector, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "lost.jsonl"
+        body = b'{"a": 1.10, "b":1E5,"b":0.1234567890123456789,"event":"c"}'
+        with connect(f"{dead_url}&fallback={file}") as client:
+            client.send(body)
+            client.close(timeout=0)
+        capsys.readouterr()
+        again = tmp_path / "again.jsonl"
+        url = f"{dead_url}&fallback={again}"
+        assert cli.main(["send", url, str(file), "--format", "fallback", "--timeout", "100ms"]) == 3
+        assert [path.read_bytes().split(b',"event":', 1)[1] for path in (file, again)] == [body + b"}\n"] * 2
 
     def test_texts_and_bytes_are_sent_as_they_were(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -182,32 +182,39 @@ def test_shorter_ledger_does_not_replace_its_copy(host: Scene, bucket: Bucket) -
     assert bucket.get(f"run/{LEDGER}") == whole
 
 
-def test_files_that_cannot_be_read_hold_up_no_others(
-    host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are removed while they are examined."""
-    removed = [f"ledger/{Q}-0001.ledger", SEGMENT.format(3)]
-    (host.ledger.parent / removed[0]).write_bytes(b"{}\n")
+@pytest.mark.parametrize(
+    ("removed", "copied", "waiting"),
+    [
+        (SEGMENT.format(3), [SEGMENT.format(1), SEGMENT.format(2), LEDGER], []),
+        # Events of its producer may be in each segment.
+        (f"ledger/{Q}-0001.ledger", [LEDGER], [SEGMENT.format(n) for n in (1, 2, 3)]),
+    ],
+)
+def test_a_file_that_cannot_be_read_holds_up_what_needs_it(
+    removed: str, copied: list[str], waiting: list[str],
+    host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It is removed while it is examined."""
+    path = host.ledger.parent / removed
+    if path.suffix == ".ledger":
+        path.write_bytes(b"{}\n")
+    find = evidence._find
+
+    def find_and_remove(folder: str, suffix: str) -> Any:
+        found = find(folder, suffix)
+        if marked and removed.endswith(suffix):
+            path.unlink(missing_ok=True)
+        return found
+
     noted = evidence.note_ends
-
-    def remove(*given: Any) -> None:
-        noted(*given)
-        find = evidence._find
-
-        def find_and_remove(folder: str, suffix: str) -> Any:
-            found = find(folder, suffix)
-            for name in removed:
-                if name.endswith(suffix):
-                    (host.ledger.parent / name).unlink(missing_ok=True)
-            return found
-
-        monkeypatch.setattr(evidence, "_find", find_and_remove)
-
-    monkeypatch.setattr(evidence, "note_ends", remove)
+    marked: list[Any] = []
+    monkeypatch.setattr(evidence, "note_ends", lambda *given: (noted(*given), marked.append(given)))
+    monkeypatch.setattr(evidence, "_find", find_and_remove)
     done = push(host, bucket)
-    assert done.copied == [SEGMENT.format(1), SEGMENT.format(2), LEDGER]
-    assert done.failed == [f"{name}: No such file or directory" for name in removed]
-    assert done.open == []
+    assert (done.copied, done.open) == (copied, waiting)
+    assert done.failed == [f"{removed}: No such file or directory"]
+    marked.clear()
+    assert set(push(host, bucket).copied) == {SEGMENT.format(n) for n in (1, 2, 3)} - set(copied) - {removed}
 
 
 def test_command_says_what_it_did(host: Scene, bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
