@@ -47,7 +47,7 @@ cdef extern from "libraries.h":
 
 
 cdef enum:
-    PYTHON_PIECE = 1 << 20           # bytes that Python's zlib gives at once
+    PYTHON_PIECE = 1 << 20           # bytes that Python's zlib gets and gives at once
     INFLATE_ALL = 1                  # the input is used up
     INFLATE_END = 2                  # the stream is over
     INFLATE_BAD = -1
@@ -258,8 +258,12 @@ cdef inline int python_inflate(void *zlib, const uint8_t *data, size_t size, lc_
     cdef size_t room
     try:
         inflater = (<object> zlib).decompressobj()
-        rest = <bytes> data[:size]
+        rest = b""
         while True:
+            if not rest:                 # in pieces: what is not used yet is copied each time
+                rest = <bytes> data[:min(size, <size_t> PYTHON_PIECE)]
+                data += len(rest)
+                size -= <size_t> len(rest)
             room = min(most - out.size, <size_t> PYTHON_PIECE - 1) + 1
             piece = inflater.decompress(rest, room)
             if append_bytes(out, piece, len(piece)) < 0:
@@ -269,7 +273,7 @@ cdef inline int python_inflate(void *zlib, const uint8_t *data, size_t size, lc_
             if inflater.eof:
                 return INFLATE_END
             rest = inflater.unconsumed_tail
-            if not rest and <size_t> len(piece) < room:
+            if not rest and not size and <size_t> len(piece) < room:
                 return INFLATE_ALL
     except (<object> zlib).error:
         return INFLATE_BAD

@@ -519,7 +519,8 @@ cdef class EventQueue:
         """Sleep, without the GIL, until events up to `seq` have outcomes; return False when time is up.
 
         Args:
-            stored: it is enough that the disk has them. Return False at once if no log is written.
+            stored: it is enough that the disk has them. Without a log, return at once whether they have
+                outcomes.
         """
         cdef lc_queue *h = self.h
         cdef lc_spool *s = h.spool if stored else NULL

@@ -735,6 +735,9 @@ cdef class Encoder:
             status = 0 if given == NULL else _write_user_fields(self, doc, given, at, skipped, True)
             if status == 0 and splice is not None:
                 status = _write_event(doc, splice)
+        if status > 0:                   # it would be taken for one of our own records, and vanish
+            doc.reason = <uint8_t> R_UNENCODABLE
+            return -1
         return status if status else _finish_document(doc)
 
     cdef int _write_objects(self, Document *doc, PyObject *fields, Py_ssize_t at, PyObject *skipped,

@@ -16,7 +16,6 @@ import shutil
 import ssl
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -117,7 +116,7 @@ def run(data: memoryview) -> None:
     options, script = data[0], bytes(data[1:])
     server = RecordServer("1.2" if options & OLD else "1.3", _cert())
     size = 7 if options & SMALL else 1 << 16
-    with closing(connect_client(server)) as client:
+    with connect_client(server) as client:
         if options & ANSWERS:
             check(client.send(b"hello") == 5 and client.flush_sent(), "the connection takes bytes")
         if options & STUFF:

@@ -105,7 +105,7 @@ class DocumentConfig(Config):
     strict_spec: bool = option(
         readers.boolean,
         "false",
-        "Follow the protocol's text where released servers differ from it; see lumberjack.md and logux.md.",
+        "Follow the protocol's text where released servers differ from it.",
     )
     opentelemetry: bool = option(
         readers.boolean,

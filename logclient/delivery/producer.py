@@ -66,7 +66,9 @@ class Producer:
 
     def report(self, kind: str, text: str) -> None:
         """Report an error of an event to `on_error`, and once a minute for each kind to the error log."""
-        self._sender.engine.books.watcher.failed(text)
+        books = self._sender.engine.books
+        if not books.submissions.callbacks.here:  # what `on_error` logs must not call it again, for ever
+            books.watcher.failed(text)
         self.log.warn_limited(kind, text)
 
     def put_slowly(

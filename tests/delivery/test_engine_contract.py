@@ -965,6 +965,9 @@ def test_an_error_or_a_full_window_ends_the_linger(make: Make) -> None:
     rig.put()
     stats = rig.until(lambda s: s.acked + s.handed == 8)
     assert stats.batches == 3, "one error in a linger ends it, and the next one lasts its time"
+    for _ in range(2):
+        rig.put(b"x" * 600_000)
+    rig.until(lambda s: s.acked + s.handed == 9)  # a window has room for one of them
 
 
 def test_flush_does_not_wait_for_the_linger(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,25 @@ def test_errors_of_events_and_of_their_end_are_told() -> None:
     assert told.errors[-1].startswith(f"{NOBODY}: 1 event was given up: the client ended before delivery")
 
 
+def test_a_function_that_logs_is_not_called_for_its_own_records() -> None:
+    """Each of them would end in an error that calls it again."""
+
+    def broken(document: dict[str, Any]) -> None:
+        raise ValueError("oops")
+
+    told: list[str] = []
+
+    def on_error(text: str) -> None:
+        told.append(text)
+        client.send(text)
+
+    client = logclient.connect(NOBODY, before_send=broken, on_error=on_error)
+    client.send("an event")
+    wait_until(lambda: client.stats().sent >= 3)  # that nobody listens is told, too
+    client.close(0.0)
+    assert sum("before_send" in text for text in told) == 1
+
+
 def test_a_function_that_raises_keeps_nothing_from_the_others() -> None:
     """All calls are due at once."""
     told = Told()

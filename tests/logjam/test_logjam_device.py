@@ -310,7 +310,6 @@ class TestCapture:
         ]
         assert {row.protocol for row in rows} == {"logjam"}
         assert {row.listener for row in rows} == {f"logjam-127.0.0.1-{collector.port}"}
-        assert {row.run for row in rows} == {"r1"}
         assert [row.arrival for row in rows] == [1, 2, 3, 4, 5]
         streams = [row.stream for row in rows]
         assert streams[0] == streams[1] == streams[2] == streams[4] != streams[3]

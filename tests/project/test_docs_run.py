@@ -108,6 +108,9 @@ SERVERS = {
     "logclient stat --settings plog://logs.example.org:23456": ["plog://127.0.0.1:23456"],
     "logclient check lumberjack://a:5044,b:5044": ["lumberjack://127.0.0.1:5044"],
     "logclient check logjam:///shop-production": ["logjam://127.0.0.1:9604"],
+    "logclient send lumberjack://127.0.0.1:5044 lost.jsonl --format fallback": [
+        "lumberjack://127.0.0.1:5044"
+    ],
     "logclient collect logjam+sub://device:9606 --capture run/capture": [
         "logjam://127.0.0.1:9604?publish=9606"
     ],
@@ -158,6 +161,7 @@ def here(tmp_path: Path) -> Path:
     folder = tmp_path / "here"
     (folder / "docs").mkdir(parents=True)
     (folder / "numbers.txt").write_text("".join(f"{n}\n" for n in range(1, 1001)))
+    (folder / "lost.jsonl").write_text('{"status":"failed","reason":"closed","event":{"message":"paid"}}\n')
     return folder
 
 

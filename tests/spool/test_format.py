@@ -10,6 +10,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient._ext.spool import HEAD, SEGMENT, Segments
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.events import read_journal, read_log, read_segment, waiting
+from logclient.delivery.spool.events import LogEvents, read_journal, read_segment, waiting
 from logclient.delivery.spool.owner_files import LOG_MAGIC, Head, read_orphan
 from logclient.files.ledger import merged, without
 from tests.spool.scene import NOBODY, Scene
@@ -162,7 +163,7 @@ def _check_reader(segments: list[bytes], settled: list[tuple[int, int]]) -> None
         some, found_faults = read_segment(data)
         assert found_faults == faults
         events += some
-    found = waiting(((e.seq, e.created_us, e.size) for e in events if not e.settled), settled)
+    found = waiting(((e.seq, e.created_us, e.size) for e in events if not e.settled), settled, itemgetter(0))
     assert [seq for seq, _, _ in found] == sorted(sizes)
     assert all(size in sizes[seq] for seq, _, size in found)
     assert max((event.seq for event in events), default=0) == last
@@ -497,7 +498,8 @@ def test_equal_sequences_of_both_lists_are_sent(original: Original, tmp_path: Pa
     assert (merged(restored.pending), restored.queued) == ([(1, 2)], 4)
     events, faults = read_segment(bytes(segment))
     assert faults == []
-    assert waiting([(e.seq, e.created_us, e.size) for e in events], []) == [(1, 1, 8), (2, 1, 8)], "each once"
+    left = waiting([(e.seq, e.created_us, e.size) for e in events], [], itemgetter(0))
+    assert left == [(1, 1, 8), (2, 1, 8)], "each once"
 
 
 @pytest.mark.parametrize("numbers", [[2], [0, 0], [1, 0, 1]])
@@ -742,9 +744,10 @@ def test_damaged_logs_are_read_as_in_plain_python(
     settled = data.draw(RANGES)
     expected = dict(_read_log(bytes(log), head.salt))
     assert _restored_log(tmp_path_factory.getbasetemp(), original, bytes(log)) == expected
-    events, outcomes, _ = read_log(bytes(log), head.salt)
+    read = LogEvents(bytes(log), head.salt)
+    events, outcomes = list(read), read.outcomes
     given = merged([*settled, *((first, last) for first, last, _, _ in outcomes)])
-    found = waiting(((e.seq, e.created_us, e.size) for e in events if not e.settled), given)
+    found = waiting(((e.seq, e.created_us, e.size) for e in events if not e.settled), given, itemgetter(0))
     assert merged((seq, seq) for seq, _, _ in found) == without(
         merged((seq, seq) for seq in expected), settled
     )
@@ -776,4 +779,5 @@ def test_an_outcome_of_impossible_sequences_is_not_believed() -> None:
 
 def test_a_log_that_was_cut_is_read_up_to_there(original: Original) -> None:
     for size in (0, 16, LOG_HEAD, LOG_HEAD + 15):
-        assert read_log(original.log[:size], 0) == ([], [], min(size, LOG_HEAD))
+        read = LogEvents(original.log[:size], 0)
+        assert (list(read), read.outcomes, read.at) == ([], [], min(size, LOG_HEAD))

@@ -229,7 +229,7 @@ def test_damaged_records_end_a_prefix(
 ) -> None:
     """What is received is what was sent, up to the damage; after it nothing is read or written."""
     server = RecordServer(version, cert)
-    with closing(connect_client(server)) as client:
+    with connect_client(server) as client:
         wire = [server.seal(record) for record in records]
         intact = list(wire)
         for how, place in damage:

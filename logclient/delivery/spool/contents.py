@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from logclient._ext.spool import SEGMENT, SUPPORTED
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.events import Event, Outcome, read_journal, read_log, read_segment, waiting
+from logclient.delivery.spool.events import Event, LogEvents, Outcome, read_journal, read_segment, waiting
 from logclient.delivery.spool.owner_files import LOG_MAGIC, VERSION
 from logclient.delivery.spool.replay import settle
 from logclient.errors import LedgerError
@@ -176,16 +177,17 @@ class _Reader:
             return
         head, data, _ = found
         self.head = self.head or head
-        events, outcomes, at = read_log(data, head.salt)
+        events = LogEvents(data, head.salt)
         self.log.add(events)
-        self.log.outcomes += outcomes
-        if at != len(data) and not self.alive:
-            what = f"the block at {at} fails its checksum"
+        self.log.outcomes += events.outcomes
+        if events.at != len(data) and not self.alive:
+            what = f"the block at {events.at} fails its checksum"
             self.damage(path, what, "what was not synced is lost if the machine ended, else nothing")
 
     def result(self) -> Owner:
         found = self.log if self.copied else self.segments
-        events = waiting(found.events, merged((first, last) for first, last, _, _ in found.outcomes))
+        settled = merged((first, last) for first, last, _, _ in found.outcomes)
+        events = waiting(found.events, settled, itemgetter(0))
         head = self.head
         return Owner(
             producer=self.files.producer,

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from mmap import mmap
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.hash import xxh64
 from logclient._ext.spool import HEAD, SEGMENT
 from logclient.files.ledger import LAST_SEQUENCE, Ranges
+
+T = TypeVar("T", int, tuple[int, int, int])
 
 Outcome = tuple[int, int, str, str]
 """First and last sequence, status, reason."""
@@ -119,43 +121,50 @@ def read_segment(data: bytes) -> tuple[list[Event], list[tuple[int, int | None]]
     return found, faults
 
 
-def read_log(data: bytes | mmap, salt: int) -> tuple[list[Event], list[Outcome], int]:
-    """Read the blocks of a log's file up to the first that is not whole: what was synced lies before it.
+class LogEvents:
+    """Iterates over the events of a log's file, up to the first block that is not whole.
 
-    Returns:
-        The events, the outcomes, and where that block begins; the size of the file: all are whole.
+    What was synced lies before that block. A log may have millions of events: none is kept.
     """
-    events: list[Event] = []
-    outcomes: list[Outcome] = []
-    at = min(LOG_HEAD, len(data))
-    while len(data) - at >= _BLOCK.size:
-        total, size, kind = _BLOCK.unpack_from(data, at)
-        begin = at + _BLOCK.size
-        end = begin + size
-        if end > len(data) or size % 8 or xxh64(data[at + 8 : end], salt) != total:
-            break
-        if kind == 1:
-            events += read_events(data, begin, end)
-        elif kind == 2:
-            outcomes += _read_outcomes(data[begin:end])
-        at = end
-    return events, outcomes, at
+
+    def __init__(self, data: bytes | mmap, salt: int) -> None:
+        self._data, self._salt = data, salt
+        self.outcomes: list[Outcome] = []
+        """The outcomes that were passed."""
+        self.at = min(LOG_HEAD, len(data))
+        """Where the first block begins that is not whole, or was not reached; the size of the file: none."""
+
+    def __iter__(self) -> Iterator[Event]:
+        data = self._data
+        while len(data) - self.at >= _BLOCK.size:
+            total, size, kind = _BLOCK.unpack_from(data, self.at)
+            begin = self.at + _BLOCK.size
+            end = begin + size
+            if end > len(data) or size % 8 or xxh64(data[self.at + 8 : end], self._salt) != total:
+                break
+            if kind == 1:
+                yield from read_events(data, begin, end)
+            elif kind == 2:
+                self.outcomes += _read_outcomes(data[begin:end])
+            self.at = end
 
 
-def waiting(found: Iterable[tuple[int, int, int]], settled: Ranges) -> list[tuple[int, int, int]]:
+def waiting(found: Iterable[T], settled: Ranges, sequence: Callable[[T], int]) -> list[T]:
     """Return, sorted, the items of events that have no outcome, one for each event.
 
     Args:
-        found: an item begins with the sequence of its event.
+        found: items that sort by the sequences of their events.
         settled: sequences that have their outcome, merged.
+        sequence: returns that of an item.
     """
     left = []
     ranges = iter(settled)
     last = first_settled = last_settled = 0
     for item in sorted(found):
-        while last_settled < item[0]:
+        seq = sequence(item)
+        while last_settled < seq:
             first_settled, last_settled = next(ranges, (sys.maxsize, sys.maxsize))
-        if last != item[0] < first_settled:
-            last = item[0]
+        if last != seq < first_settled:
+            last = seq
             left.append(item)
     return left

@@ -78,6 +78,7 @@ class Spool:
         self._look_thread: threads.AnyThread | None = None
         self._growing = threads.RLock()  # by one thread at a time
         self._looking = threads.RLock()  # for dead owners
+        self._starting = threads.RLock()  # its threads
         self._look_now = threads.Event()
         self._serving = threads.Event()
         self._stopping = False
@@ -183,19 +184,27 @@ class Spool:
             with self._growing:
                 self._serve(segments, 0.0)
             return
-        if self._thread is None or not self._thread.is_alive():
-            self._serving.clear()
-            self._thread = _started(self._thread, self._grow)
-            if self._thread is not None and not threads.is_green():
-                # A burst would use up the segments before a thread that is new gets the GIL.
-                self._serving.wait(BEGIN)
-        self._start_looking()
-        if self._log is not None and not self._log_ended:
-            self._log_thread = _started(self._log_thread, self._write_log)
+        if not self._starting.acquire(blocking=False):
+            return  # another thread is at it
+        try:
+            if self._thread is None or not self._thread.is_alive():
+                self._serving.clear()
+                self._thread = _started(self._thread, self._grow)
+                if self._thread is not None and not threads.is_green():
+                    # A burst would use up the segments before a thread that is new gets the GIL.
+                    self._serving.wait(BEGIN)
+            self._start_looking()
+            if self._log is not None and not self._log_ended:
+                self._log_thread = _started(self._log_thread, self._write_log)
+        finally:
+            self._starting.release()
 
     def _start_looking(self) -> None:
-        if not lifecycle.forks_unseen():
-            self._look_thread = _started(self._look_thread, self._look_around)
+        if not lifecycle.forks_unseen() and self._starting.acquire(blocking=False):
+            try:
+                self._look_thread = _started(self._look_thread, self._look_around)
+            finally:
+                self._starting.release()
 
     def _write_log(self) -> None:
         log = self._log

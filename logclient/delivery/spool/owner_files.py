@@ -173,8 +173,8 @@ class OwnerFiles:
 
     def remove(self) -> None:
         """Remove all files, the lock last."""
-        segments, logs = map(self.segment_path, self.segments()), map(self.log_path, self.logs())
         with suppress(OSError):  # the lock stays beside what cannot be removed: it is found by it
+            segments, logs = map(self.segment_path, self.segments()), map(self.log_path, self.logs())
             for path in (*segments, *logs, self.lock_path):
                 os.unlink(path)
         self.unlock()
@@ -339,19 +339,20 @@ def _restore(
         files.mark_restored(boot)
         return [], f"{len(old)} segments of an earlier boot are lost: no log confirms what they hold"
     outcomes: list[Outcome] = []
-    found: list[tuple[int, int, int]] = []  # of each event its sequence, its log, and where it begins there
+    # Of each event its sequence, its log, and where it begins there, as one number: there may be millions.
+    found: list[int] = []
     for i, (head, data) in enumerate(logs):
-        read, more, _ = events.read_log(data, head.salt)
-        found += [(event.seq, i, event.begin) for event in read if not event.settled]
-        outcomes += more
-    found = events.waiting(found, merged([*settled, *((first, last) for first, last, _, _ in outcomes)]))
+        read = events.LogEvents(data, head.salt)
+        found += [(event.seq << 24 | i) << 40 | event.begin for event in read if not event.settled]
+        outcomes += read.outcomes
+    ranges = merged([*settled, *((first, last) for first, last, _, _ in outcomes)])
     queue = EventQueue(max_event_bytes=SEGMENT, policy="drop_new")
     most = 2 * sum(len(data) for _, data in logs) // SEGMENT + 8
     producer = bytes.fromhex(files.producer)
     segments = Segments(queue, files.directory, producer, boot, os.getpid(), most, True, 0)
     try:
-        for seq, i, at in found:
-            data = logs[i][1]
+        for item in events.waiting(found, ranges, lambda item: item >> 64):
+            seq, at, data = item >> 64, item & ~(-1 << 40), logs[item >> 40 & 0xFF_FFFF][1]
             event = next(events.read_events(data, at, len(data)))
             body = data[event.body : event.body + event.size]
             queue.next_seq = seq
