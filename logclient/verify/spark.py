@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -186,6 +187,11 @@ def _launch(settings: Mapping[str, str], connector: str) -> None:
     configured = _spark_defaults() + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     missing = {name: value for name, value in defaults.items() if name not in configured}
     conf = SparkConf(loadDefaults=False).setAll([*{**missing, **settings}.items()])
+    if is_local(settings.get("spark.master", "" if "spark.master" in configured else "local")):
+        try:
+            socket.gethostbyname(socket.gethostname())
+        except OSError:  # without a network, or its name in the list of hosts: Spark would look for it
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
             gateway = gateways.launch_gateway(conf, {"stdout": output, "stderr": output})
