@@ -14,7 +14,7 @@ from logclient._ext.constants import K_ID1_TAKEN, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder, LineEncoder
 from logclient._ext.tracebacks import ExceptionFormatter
 from logclient.delivery.error_log import ErrorLog
-from logclient.errors import ConfigError, EncodeError
+from logclient.errors import ConfigError, EncodeError, described
 from logclient.logjam import document
 from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE, split_app_env
 from logclient.logjam.document import ERROR, INFO, MASKED
@@ -305,7 +305,7 @@ class Agent(AgentMethods[Any]):
         self.failed += 1
         self._lost(error)
         kind = type(error).__name__
-        self._reporter.warn_limited(f"logjam:{kind}", f"{what}: {kind}: {error}")
+        self._reporter.warn_limited(f"logjam:{kind}", f"{what}: {described(error)}")
 
     def times(self, seconds: float) -> dict[str, Any]:
         """Return the fields for a time in seconds since 1970."""

@@ -14,7 +14,7 @@ from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config.common import Config
 from logclient.delivery.producer import INFO_LEVEL
-from logclient.errors import ConfigError, EncodeError
+from logclient.errors import ConfigError, EncodeError, described
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED
 from logclient.plog.messages import join_tags, parse_stat
@@ -71,7 +71,7 @@ class Documents:
             self._sink.lost(error)
             name = getattr(record, "name", "?")
             kind = type(error).__name__
-            self._sink.report(f"plog:{kind}", f"a record of logger {name!r}: {kind}: {error}")
+            self._sink.report(f"plog:{kind}", f"a record of logger {name!r}: {described(error)}")
             return False
         return True
 

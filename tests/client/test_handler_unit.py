@@ -279,6 +279,27 @@ class TestFailures:
         one.log.info("an event")
         assert read_stderr() == f"logclient: a record of logger {one.log.name!r}: Odd\n"
 
+    @pytest.mark.parametrize("url", ["plog://127.0.0.1:9", "logjam://127.0.0.1:9/shop-production"])
+    def test_a_record_whose_error_has_no_text_counts_once(self, url: str) -> None:
+        class Odd(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        class Record(logging.LogRecord):
+            def getMessage(self) -> str:
+                raise Odd
+
+        class Time(float):
+            def __mul__(self, other: object) -> float:
+                raise Odd
+
+        handler = Handler(url)
+        record = Record("app", 20, "", 1, "m", (), None)
+        record.created = Time(1)
+        handler.handle(record)
+        handler.client.close(0.0)
+        assert handler.client.stats().sent == 1
+
     def test_raise_exceptions_false_silences_errors(
         self, make: Make, read_stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
