@@ -287,9 +287,7 @@ class _FileSender:
                     if self.arguments.format == "ndjson":
                         return text.strip().encode()
                     why = "no event, only what became of it"
-                    if "event" in event:  # behind all else, as it was sent
-                        return text.partition(',"event":')[2].rstrip()[:-1].encode()
-                    if (lost := _lost_event(event)) is not None:
+                    if (lost := _lost_event(text, event)) is not None:
                         return lost
             except OverflowError:
                 why = "a number is too large"
@@ -326,8 +324,10 @@ class _FileSender:
         print(f"sent {self.sent} in {seconds:.1f}s: {', '.join(parts)}")
 
 
-def _lost_event(line: dict[str, Any]) -> bytes | None:
-    """Return the event of a line of a fallback (see `delivery.fallback`) that is no JSON."""
-    if isinstance(text := line.get("text"), str):
+def _lost_event(line: str, fields: dict[str, Any]) -> bytes | None:
+    """Return the event of a line that ``delivery.fallback`` wrote; None: it has only ids."""
+    if "event" in fields:  # the last one, cut out: each digit stays as it was sent
+        return line.partition(',"event":')[2].rstrip()[:-1].encode()
+    if isinstance(text := fields.get("text"), str):
         return text.encode()
-    return b64decode(line["base64"], validate=True) if isinstance(line.get("base64"), str) else None
+    return b64decode(fields["base64"], validate=True) if isinstance(fields.get("base64"), str) else None

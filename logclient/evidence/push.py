@@ -92,12 +92,10 @@ def push(folder: storage.Folder, url: storage.Folder) -> Pushed:
         put(file, size)
     # Without its ledger a producer would be unknown, and its events unexpected: the captures wait for it.
     complete = all(name in there for name in failed if name.endswith(".ledger"))
-    waiting = [file.name for file, ended in segments.items() if not (ended and complete)]
-    for file in segments:
-        if file.name not in waiting:
-            put(file, file.size)
-    for file, size in ledgers.items():
+    closed = {file: file.size for file, ended in segments.items() if ended and complete}
+    for file, size in (closed | ledgers).items():
         put(file, size)
+    waiting = [file.name for file in segments if file not in closed]
     ended = look(lambda file: _has_close(file, ledgers[file]), ledgers)
     waiting += [file.name for file in ledgers if not ended.get(file, True)]
     return Pushed(copied, unchanged, waiting, [f"{name}: {why}" for name, why in failed.items()])
